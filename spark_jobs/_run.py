@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from sluice.config.loading import load_pipeline
+from sluice.coordination.bundling import WaitingBatches
 from sluice.coordination.target_holds import Hold
 from sluice.errors import SluiceError
 from sluice.flows.runtime import Runtime
 
 RETRYABLE, TERMINAL, HELD = 75, 65, 69
 """Exit codes (EX_TEMPFAIL, EX_DATAERR, EX_UNAVAILABLE): the same call may succeed later; a person has to fix something; the target is
-held and the others go on without it."""
+held and the others go on without it, or it gets the batch later with others."""
 
 
 def run(
@@ -40,6 +41,9 @@ def run(
     except SluiceError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         sys.exit(RETRYABLE if error.retryable else TERMINAL)
+    if isinstance(outcome, WaitingBatches):
+        sys.stderr.write(f"{outcome}\n")
+        sys.exit(HELD)
     if isinstance(outcome, Hold):
         sys.stderr.write(f"the target is held since {outcome.since}: {outcome.error}\n")
         sys.exit(HELD)

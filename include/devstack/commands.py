@@ -230,6 +230,7 @@ def _start_servers(stack: Stack, progress: Progress) -> None:
             _result(pool.submit(component.wait))
         _result(spark)
         progress(f"Airflow: {stack.api.address}")
+        stack.subscriptions.start(wait=False)
         stack.supervisor = processes.spawn(
             "supervisor",
             [sys.executable, "-m", "devstack.supervisor", str(stack.folder)],

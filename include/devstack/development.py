@@ -26,11 +26,12 @@ from devstack.mysql import Distribution, MySQLServer, find_mysql
 from devstack.processes import Handle
 from devstack.server import Server
 from devstack.spark import SparkConnectServer
+from devstack.subscriptions import SubscriptionService
 from devstack.zookeeper import ZooKeeperServer
 from sluice.errors import ConfigError
 
 SOURCE, TARGET = "mysql-source", "mysql-target"
-ZOOKEEPER, SPARK = "zookeeper", "spark-connect"
+ZOOKEEPER, SPARK, SUBSCRIPTIONS = "zookeeper", "spark-connect", "subscriptions"
 SOURCE_SCHEMA, TARGET_SCHEMA = "shop", "reporting"
 _TWO_SITES = Path(__file__).parent / "demo" / "two_sites"
 """Files of the pipelines and of the channel of a stack whose servers both take writes."""
@@ -41,6 +42,8 @@ _PORT_VARIABLES = {
     ZOOKEEPER: "SLUICE_ZOOKEEPER_PORT",
     SPARK: "SLUICE_SPARK_PORT",
     "airflow": "SLUICE_UI_PORT",
+    SUBSCRIPTIONS: "SLUICE_SERVE_PORT",
+    "subscriptions-http": "SLUICE_SERVE_HTTP_PORT",
 }
 
 
@@ -143,6 +146,12 @@ class Stack:
                 env=self.environment(),
                 conf=self.kind.spark_settings() if self.kind else {},
             ),
+            SUBSCRIPTIONS: SubscriptionService(
+                folder / SUBSCRIPTIONS,
+                port=s.ports[SUBSCRIPTIONS],
+                http_port=s.ports["subscriptions-http"],
+                env=self.environment(),
+            ),
         }
         env = self.airflow_environment()
         for kind in airflow.COMPONENTS:
@@ -161,6 +170,12 @@ class Stack:
     def target(self) -> MySQLServer:
         server = self.servers[TARGET]
         assert isinstance(server, MySQLServer)
+        return server
+
+    @property
+    def subscriptions(self) -> SubscriptionService:
+        server = self.servers[SUBSCRIPTIONS]
+        assert isinstance(server, SubscriptionService)
         return server
 
     @property
@@ -273,14 +288,14 @@ class Stack:
         return found | ({"supervisor": self.supervisor} if self.supervisor else {})
 
     def stop(self) -> None:
-        """Stop the supervisor first, then Airflow and Spark (which use the rest), then the rest."""
+        """Stop the supervisor first, then Airflow, Spark and the subscription service (which use the rest), then the rest."""
         if self.supervisor is not None:
             processes.end_alone(self.supervisor)
             self.supervisor = None
         users = [
             server.handle
             for name, server in self.servers.items()
-            if name.startswith(("airflow", SPARK)) and server.handle
+            if name.startswith(("airflow", SPARK, SUBSCRIPTIONS)) and server.handle
         ]
         processes.stop(users, grace_s=4.0)
         with ThreadPoolExecutor(max_workers=4) as pool:

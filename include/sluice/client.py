@@ -6,20 +6,32 @@
 
     for batch in subscribe("grpc://127.0.0.1:8815", "shop_to_reporting", tables=["shop.orders"]):
         print(batch.number, batch.rows.num_rows, batch.position)
+
+    for batch in subscribe("grpc://127.0.0.1:8815", "shop_to_reporting", name="search_index"):
+        ...  # make something of it
+        batch.ack()  # the service keeps the place
 """
 
 from __future__ import annotations
 
 import json
+import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 from pyarrow import flight
 
+from sluice.errors import RetryableError
+
 _PAUSE_S = 0.5
+_SESSION_S = 10.0
+_ZOOKEEPER = "zk://"
 
 
 @dataclass(frozen=True)
@@ -28,7 +40,8 @@ class StoredBatch:
 
     Attributes:
         rows: all of it that was asked for; docs/subscribe.md has the columns. position: in the source's log, after its last transaction.
-        statements: what DDL did to the tables.
+        statements: what DDL did to the tables. replaces_all: the rows are all rows of the tables as of this batch, from the pipeline's snapshot:
+            remove those that you have. It comes first with ``start="snapshot"``, and where batches were removed before they were read.
     """
 
     number: int
@@ -36,12 +49,25 @@ class StoredBatch:
     position: str
     commit_time_us: int
     statements: tuple[Mapping[str, Any], ...]
+    replaces_all: bool = False
+    _acknowledge: Callable[[int], None] | None = field(default=None, repr=False, compare=False)
+
+    def ack(self) -> None:
+        """This batch and all before it are done. When it returns, the service has stored that, and never gives them again.
+
+        Raises:
+            RuntimeError: the subscription has no name. pyarrow.flight.FlightError: another client has the subscription, see :class:`Subscription`.
+        """
+        if self._acknowledge is None:
+            raise RuntimeError("only batches of a named subscription are acknowledged: subscribe(..., name=...)")
+        self._acknowledge(self.number)
 
 
 def subscribe(
     address: str,
     pipeline: str,
     *,
+    name: str | None = None,
     tables: Sequence[str] = (),
     start: str | Mapping[str, Any] = "earliest",
     follow: bool = True,
@@ -55,41 +81,265 @@ def subscribe(
     A stream that ends because columns changed, or because the service is not there, is opened again after the last batch that was given.
 
     Args:
-        address: ``grpc://host:port``, or ``grpc+tls://``; ``tls_root_certs``: PEM of who is trusted.
-        start: ``from`` of a ticket. After ``latest``, a stream that breaks off before the first batch is an error: where it began is not known.
+        address: ``grpc://host:port``, or ``grpc+tls://``; ``tls_root_certs``: PEM of who is trusted. Or ``zk://host:port,host:port/root``, with
+            ``user:password@`` where that ZooKeeper asks for it: a service that is registered there, and another one when it dies.
+        name: of a subscription whose place the service keeps; what is returned is a :class:`Subscription` then.
+        start: ``from`` of a ticket. After ``latest``, a stream without a name that breaks off before the first batch is an error: where it began
+            is not known.
         follow: go on with new batches.
         patience_s: how long the service may be away.
-        more: other keys of a ticket: form, columns, predicate, to.
+        more: other keys of a ticket: form, columns, predicate; to without a name; window, reset with one.
 
     Raises:
         pyarrow.flight.FlightError: its text says what was wrong, its ``extra_info`` is JSON for programs.
     """
-    options = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {token}".encode())] if token else [])
-    begins: str | Mapping[str, Any] = start
+    door = _Door(address, pipeline, token, tls_root_certs)
+    ticket = {"pipeline": pipeline, "tables": list(tables), "from": start, "follow": follow, **more}
+    if name is not None:
+        return Subscription(door, {**ticket, "subscription": name}, patience_s)
+    return _unnamed(door, ticket, patience_s)
+
+
+class _Door:
+    """How a service is reached: the one of an address, or any that ZooKeeper knows."""
+
+    def __init__(self, address: str, pipeline: str, token: str | None, tls_root_certs: bytes | None) -> None:
+        self._address = address
+        self._pipeline = pipeline
+        self._tls_root_certs = tls_root_certs
+        self._last = ""
+        self.options = flight.FlightCallOptions(
+            headers=[(b"authorization", f"Bearer {token}".encode())] if token else []
+        )
+
+    def connect(self) -> flight.FlightClient:
+        """A new connection: where there are several services, to another one than the last. Raises FlightUnavailableError."""
+        address = self._address
+        if address.startswith(_ZOOKEEPER):
+            found = self._registered()
+            self._last = address = random.choice([one for one in found if one != self._last] or found)  # noqa: S311 - spreads
+        return flight.connect(address, tls_root_certs=self._tls_root_certs)
+
+    def _registered(self) -> list[str]:
+        """Addresses of the services that read the pipeline."""
+        from sluice.config.connections import Endpoint
+        from sluice.coordination.servers import Servers
+        from sluice.coordination.zookeeper import connect
+
+        login, _, place = self._address.removeprefix(_ZOOKEEPER).rpartition("@")
+        hosts, slash, path = place.partition("/")
+        user, _, password = login.partition(":")
+        endpoint = Endpoint("zk", "zookeeper", hosts, user=unquote(user), password=unquote(password))
+        try:
+            with connect(endpoint, session_timeout_s=_SESSION_S, connect_timeout_s=_SESSION_S) as znodes:
+                known = Servers(znodes, slash + path.rstrip("/")).all()
+        except RetryableError as error:
+            raise flight.FlightUnavailableError(str(error)) from None
+        found = [one.address for one in known if self._pipeline in one.pipelines]
+        if not found:
+            raise flight.FlightUnavailableError(
+                f"no service of {self._pipeline} is registered below {slash}{path} of {hosts}: `sluice serve --register` does that"
+            )
+        return found
+
+
+def _unnamed(door: _Door, ticket: dict[str, Any], patience_s: float) -> Iterator[StoredBatch]:
     until = time.monotonic() + patience_s
     while True:
-        opened = begins
-        ticket = {"pipeline": pipeline, "tables": list(tables), "from": begins, "follow": follow, **more}
+        opened = ticket["from"]
         try:
-            with flight.connect(address, tls_root_certs=tls_root_certs) as client:
-                for batch in _batches(client.do_get(flight.Ticket(json.dumps(ticket)), options)):
+            with door.connect() as client:
+                for batch in _batches(client.do_get(flight.Ticket(json.dumps(ticket)), door.options)):
                     yield batch
-                    begins = {"batch": batch.number + 1}
+                    ticket["from"] = {"batch": batch.number + 1}
                     until = time.monotonic() + patience_s
-            if not follow:
+            if not ticket["follow"]:
                 return
             failed: flight.FlightError = flight.FlightUnavailableError("the service ended the stream")
         except flight.FlightUnavailableError as error:
             failed = error
         except flight.FlightServerError as error:
+            if _said_of(error).get("error") == "BatchesGone" and ticket["from"] != opened:
+                continue  # they were removed while it read: what comes instead is said when the stream is opened
             moved = _moved_at(error)
             if moved is None or opened == {"batch": moved}:  # a stream that begins there has its columns
                 raise
-            begins = {"batch": moved}
+            ticket["from"] = {"batch": moved}
             continue
-        if begins == "latest" or time.monotonic() > until:
+        if ticket["from"] == "latest" or time.monotonic() > until:
             raise failed
         time.sleep(_PAUSE_S)
+
+
+class Subscription(Iterator[StoredBatch]):
+    """Batches of a named subscription: those after the last acknowledged one, and new ones as they are stored.
+
+    Each is given once by one object, also over a loss of the connection or a restart of the service, and is to be acknowledged (``batch.ack()``) when
+    what was made of it is safe. What was not acknowledged is given again after :meth:`rollback`, and to the next client of this name. For one thread.
+
+    Raises:
+        RuntimeError: the next batch is asked for, but the service sends no more before one is acknowledged (``window``).
+        pyarrow.flight.FlightError: as :func:`subscribe`; ``Fenced`` in its ``extra_info``: another client of this name connected later.
+    """
+
+    def __init__(self, door: _Door, ticket: Mapping[str, Any], patience_s: float) -> None:
+        self._door = door
+        self._ticket = dict(ticket)
+        self._patience_s = patience_s
+        self._until = time.monotonic() + patience_s
+        self._call: _Call | None = None
+        self._ready: deque[StoredBatch] = deque()
+        self._open: deque[int] = deque()  # given and not acknowledged
+        self._received = 0
+        self._acknowledged = 0
+        self._asked = 0
+        self._window = 1
+        self._is_done = False
+
+    def __next__(self) -> StoredBatch:
+        while not self._ready:
+            if self._is_done:
+                self.close()
+                raise StopIteration
+            if len(self._open) >= self._window:
+                raise RuntimeError(
+                    f"{len(self._open)} batches are not acknowledged, and the service sends no more of them: batch.ack() before the next one, "
+                    "or a larger window"
+                )
+            self._step()
+        self._open.append(self._ready[0].number)
+        return self._ready.popleft()
+
+    def rollback(self) -> None:
+        """Have everything given again that is not acknowledged."""
+        self.close()
+        self._ready.clear()
+        self._open.clear()
+        self._received = self._acknowledged
+        self._is_done = False
+
+    def close(self) -> None:
+        """End the connection; the subscription stays. It is opened again for what is asked for next."""
+        if self._call is not None:
+            self._call.close()
+            self._call = None
+
+    def _acknowledge(self, number: int) -> None:
+        was_open = self._call is not None
+        self._asked = max(self._asked, number)
+        if self._call is not None and number > self._acknowledged:
+            self._call.say({"ack": number})
+        while self._acknowledged < number:
+            self._step()
+        while self._open and self._open[0] <= self._acknowledged:
+            self._open.popleft()
+        if not was_open:
+            self.close()
+
+    def _step(self) -> None:
+        """Take one message of the service; connect first where there is no connection, or it broke."""
+        try:
+            if self._call is None:
+                self._connect()
+            else:
+                self._take(self._call.read(self._acknowledge))
+            self._until = time.monotonic() + self._patience_s
+        except flight.FlightUnavailableError:
+            self.close()
+            if time.monotonic() > self._until:
+                raise
+            time.sleep(_PAUSE_S)
+        except flight.FlightServerError as error:
+            began = self._call.first if self._call is not None else None
+            self.close()
+            if began is not None and _said_of(error).get("error") == "SubscriptionOver":
+                self.rollback()  # batches were removed: it begins with the snapshot, if the service may do that
+                return
+            moved = _moved_at(error)
+            if moved is None or moved == began:
+                self._ready.clear()
+                raise
+            self._received = moved - 1
+
+    def _connect(self) -> None:
+        if "session" in self._ticket:
+            self._ticket["from"] = {"batch": self._received + 1}
+        call = _Call(self._door, self._ticket)
+        self._call = call
+        self._acknowledged, self._window = call.hello["acknowledged"], call.hello["window"]
+        if "session" not in self._ticket:
+            self._received = call.first - 1
+            self._ticket.pop("reset", None)
+        self._ticket["session"] = call.hello["session"]
+        if self._asked > self._acknowledged:
+            call.say({"ack": self._asked})
+
+    def _take(self, said: StoredBatch | Mapping[str, Any]) -> None:
+        if isinstance(said, StoredBatch):
+            self._received = said.number
+            self._ready.append(said)
+        elif "acknowledged" in said:
+            self._acknowledged = said["acknowledged"]
+        elif "end" in said:
+            self._is_done = bool(said["end"].get("done"))
+            if not self._is_done and self._call is not None:
+                self._call.finish()
+
+
+class _Call:
+    """One session with a service. ``hello``: what it said first."""
+
+    def __init__(self, door: _Door, ticket: Mapping[str, Any]) -> None:
+        self._client = door.connect()
+        self._pieces: list[pa.RecordBatch] = []
+        asked = flight.FlightDescriptor.for_command(json.dumps(ticket))
+        self._out, self._stream = self._client.do_exchange(asked, door.options)
+        try:
+            self.hello: Mapping[str, Any] = json.loads(self._chunk().app_metadata.to_pybytes())
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def first(self) -> int:
+        """The batch that it began with."""
+        return int(self.hello["first"])
+
+    def read(self, acknowledge: Callable[[int], None]) -> StoredBatch | Mapping[str, Any]:
+        """The next whole batch, or something else that is said."""
+        while True:
+            chunk = self._chunk()
+            if chunk.app_metadata is None or not chunk.app_metadata.size:
+                self._pieces.append(chunk.data)
+                continue
+            said: Mapping[str, Any] = json.loads(chunk.app_metadata.to_pybytes())
+            if "batch" not in said:
+                return said
+            pieces, self._pieces = self._pieces, []
+            return _batch(said, pa.Table.from_batches(pieces, schema=self._stream.schema), acknowledge)
+
+    def say(self, message: Mapping[str, Any]) -> None:
+        """Where that is no longer possible, the next read says why."""
+        with suppress(pa.ArrowException, OSError):
+            self._out.write_metadata(json.dumps(message).encode())
+
+    def finish(self) -> None:
+        """Say nothing more; the service then ends the call."""
+        with suppress(pa.ArrowException, OSError):
+            self._out.done_writing()
+
+    def close(self) -> None:
+        """Whatever is on its way is not taken."""
+        self._stream.cancel()
+        with suppress(pa.ArrowException, OSError):
+            self._out.close()
+        self._client.close()
+
+    def _chunk(self) -> flight.FlightStreamChunk:
+        try:
+            return self._stream.read_chunk()
+        except StopIteration:
+            raise flight.FlightUnavailableError("the service ended the stream") from None
 
 
 def _batches(stream: flight.FlightStreamReader) -> Iterator[StoredBatch]:
@@ -99,15 +349,35 @@ def _batches(stream: flight.FlightStreamReader) -> Iterator[StoredBatch]:
             pieces.append(chunk.data)
             continue
         said = json.loads(chunk.app_metadata.to_pybytes())
-        rows = pa.Table.from_batches(pieces, schema=stream.schema)
+        if "reset" in said:  # the batch says it, when all of it is there
+            continue
+        yield _batch(said, pa.Table.from_batches(pieces, schema=stream.schema))
         pieces = []
-        yield StoredBatch(said["batch"], rows, said["position"], said["commit_time_us"], tuple(said["statements"]))
+
+
+def _batch(said: Mapping[str, Any], rows: pa.Table, acknowledge: Callable[[int], None] | None = None) -> StoredBatch:
+    statements = tuple(said["statements"])
+    return StoredBatch(
+        said["batch"],
+        rows,
+        said["position"],
+        said["commit_time_us"],
+        statements,
+        said.get("snapshot", False),
+        acknowledge,
+    )
 
 
 def _moved_at(error: flight.FlightError) -> int | None:
     """The batch from which columns are others; None for another error."""
-    try:
-        said = json.loads(error.extra_info or b"{}")
-    except ValueError:
-        return None
+    said = _said_of(error)
     return int(said["batch"]) if said.get("error") == "SchemaMoved" else None
+
+
+def _said_of(error: flight.FlightError) -> Mapping[str, Any]:
+    """What an error has for programs."""
+    try:
+        said: Mapping[str, Any] = json.loads(error.extra_info or b"{}")
+    except ValueError:
+        return {}
+    return said

@@ -29,6 +29,7 @@
         │   └── ChecksumMismatch       a flipped bit in the log
         ├── SegmentError               a stored segment, manifest or changeset is damaged or missing
         │   └── BatchesGone            retention removed batches that a reader asks for
+        ├── SubscriptionOver           a named subscription cannot go on where it was, and has to begin anew
         ├── SchemaMoved                rows do not fit the columns of the stream that is being read
         ├── AccessDenied               who asks is not known, or may not read this
         ├── Fenced                     a newer owner (higher epoch) exists; this process must stop writing
@@ -200,6 +201,10 @@ class BatchesGone(SegmentError):
     """
 
     oldest: int = 0
+
+
+class SubscriptionOver(TerminalError):
+    """A named subscription cannot go on where it was: it expired, or the pipeline's state is another one."""
 
 
 class SchemaMoved(TerminalError):

@@ -217,6 +217,16 @@ function newCard(name) {
   return card;
 }
 
+function subscriptionsOf(status) {
+  const found = status.subscriptions || [];
+  return found.length ? [el("h3", {}, "Subscriptions"), table(
+    ["Subscription", "Reader", "Acknowledged batch", "Batches behind", "Lag", "Acknowledged last", "State"],
+    found.map((s) => [el("b", { "data-subscription": s.name }, s.name), s.reader, number.format(s.batch), number.format(s.lag_batches), seconds(s.lag_ms), s.acknowledged_at || "—",
+      s.expired_at ? `expired ${s.expired_at}` : s.expires_at ? `expires ${s.expires_at}` : s.lag_batches ? "behind" : "has everything"]),
+    [2, 3, 4],
+  )] : [];
+}
+
 function render(card, status) {
   const [tone, word] = STATES[status.state] || ["warn", status.state];
   const held = status.state === "invalid" ? [] : holds.get(status.dag_id) || [];
@@ -230,6 +240,7 @@ function render(card, status) {
     ...(status.dead_letters ? [el("li", { class: "warn" }, el("b", {}, `${number.format(status.dead_letters)} dead letter${status.dead_letters > 1 ? "s wait" : " waits"}`), `sluice dead-letters list ${status.pipeline}`)] : []),
     ...(status.conflicts ? [el("li", { class: "warn", "data-conflicts": status.conflicts }, el("b", {}, `${number.format(status.conflicts)} conflict${status.conflicts > 1 ? "s" : ""} between the sites, repaired`), `sluice channel conflicts ${status.channel}`)] : []),
     ...targets.filter((t) => t.quarantined).map((t) => el("li", {}, el("b", {}, `${t.name} is quarantined, and the others go on without it`), t.quarantined)),
+    ...targets.filter((t) => t.waits).map((t) => el("li", { class: "warn" }, el("b", {}, `${t.name} gets batches together`), t.waits)),
     ...(status.warnings || []).filter((text) => !targets.some((t) => t.quarantined && text.startsWith(`target ${t.name} is quarantined`))).map((text) => el("li", { class: "warn" }, el("b", {}, "Soon a trouble"), text)),
     ...held.map((hold) => el("li", { class: hold.state === "failed" ? null : "warn" },
       el("b", {}, hold.state === "failed" ? `Holds at ${hold.task}: the attempts are used up. Mend the cause, then press Clear on it` : `${hold.task}: attempt ${hold.tries} failed; it tries again by itself`),
@@ -257,6 +268,7 @@ function render(card, status) {
       targets.map((t) => [el("b", {}, t.name), t.type, t.batch === null ? "—" : number.format(t.batch), el("code", {}, place(t.position)), seconds(t.lag_ms), bytes(t.lag_bytes), owner(t.loading_by)]),
       [2, 4, 5],
     )] : []),
+    ...subscriptionsOf(status),
     ...dumpsOf(status),
     ...verifiedOf(status),
     ...((status.rules || []).length ? [el("h3", {}, `Rules in batch ${number.format(status.rules_batch)}`), table(

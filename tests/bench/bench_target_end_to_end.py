@@ -81,11 +81,11 @@ def _pid(server: Any) -> int:
 def _mysql(folder: Path) -> Iterator[Store]:
     with MySQLServer(folder / "mysql", server_id=902, options=ap.OPTIONS) as server:
         server.execute(f"CREATE DATABASE {SCHEMA}")
-        yield Store(server, sums=lambda names: mysql_sums(server, names), pid=_pid(server))
+        yield Store(server, sums=lambda names: server_sums(server, names), pid=_pid(server))
 
 
-def mysql_sums(server: MySQLServer, names: Sequence[str]) -> Sums:
-    """Of a MySQL server."""
+def server_sums(server: MySQLServer | PostgreSQLServer, names: Sequence[str]) -> Sums:
+    """Of a server that speaks SQL."""
     found = [server.execute(f"SELECT COUNT(*), SUM(k) FROM {SCHEMA}.{name}")[0] for name in names]
     return [(int(rows), int(total)) for rows, total in found]
 
@@ -94,12 +94,7 @@ def mysql_sums(server: MySQLServer, names: Sequence[str]) -> Sums:
 def _postgresql(folder: Path) -> Iterator[Store]:
     settings = {"shared_buffers": "512MB", "max_wal_size": "8GB"}
     with PostgreSQLServer(folder / "postgresql", options=settings) as server:
-
-        def sums(names: Sequence[str]) -> Sums:
-            found = [server.execute(f"SELECT COUNT(*), SUM(k) FROM {SCHEMA}.{name}")[0] for name in names]
-            return [(int(rows), int(total)) for rows, total in found]
-
-        yield Store(server, sums=sums, pid=_pid(server))
+        yield Store(server, sums=lambda names: server_sums(server, names), pid=_pid(server))
 
 
 @contextmanager
@@ -227,7 +222,7 @@ def main() -> None:
         print(
             f"{changes:,} changes written in {time.perf_counter() - began:.0f} s, {megabytes:.0f} MB of log", flush=True
         )
-        right = mysql_sums(source, names)
+        right = server_sums(source, names)
         found: dict[str, Measured] = {}
         for kind, (store, made) in pipelines.items():
             found[kind] = measured(store, made)

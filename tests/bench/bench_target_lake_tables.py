@@ -1,5 +1,5 @@
-"""Seconds for a batch with a few rows for each of 1,000 tables of a lake: Delta by delta-rs and by Spark, Iceberg; and for changes that are bundled
-in time, as a longer ``capture.batch.max_wait`` does it: three batches as one.
+"""Seconds for a batch with a few rows for each of 1,000 tables of a lake: Delta by delta-rs and by Spark, Iceberg; and for batches that are
+written together, as ``commit_every`` does it: three as one.
 
 Run by ``make bench-targets`` (``python tests/bench/bench_target_lake_tables.py [tables]``). Spark, which takes seconds a table, gets 20 tables
 (SLUICE_BENCH_SPARK_TABLES). Merges figures into tests/bench/results/target_delta.json and target_iceberg.json; asserts nothing.
@@ -34,6 +34,7 @@ from sluice.model.tables import TableId, TableSchema  # noqa: E402
 from sluice.spark.connect import ConnectRunner  # noqa: E402
 from sluice.spark.local import LocalRunner  # noqa: E402
 from sluice.targets.base import BatchInput, TableInput  # noqa: E402
+from sluice.targets.bundles import joined  # noqa: E402
 from sluice.targets.delta.target import DeltaTarget  # noqa: E402
 from sluice.targets.iceberg.target import IcebergTarget  # noqa: E402
 from sluice.targets.rows_in_memory import MemoryReader, RowsInMemory, planned_table  # noqa: E402
@@ -71,11 +72,16 @@ class Lake:
         target.checkpoints.take_over(1)
         return cls(target, schemas, spark=spark)
 
-    def merged(self, first: int, rows: int = FEW, writers: int = WRITERS) -> float:
-        """Seconds of a batch with ``rows`` rows for each table, from key ``first`` on."""
-        data = rows_of(np.arange(first, first + rows, dtype=np.int64), ["i"] * rows, 1)
-        inputs = tuple(TableInput(planned_table(one), (RowsInMemory(one.table, data),)) for one in self.tables)
-        return self._written(MemoryReader(), writers, tables=inputs)
+    def merged(self, first: int, batches: int = 1, writers: int = WRITERS) -> float:
+        """Seconds of ``batches`` batches, written as one, with FEW rows each for each table, from key ``first`` on."""
+        plans = [planned_table(one) for one in self.tables]
+        given = []
+        for number in range(batches):
+            begin = first + number * FEW
+            data = rows_of(np.arange(begin, begin + FEW, dtype=np.int64), ["i"] * FEW, 1)
+            inputs = tuple(TableInput(plan, (RowsInMemory(plan.target, data),)) for plan in plans)
+            given.append(self._batch(MemoryReader(), tables=inputs))
+        return self._written(joined(given), writers)
 
     def every_change(self) -> float:
         """Seconds of a batch with FEW inserts for each table, appended."""
@@ -85,12 +91,14 @@ class Lake:
             Change(one.table, "i", seq, "log.000001", 4 + seq, 0, 0, "uuid:1", 1, 7, None, image, fields, ("id",), txn_row=seq)
             for seq, (one, image) in enumerate((one, image) for one in self.tables for image in images)
         )  # fmt: skip
-        return self._written(MemoryReader(log), 1, changes=len(log))
+        return self._written(self._batch(MemoryReader(log), changes=len(log)), 1)
 
-    def _written(self, reader: MemoryReader, writers: int, **given: Any) -> float:
+    def _batch(self, reader: MemoryReader, **given: Any) -> BatchInput:
         self.number += 1
         position = Position("uuid", "log.000001", 100 * self.number)
-        batch = BatchInput(self.number, position, self.number - 1, reader, spark=self.spark, **given)
+        return BatchInput(self.number, position, self.number - 1, reader, spark=self.spark, **given)
+
+    def _written(self, batch: BatchInput, writers: int) -> float:
         with self.target.open(1) as session:
             writer = session.begin(batch)
         began = time.perf_counter()
@@ -111,7 +119,7 @@ def of_kind(kind: str, folder: Path, tables: int) -> Iterator[Line]:
     lake.merged(0)  # the first files of the tables
     alone = lake.merged(FEW, writers=1)
     took = [lake.merged((2 + batch) * FEW) for batch in range(BATCHES)]
-    bundled = lake.merged((2 + BATCHES) * FEW, BATCHES * FEW)
+    bundled = lake.merged((2 + BATCHES) * FEW, BATCHES)
     yield figure(
         f"target_{kind}_tables",
         f"a batch of {FEW} rows for each of {each}, {WRITERS} writers, median of {BATCHES}",
@@ -122,10 +130,10 @@ def of_kind(kind: str, folder: Path, tables: int) -> Iterator[Line]:
     )
     yield figure(
         f"target_{kind}_tables_bundled",
-        f"the rows of {BATCHES} batches in one: {BATCHES * FEW} for each of {each}, {WRITERS} writers",
+        f"{BATCHES} such batches, written as one (commit_every)",
         bundled,
         "s",
-        f"the same number of rows in {BATCHES} batches",
+        "one after the other",
         sum(took),
     )
     log = Lake.made(kind, folder / f"{kind}-all", tables, "all")

@@ -45,8 +45,8 @@ def test_every_kind_is_tested() -> None:
     assert set(KINDS) == KNOWN
 
 
-def test_there_are_23_checks() -> None:
-    assert [check.number for check in CHECKS] == list(range(1, 24))
+def test_there_are_24_checks() -> None:
+    assert [check.number for check in CHECKS] == list(range(1, 25))
 
 
 @pytest.mark.parametrize("combination", COMBINATIONS, ids=_name)
@@ -72,6 +72,13 @@ def server(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture(params=["row", "batch"])
 def bench(request: pytest.FixtureRequest, server: Any, fresh_schema: Any) -> Bench:
     return MySQLBench(server, fresh_schema(server), request.param)
+
+
+def test_mysql_writes_a_schema_at_once(server: Any, fresh_schema: Any) -> None:
+    [check] = [check for check in CHECKS if check.number == 19]
+    bench = MySQLBench(server, fresh_schema(server), "schema")
+    assert check.applies(bench)
+    check.run(bench)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=str)

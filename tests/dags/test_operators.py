@@ -170,6 +170,15 @@ def test_a_quarantined_target_is_skipped_and_says_why(path: str, flows: ModuleTy
     assert LoadOperator(task_id="m", pipeline=path, batch=batch, target="archive").execute(context())["batch"] == 1
 
 
+def test_a_batch_that_waits_for_others_is_skipped_and_says_until_when(path: str, flows: ModuleType) -> None:
+    flows.change()
+    batch = DrainOperator(task_id="drain", pipeline=path).execute(context())
+    settings(flows, waits=["reporting"])
+    with pytest.raises(AirflowSkipException, match="batch 1 waits to be written together at 00:00:00 UTC"):
+        LoadOperator(task_id="l", pipeline=path, batch=batch, target="reporting").execute(context())
+    assert LoadOperator(task_id="m", pipeline=path, batch=batch, target="archive").execute(context())["batch"] == 1
+
+
 def test_a_failed_attempt_sends_the_metrics_and_keeps_its_own_error(
     path: str, flows: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

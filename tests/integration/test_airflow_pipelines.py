@@ -11,14 +11,16 @@ import pytest
 from devstack.mysql import MySQLServer
 from sluice.config.loading import load_pipeline
 from sluice.flows.operate import control
+from sluice.flows.operate.check import apply_missing, check
 from sluice.flows.runtime import Runtime
 from tests.support.airflows import SharedAirflow, TestAirflow, wait_until
+from tests.support.lakes import Lake
 from tests.support.pipelines import Case, case
 from tests.support.proxy import TcpProxy
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-SUBMITTED, APART, RULED = "submitted", "apart", "ruled"
+SUBMITTED, APART, RULED, WAITS = "submitted", "apart", "ruled", "waits"
 
 ENGINE = """\
 rules:
@@ -39,7 +41,7 @@ class World:
         self.made, self.archive, self.link = made, archive, link
         self.started: TestAirflow
 
-    def write(self, name: str, *, mode: str, second: bool = False, rules: str = "") -> Path:
+    def write(self, name: str, *, mode: str, second: bool = False, rules: str = "", lake: bool = False) -> Path:
         text = self.made.yaml.replace("pipeline: case", f"pipeline: {name}").replace("mode: local", f"mode: {mode}")
         text = text.replace(f"/test/{self.made.schema}", f"/test/{name}").replace(
             f'"{self.made.schema}\\\\..*"', f'"{self.made.schema}\\\\.{name}"'
@@ -47,6 +49,8 @@ class World:
         text = text.replace("spark: {mode: submit}", "window: 1\nspark: {mode: submit, connection: spark_default}")
         if second:
             text = text.rstrip() + "\n  - {name: archive, type: mysql, connection: case_archive}"
+        if lake:
+            text = text.rstrip() + "\n  - {name: lake, type: delta, connection: case_lake, commit_every: 15s}"
         path = self.made.folder / f"{name}.yaml"
         path.write_text(f"{text}\nretry: {{delay: 1s, max_delay: 3s}}\nrun: {{max_time: 3s}}\n{rules}")
         return path
@@ -96,7 +100,7 @@ def world(
                 f"CREATE DATABASE {schema}",
                 *(
                     f"CREATE TABLE {schema}.{t} (id INT PRIMARY KEY, note VARCHAR(200))"
-                    for t in (SUBMITTED, APART, RULED)
+                    for t in (SUBMITTED, APART, RULED, WAITS)
                 ),
             )
         with (
@@ -115,7 +119,11 @@ def world(
                 (made.folder / f"rules/{rule}.py").write_text(RULE.replace("NAME", rule))
             world.write(RULED, mode="local", rules="rules: engine.yaml\nwindow: 1\n")
             world.write(APART, mode="local", second=True)
-            dags = (f"sync__{SUBMITTED}", f"sync__{APART}", f"catchup__{APART}", f"sync__{RULED}")
+            made.connections["case_lake"] = Lake(folder / "lake").connection_json()
+            world.write(WAITS, mode="local", lake=True)
+            apply_missing(world.runtime(WAITS), check(world.runtime(WAITS)).statements)
+            synced = (SUBMITTED, APART, RULED, WAITS)
+            dags = (*(f"sync__{name}" for name in synced), f"catchup__{APART}", f"catchup__{WAITS}")
             with shared_airflow.running(made.connections, *dags) as started:
                 world.started = started
                 yield world
@@ -182,6 +190,29 @@ def test_a_target_that_fails_holds_only_itself_and_comes_back(world: World) -> N
     wait_until(lambda: world.acknowledged(APART, "archive") >= last, "its acknowledgements")
     world.change(APART, 8)
     wait_until(lambda: world.same(world.archive, APART), "the next batch at both targets")
+
+
+def test_batches_that_wait_for_a_lake_are_written_when_the_pipeline_stands_still(world: World) -> None:
+    """Their runs have ended, and nothing comes after them: a run is started when their time has come."""
+    lake = Lake(world.made.folder / "lake")
+
+    def is_the_same() -> bool:
+        rows = lake.rows(world.made.schema, WAITS).sort_by("id").to_pylist()
+        return [tuple(row.values()) for row in rows] == list(world.rows(world.made.source, WAITS))
+
+    world.begins(WAITS)
+    for number in range(1, 4):
+        world.change(WAITS, number)
+        wait_until(lambda: world.same(world.made.target, WAITS), "the change at the target that does not wait")
+    wait_until(is_the_same, "the batches that waited", 180)
+    made = world.acknowledged(WAITS, "copy")
+    wait_until(lambda: world.acknowledged(WAITS, "lake") == made, "their acknowledgement")
+
+    def states() -> set[str]:
+        return {task["state"] for task in world.started.tasks(f"sync__{WAITS}") if task["task_id"] == "load.lake"}
+
+    wait_until(lambda: {"skipped", "success"} <= states(), "the end of tasks that waited and of one that wrote")
+    assert "failed" not in states()
 
 
 def test_a_rule_with_a_task_of_its_own(world: World) -> None:

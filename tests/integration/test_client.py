@@ -16,25 +16,15 @@ from sluice.config.readers import hashed
 from sluice.serve.access import Readers
 from sluice.serve.flight import FlightDoor
 from sluice.serve.service import Service
-from tests.support.pipelines import Case, case
-from tests.support.subscribing import replayed, serving
+from tests.support.pipelines import Case
+from tests.support.subscribing import replayed, serving, shop_case, write
 from tests.support.waiting import ended, wait_until
 
 
 @pytest.fixture
 def shop(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema) -> Iterator[Case]:
-    schema = fresh_schema(mysql_source, mysql_target)
-    mysql_source.execute(f"CREATE TABLE {schema}.orders (id INT PRIMARY KEY, v BIGINT)")
-    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema) as made:
-        made.make_missing()
-        made.run_until_head()
+    with shop_case(tmp_path, (mysql_source, mysql_target, zookeeper), fresh_schema(mysql_source, mysql_target)) as made:
         yield made
-
-
-def write(made: Case, *statements: str) -> int:
-    made.source.execute(f"USE {made.schema}", *statements)
-    made.run_until_head()
-    return made.runtime().store.batches()[-1]
 
 
 def rows_of(batches: list[StoredBatch]) -> dict[Any, dict[str, Any]]:
@@ -42,9 +32,9 @@ def rows_of(batches: list[StoredBatch]) -> dict[Any, dict[str, Any]]:
 
 
 def test_batches_come_whole_and_once_over_a_change_of_columns(shop: Case) -> None:
-    write(shop, "INSERT INTO orders VALUES (1, 10), (2, 20)")
+    write(shop, "INSERT INTO orders (id, v) VALUES (1, 10), (2, 20)")
     write(shop, "UPDATE orders SET v = 21 WHERE id = 2")
-    write(shop, "ALTER TABLE orders MODIFY v VARCHAR(20)", "INSERT INTO orders VALUES (3, 'thirty')")
+    write(shop, "ALTER TABLE orders MODIFY v VARCHAR(20)", "INSERT INTO orders (id, v) VALUES (3, 'thirty')")
     path = shop.folder / "readers.yml"
     path.write_text(f"readers: [{{name: me, token_sha256: {hashed('mine')}, may_read: {{case: ['.*']}}}}]\n")
     with serving(shop, readers=Readers(path)) as (door, _):
@@ -65,7 +55,7 @@ def test_batches_come_whole_and_once_over_a_change_of_columns(shop: Case) -> Non
 
 
 def test_it_goes_on_where_it_was_when_the_service_comes_again(shop: Case) -> None:
-    first = write(shop, "INSERT INTO orders VALUES (1, 10)")
+    first = write(shop, "INSERT INTO orders (id, v) VALUES (1, 10)")
     port = ports.free_port()
     address = f"grpc://127.0.0.1:{port}"
 
@@ -89,7 +79,7 @@ def test_it_goes_on_where_it_was_when_the_service_comes_again(shop: Case) -> Non
     assert door.end(60)
     served.close()
     write(shop, "UPDATE orders SET v = 11")
-    wanted.append(write(shop, "INSERT INTO orders VALUES (2, 20)"))
+    wanted.append(write(shop, "INSERT INTO orders (id, v) VALUES (2, 20)"))
     served, door = service()
     try:
         ended(reader)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import datetime as dt
 import json
+import signal
 import subprocess
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,29 +18,19 @@ from pyarrow import flight
 
 from sluice.flows.deadletters.store import letters
 from sluice.flows.operate.retention import prune
+from sluice.formats import FORMATS
 from sluice.serve import batch_rows, feed
 from sluice.serve.reading import Reading
 from sluice.serve.service import Slots
-from tests.support.pipelines import Case, case
-from tests.support.subscribing import Subscriber, replayed, serving
+from tests.support.pipelines import Case
+from tests.support.subscribing import Subscriber, by_http, replayed, serving, shop_case, write
 from tests.support.waiting import counted, ended, wait_until
 
 
 @pytest.fixture
 def shop(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema) -> Iterator[Case]:
-    schema = fresh_schema(mysql_source, mysql_target)
-    mysql_source.execute(f"CREATE TABLE {schema}.orders (id INT PRIMARY KEY, v BIGINT, note VARCHAR(100))")
-    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema) as made:
-        made.make_missing()
-        made.run_until_head()
+    with shop_case(tmp_path, (mysql_source, mysql_target, zookeeper), fresh_schema(mysql_source, mysql_target)) as made:
         yield made
-
-
-def write(made: Case, *statements: str) -> int:
-    """One batch or more of it; the number of the last one."""
-    made.source.execute(f"USE {made.schema}", *statements)
-    made.run_until_head()
-    return made.runtime().store.batches()[-1]
 
 
 def write_orders(made: Case) -> list[int]:
@@ -234,15 +227,22 @@ def test_a_value_that_is_masked_or_excluded_is_never_sent(shop: Case, form: str,
         assert users == ["id", "mail", "town"]
         assert [f.name for f in read.schema.field("_before").type] == users
         assert "here" in {row["town"] for row in rows}
+        with by_http(shop) as client:
+            said = b"".join(
+                client.get("/pipelines/case/changes", params={"tables": table, "format": name}).content
+                for name in FORMATS
+            )
         hidden = SECRETS if ruled else [s for s in SECRETS if "secret" not in s]
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, read.schema) as writer:
             writer.write_table(read.table)
         raw = sink.getvalue().to_pybytes()
         assert b"there" in raw or form == "merged"
+        assert b"there" in said
         for secret in hidden:
             number = int(secret).to_bytes(4, "little") if secret.isdigit() else b"\0no number\0"
             assert secret.encode() not in raw
+            assert secret.encode() not in said
             assert number not in raw
         if ruled:
             assert {row["mail"] for row in rows} == {"************.org"}
@@ -377,10 +377,20 @@ def test_the_command_serves_and_ends_although_a_client_takes_nothing(shop: Case)
             stalled = reader.stream()
             stalled.read_chunk()
             assert reader.read(from_="latest").rows() == []
-            process.terminate()
-            assert process.wait(120) == 0
+            # To a thread of gRPC: the kernel gives the signal to any one.
+            assert ctypes.CDLL(None).tgkill(process.pid, thread_named(process.pid, "grpcpp"), signal.SIGTERM) == 0
+            assert process.wait(60) == 0
         finally:
             process.kill()
+
+
+def thread_named(process: int, start: str) -> int:
+    """The id of one of its threads whose name starts so."""
+    return next(
+        int(task.name)
+        for task in Path(f"/proc/{process}/task").iterdir()
+        if (task / "comm").read_text().startswith(start)
+    )
 
 
 class Follower(threading.Thread):

@@ -14,15 +14,12 @@ from pyarrow import flight
 from sluice.config.readers import hashed
 from sluice.serve.access import Readers
 from sluice.serve.service import Slots
+from tests.support.certificates import self_signed
 from tests.support.pipelines import Case, case
-from tests.support.subscribing import Subscriber, serving
+from tests.support.subscribing import Subscriber, bearing, serving
 from tests.support.waiting import wait_until
 
 SOME, EVERY, ELSEWHERE = "token-of-some", "token-of-every", "token-of-elsewhere"
-
-
-def bearing(token: str) -> flight.FlightCallOptions:
-    return flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {token}".encode())])
 
 
 def readers_file(made: Case, *tokens: str) -> Path:
@@ -155,14 +152,7 @@ def test_one_reader_does_not_take_all_reads(shop: Case) -> None:
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """``own.pem`` and ``other.pem``, each its own authority, with ``own.key`` and ``other.key``."""
-    folder = tmp_path_factory.mktemp("certificates")
-    for name in ("own", "other"):
-        subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}",
-             "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", f"{name}.key", "-out", f"{name}.pem"],
-            cwd=folder, check=True, capture_output=True,
-        )  # fmt: skip
-    return folder
+    return self_signed(tmp_path_factory.mktemp("certificates"), "own", "other")
 
 
 def test_the_command_with_tls_and_tokens(shop: Case, certificates: Path) -> None:

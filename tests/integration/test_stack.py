@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx
 import psutil
 import pytest
 
@@ -131,6 +132,7 @@ def test_up_twice_heal_and_down(home: Path) -> None:
     assert healed.source.port == stack.source.port
     state = json.loads(run(home, "status", "--json").stdout)
     assert state["state"] == "up"
+    assert httpx.get(f"{healed.subscriptions.address}/v1/pipelines").json() == {"pipelines": ["shop_to_reporting"]}
     assert run(home, "down").returncode == 0
     assert running_from(home) == []
 

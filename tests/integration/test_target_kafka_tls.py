@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,19 +18,15 @@ pytest.importorskip("confluent_kafka")
 
 from sluice.targets.kafka import channel
 from tests.support import kafka_reading
+from tests.support.certificates import self_signed
 from tests.support.kafka_bench import KafkaBench
 
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """``broker.pem`` and ``other.pem``, each its own authority; ``*.key``; ``*.both`` has key and certificate."""
-    folder = tmp_path_factory.mktemp("certificates")
+    folder = self_signed(tmp_path_factory.mktemp("certificates"), "broker", "other")
     for name in ("broker", "other"):
-        subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}",
-             "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", f"{name}.key", "-out", f"{name}.pem"],
-            cwd=folder, check=True, capture_output=True,
-        )  # fmt: skip
         (folder / f"{name}.both").write_text(
             (folder / f"{name}.key").read_text() + (folder / f"{name}.pem").read_text()
         )

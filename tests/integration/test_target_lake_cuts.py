@@ -11,12 +11,15 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from sluice.errors import Fenced
+from sluice.targets.bundles import joined
 from sluice.targets.contract import Pipe, _Crash, _crash_at, changed, gone, new, people
+from sluice.targets.lake.appending import changes_by_table
 
 pytest.importorskip("deltalake")
 pytest.importorskip("pyiceberg")
@@ -61,18 +64,24 @@ def made(request: pytest.FixtureRequest, tmp_path: Path, kind: str) -> Made:
     return lambda changes="latest", folder="": KINDS[kind][0](tmp_path / folder, changes)
 
 
+def two_tables(made: Made, changes: str, point: int) -> tuple[Any, list[Any], Pipe]:
+    """A bench, two tables in it that have their first rows, and the pipeline."""
+    bench = made(changes, str(point))
+    tables = [people("shop", name) for name in ("one", "two")]
+    for table in tables:
+        bench.create_table(table)
+    pipe = Pipe(bench)
+    pipe.deliver(*((table, FIRST) for table in tables))
+    return bench, tables, pipe
+
+
 @pytest.mark.parametrize(("kind", "changes"), COMMITS)
 def test_killed_at_every_call(made: Made, changes: str, kind: str) -> None:
     """Of two tables: each opening of a table, each commit, before and after; take over and checkpoint alike."""
     point, deaths = 0, 0
     step = 1 if os.environ.get("SLUICE_CUTS") == "1" else 5 if kind == "iceberg-rest" else 3
     while True:
-        bench = made(changes, str(point))
-        tables = [people("shop", name) for name in ("one", "two")]
-        for table in tables:
-            bench.create_table(table)
-        pipe = Pipe(bench)
-        pipe.deliver(*((table, FIRST) for table in tables))
+        bench, tables, pipe = two_tables(made, changes, point)
         batch = pipe.given([(table, SECOND) for table in tables])
         child, said = start(KINDS[kind][1], bench, [batch], 2, At(point // 2, point % 2 == 1, signal.SIGKILL))
         child.join(120)
@@ -95,6 +104,79 @@ def test_killed_at_every_call(made: Made, changes: str, kind: str) -> None:
         point += step
     assert deaths == -(-2 * len(calls) // step)
     assert COMMITS[kind, changes] <= set(calls)
+
+
+@pytest.mark.parametrize("kind", IN_FOLDERS)
+@pytest.mark.parametrize("changes", ["latest", "all"])
+def test_killed_while_batches_are_written_together(made: Made, changes: str, kind: str) -> None:
+    """At every few calls; then fewer of the batches are written together, or more of them."""
+    point = 0
+    while True:
+        bench, tables, pipe = two_tables(made, changes, point)
+        batches = [
+            pipe.given([(table, SECOND) for table in tables]),
+            pipe.given([(tables[0], [changed((0, "b", 1), (0, "c", 2)), gone(4, "b", 1)])]),
+            pipe.given([(table, [changed((1, "b", 1), (1, "c", 3)), new(5, "c", 3)]) for table in tables]),
+        ]
+        child, said = start(
+            KINDS[kind][1], bench, [joined(batches[:2])], 2, At(point // 2, point % 2 == 1, signal.SIGKILL)
+        )
+        child.join(120)
+        if child.exitcode == 0:
+            _, error = said.get()
+            assert not error
+            break
+        assert child.exitcode == -signal.SIGKILL
+        pipe.epoch = 3
+        held = pipe.checkpoints.take_over(3).batch
+        left = [one for one in batches if one.number > held]
+        for run in filter(None, [left] if point % 8 < 4 else [left[:1], left[1:]]):
+            pipe.write(joined(run))
+        both = Counter([(1, "c", 3), (2, "b", 1), (5, "c", 3)])
+        assert [pipe.state(table) for table in tables] == [
+            both + Counter([(0, "c", 2)]),
+            both + Counter([(0, "b", 1), (4, "b", 1)]),
+        ]
+        assert pipe.held == 4
+        if bench.appends:
+            assert not twice_arrived(bench)
+            assert len(bench.received()) == 2 * (len(FIRST) + len(SECOND) + 2) + 2
+        point += 1 if os.environ.get("SLUICE_CUTS") == "1" else 3
+
+
+@pytest.mark.parametrize("kind", IN_FOLDERS)
+@pytest.mark.parametrize("changes", ["latest", "all"])
+@pytest.mark.parametrize("again", [3, 1], ids=["more", "fewer"])
+def test_a_death_between_two_commits_of_batches_that_are_written_together(
+    made: Made, changes: str, kind: str, again: int
+) -> None:
+    """The table that has them gets what is new, and nothing twice; the other one all of it."""
+    bench = made(changes)
+    tables = [people("shop", name) for name in ("one", "two")]
+    for table in tables:
+        bench.create_table(table)
+    pipe = Pipe(bench)
+    batches = [
+        pipe.given([(table, [new(1, "a", 1), new(2, "a", 1)]) for table in tables]),
+        pipe.given([(table, [changed((1, "a", 1), (1, "b", 2)), gone(2, "a", 1)]) for table in tables]),
+        pipe.given([(table, [new(2, "c", 3)]) for table in tables]),
+    ]
+    pipe.take_over()
+    writer: Any = pipe.writer(joined(batches[:2]))
+    unit = next(one for phase in writer.plan(1) for one in phase)
+    if bench.appends:
+        unit.work.append(unit.fence, tables[0].table, changes_by_table(unit.reader)[tables[0].table])
+    else:
+        unit.write()
+    assert [sum(pipe.state(table).values()) for table in tables] in ([1, 0], [0, 1])
+    pipe.epoch = 2
+    for run in (batches[:again], batches[again:]):
+        if run:
+            pipe.write(joined(run))
+    assert [pipe.state(table) for table in tables] == [Counter([(1, "b", 2), (2, "c", 3)])] * 2
+    if bench.appends:
+        assert not twice_arrived(bench)
+        assert len(bench.received()) == 2 * 5
 
 
 @pytest.mark.parametrize("kind", IN_FOLDERS)

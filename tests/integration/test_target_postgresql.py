@@ -24,6 +24,7 @@ from sluice.model.tables import TableId, TableSchema
 from sluice.targets.postgresql.connection import connect
 from sluice.targets.postgresql.session import kept
 from tests.support.batches import Delivery
+from tests.support.certificates import self_signed
 from tests.support.family import FAMILY, NAMES, write
 from tests.support.people import delete, insert, people, update
 from tests.support.pipelines import Case, case
@@ -296,24 +297,8 @@ def test_odd_names(tmp_path: Path, postgresql: Any, fresh_pg_schema: Any) -> Non
 
 def test_a_login_with_password_tls_and_few_rights(tmp_path: Path, server_folder: Path, postgresql: Any) -> None:
     """SCRAM, certificates, a user that may neither make schemas nor switch triggers off, and row security."""
-    key, certificate = tmp_path / "server.key", tmp_path / "server.crt"
-    made = [
-        "openssl",
-        "req",
-        "-new",
-        "-x509",
-        "-days",
-        "2",
-        "-nodes",
-        "-subj",
-        "/CN=localhost",
-        "-out",
-        str(certificate),
-    ]
-    made += ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key)]
-    if subprocess.run(made, capture_output=True, check=False).returncode:
-        pytest.skip("this machine has no openssl")
-    key.chmod(0o600)
+    self_signed(tmp_path, "server", subject="DNS:localhost")
+    key, certificate = tmp_path / "server.key", tmp_path / "server.pem"
     tls = {"ssl": "on", "ssl_cert_file": certificate, "ssl_key_file": key}
     folder = server_folder / "postgresql-tls"
     with PostgreSQLServer(folder, distribution=postgresql.distribution, password="s3cr't", options=tls) as server:

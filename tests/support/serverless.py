@@ -36,7 +36,15 @@ class TreeRuntime(Runtime):
             return
         session = self.tree.session()
         targets = [target.name for target in self.pipeline.targets]
-        self._state = PipelineState(session, "/data/sync", self.name, targets, lease_wait_s=0, keeps_reads=keeps_reads)
+        self._state = PipelineState(
+            session,
+            "/data/sync",
+            self.name,
+            targets,
+            lease_wait_s=0,
+            keeps_reads=keeps_reads,
+            commit_every=self.commit_every,
+        )
         try:
             yield self._state
         finally:

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
+from sluice.coordination.bundling import WaitingBatches
 from sluice.coordination.target_holds import Hold
 from sluice.errors import OutOfOrder, Paused, SluiceError
 from sluice.flows import train as train_flow
@@ -228,9 +229,11 @@ class CatchUp:
         return {"quarantined": self.quarantined}
 
 
-def deliver(runtime: Any, target: str, batch: int) -> Outcome | Hold:
-    """``{"quarantined": {target: error}}`` in ``settings.json``: that target is quarantined."""
+def deliver(runtime: Any, target: str, batch: int) -> Outcome | Hold | WaitingBatches:
+    """``{"quarantined": {target: error}}`` in ``settings.json``: that target is quarantined; ``{"waits": [target]}``: its batches wait."""
     error = _settings().get("quarantined", {}).get(target)
+    if target in _settings().get("waits", []):
+        return WaitingBatches(target, 1, batch, 0)
     return Hold(error, "2026-01-01T00:00:00Z") if error else load(runtime, target, batch)
 
 
@@ -284,7 +287,7 @@ def status(runtime: Any) -> _Status:
     lag = max((t["lag_ms"] for t in targets), default=0)
     return _Status({
         "pipeline": runtime.pipeline.pipeline, "state": "running" if lag else "idle", "head": _position(state["head"]),
-        "captured": _position(state["cursor"]), "next_batch": state["next"], "lag_ms": lag, "lag_bytes": state["head"] - done,
+        "captured": _position(state["cursor"]), "subscriptions": [], "next_batch": state["next"], "lag_ms": lag, "lag_bytes": state["head"] - done,
         "draining_by": None, "targets": targets, "in_flight": [b for b in batches if b["number"] > done], "recent": batches, "errors": [],
         "warnings": [], "conflicts": None, "paused": "by a person" if _settings().get("paused") else "",
     })  # fmt: skip

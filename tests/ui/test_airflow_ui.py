@@ -47,9 +47,14 @@ def test_the_sluice_page_shows_state_lag_positions_and_batches(
     page: Any, stack: Stack, deliver: Callable[[], None]
 ) -> None:
     deliver()
+    if stack.made is not None:
+        with stack.made.runtime().state() as state:
+            state.subscriptions.connect("search_index", "anna", None, 0, 1)
     page.goto(f"{stack.url}/plugin/sluice")
     frame = page.frame_locator("iframe")
     card = frame.locator(f"article[data-pipeline={stack.pipeline}]")
+    if stack.made is not None:
+        expect(card.get_by_role("row", name=re.compile("search_index anna 0 .* behind"))).to_be_visible()
     expect(card.locator(".title .pill")).to_have_attribute("data-state", re.compile("idle|running|behind"))
     expect(card.locator(".lag dd")).to_contain_text(" s")
     expect(card.get_by_role("cell", name="reporting")).to_be_visible()

@@ -268,6 +268,9 @@ def _report(
     write(f"changes      {changes}")
     write(f"time         ready after {ready_s:.1f} s, all after {progress.seconds:.1f} s")
     write(f"Airflow UI   {stack.api.address}   login: admin / {stack.settings.keys['admin_password']}")
+    write(
+        f"subscribe    curl -sN '{stack.subscriptions.address}/v1/pipelines/{PIPELINE}/changes?tables={TARGET_SCHEMA}.orders&follow=true'"
+    )
     write("The stack is running; make demo-down stops it.")
     if not caught_up:
         write("The two sides differ: look at the task logs in the UI, and at sluice status shop_to_reporting.")

@@ -20,9 +20,11 @@ from sluice.cli.rules import rules_app
 from sluice.cli.run import run
 from sluice.cli.schema import schema_app
 from sluice.cli.serve import serve
+from sluice.cli.snapshot import snapshot_app
 from sluice.cli.stack import stack_app
 from sluice.cli.status import status
 from sluice.cli.stored import segments, tail
+from sluice.cli.subscriptions import subscriptions_app
 from sluice.cli.targets import targets_app
 from sluice.cli.verify import verify_app
 from sluice.errors import SluiceError
@@ -53,7 +55,7 @@ _HAS_STACK = importlib.util.find_spec("devstack") is not None
 
 for name, group in {
     **({"stack": stack_app} if _HAS_STACK else {}), "rules": rules_app, "dump": dump_app, "dead-letters": letters_app, "schema": schema_app,
-    "targets": targets_app, "verify": verify_app, "channel": channel_app,
+    "targets": targets_app, "verify": verify_app, "channel": channel_app, "snapshot": snapshot_app, "subscriptions": subscriptions_app,
 }.items():  # fmt: skip
     app.add_typer(group, name=name)
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
+import re
 import signal
+import socket
 import sys
-import threading
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -28,6 +27,9 @@ _log = structlog.get_logger()
 def serve(
     host: Annotated[str, typer.Option(help="Address of this machine to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: one that is free.")] = 8815,
+    http_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Serve by HTTP as well, on this port; 0: one that is free.")
+    ] = None,
     readers: Annotated[
         Path | None, typer.Option(help="YAML file: who may read what, with the hash of each token.")
     ] = None,
@@ -39,14 +41,23 @@ def serve(
     ] = False,
     max_reads: Annotated[int, typer.Option(min=1, help="Reads that may be open at the same time.")] = 16,
     max_reads_each: Annotated[int, typer.Option(min=1, help="The same of one reader.")] = 8,
+    register: Annotated[
+        bool, typer.Option("--register", help="Say in ZooKeeper where the service is: clients of zk://... find it.")
+    ] = False,
+    advertise: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST[:PORT]", help="The same, with the address by which clients reach it, if that is another one."
+        ),
+    ] = None,
     new_token: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Make a token for a reader, print it with its lines for the file, and end."),
     ] = None,
     verbose: Verbose = False,
 ) -> None:
-    """Let others read the stored batches of the pipelines by Arrow Flight (docs/subscribe.md)."""
-    from sluice.serve.access import Readers
+    """Let others read the stored batches of the pipelines by Arrow Flight, and by HTTP (docs/subscribe.md)."""
+    from sluice.serve.access import Readers, is_loopback
     from sluice.serve.flight import FlightDoor
     from sluice.serve.service import Service, Slots
 
@@ -55,11 +66,13 @@ def serve(
         _print_token(new_token)
         return
     tls = _tls(tls_cert, tls_key)
-    if not _is_loopback(host) and not allow_insecure and (tls is None or readers is None):
+    if not is_loopback(host) and not allow_insecure and (tls is None or readers is None):
         raise ConfigError(
             f"{host} can be reached from other machines: without TLS whoever is on the way reads along, without --readers whoever connects reads",
             hint="give --tls-cert, --tls-key and --readers; or listen on 127.0.0.1; or say --allow-insecure",
         )
+    if register and advertise is None and host in ("0.0.0.0", "::", "[::]"):  # noqa: S104
+        raise ConfigError(f"{host} is no address that a client reaches", hint="--advertise HOST says which one is")
     known = Readers(readers) if readers is not None else None
     service = Service(open_pipeline, pipeline_names, Slots(max_reads, max_reads_each if known else max_reads))
     scheme = "grpc+tls" if tls is not None else "grpc"
@@ -67,17 +80,51 @@ def serve(
         door = FlightDoor(service, f"{scheme}://{host}:{port}", readers=known, tls=tls)
     except (pa.ArrowException, OSError) as error:
         raise ConfigError(f"the service cannot listen on {host}:{port}: {str(error).splitlines()[0]}") from None
-    asked_to_end = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: asked_to_end.set())
+    door_http = None
+    if http_port is not None:
+        from sluice.serve.http import HttpDoor
+
+        try:
+            files = (tls_cert, tls_key) if tls_cert is not None and tls_key is not None else None
+            door_http = HttpDoor(service, host, http_port, readers=known, tls=files)
+        except OSError as error:
+            raise ConfigError(f"the service cannot listen on {host}:{http_port}: {error.strerror or error}") from None
+    end_signals = _EndSignals()
     err.print(f"serving {escape(', '.join(pipeline_names()) or 'no pipeline')} on {scheme}://{host}:{door.port}")
-    asked_to_end.wait()
-    ended = door.end()
+    if door_http is not None:
+        err.print(f"and on {'https' if tls is not None else 'http'}://{host}:{door_http.port}")
+    registration = None
+    if register or advertise is not None:
+        from sluice.serve.registration import Registration
+
+        reached = advertise or host
+        registration = Registration(
+            service, f"{scheme}://{reached}" if re.search(r":\d+$", reached) else f"{scheme}://{reached}:{door.port}"
+        )
+    end_signals.wait()
+    if registration is not None:
+        registration.end()
+    ended = all([door.end(), door_http is None or door_http.end()])
     service.close()
     if not ended:
         err.print("a stream whose client takes nothing was cut")
         sys.stderr.flush()
         os._exit(0)  # its thread waits inside gRPC, and an orderly end of the process would wait for it
+
+
+class _EndSignals:
+    """SIGTERM and SIGINT, from now on. The kernel may give one to any thread; a lock does not wake the main thread then, a byte in a socket does."""
+
+    def __init__(self) -> None:
+        self._heard, self._wake = socket.socketpair()
+        self._wake.setblocking(False)
+        signal.set_wakeup_fd(self._wake.fileno())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
+
+    def wait(self) -> None:
+        """Until one comes; at once if one came before."""
+        self._heard.recv(1)
 
 
 def _print_token(name: str) -> None:
@@ -109,9 +156,3 @@ def pipeline_names() -> list[str]:
         except ConfigError as error:
             _log.warning("pipeline_left_out", file=path.name, error=str(error))
     return names
-
-
-def _is_loopback(host: str) -> bool:
-    with suppress(ValueError):
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    return host == "localhost"

@@ -70,6 +70,7 @@ def _all_runtimes(as_json: bool) -> tuple[list[Runtime], list[dict[str, Any]]]:
 
 def _status_table(statuses: list[Status]) -> RenderableType:
     from sluice.cli.dumptable import in_a_line
+    from sluice.cli.subscriptions import in_words_of
     from sluice.flows.operate.rule_stats import in_words
 
     table = Table(box=None, pad_edge=False)
@@ -119,6 +120,8 @@ def _status_table(statuses: list[Status]) -> RenderableType:
             )
             if t.alert_since:
                 said.append(f"[red]{t.name} has lagged too far behind since {escape(str(t.alert_since))}[/]")
+            if t.waits:
+                said.append(f"[dim]{t.name}: {escape(t.waits)}; `sluice targets commit {s.pipeline}` does it now[/]")
         if s.server:
             said.append(f"[dim]reads {escape(s.server)} of its source group[/]")
         if s.paused:
@@ -128,6 +131,7 @@ def _status_table(statuses: list[Status]) -> RenderableType:
         if s.dead_letters:
             said.append(f"[yellow]{s.dead_letters} dead letters wait: sluice dead-letters list {s.pipeline}[/]")
         said.extend(f"[cyan]dump {escape(in_a_line(dump))}[/]" for dump in s.dumps if not dump.ended_ms)
+        said.extend(f"[dim]subscription {escape(in_words_of(one))}[/]" for one in s.subscriptions)
         if s.conflicts:
             said.append(f"[dim]{s.conflicts} conflicts met: sluice channel conflicts {s.channel}[/]")
         if s.verified:

@@ -73,6 +73,33 @@ def new(
 
 
 @targets_app.command()
+def commit(
+    pipeline: Pipeline,
+    target: Annotated[str, typer.Argument(help="Name of the target; default: all with commit_every.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Write what waits for targets with commit_every now, in one commit a table."""
+    from sluice.flows.load.isolation import commit_waiting
+    from sluice.flows.load.load import LoadOutcome
+
+    log_to_stderr(False)
+    runtime = open_pipeline(pipeline)
+    names = [runtime.pipeline.target(target).name] if target else list(runtime.commit_every)
+    done = {name: commit_waiting(runtime, name) for name in names}
+    written = {name: one for name, one in done.items() if isinstance(one, LoadOutcome)}
+    if as_json:
+        print_json([one.to_json() for one in written.values()])
+        return
+    for name, one in done.items():
+        if isinstance(one, LoadOutcome):
+            console().print(
+                f"{escape(name)}: {one.batches} batches up to {one.batch}, {one.upserts + one.deletes} rows"
+            )
+        else:
+            console().print(f"{escape(name)}: " + ("nothing waits" if one is None else "it is quarantined"))
+
+
+@targets_app.command()
 def maintain(
     pipeline: Pipeline,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,

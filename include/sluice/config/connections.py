@@ -39,6 +39,23 @@ class ConnectionResolver(Protocol):
     def __call__(self, connection_id: str, /) -> Endpoint: ...
 
 
+ENVIRONMENT = "(environment)"
+"""Stands for a connection where none is named: a store takes its credentials from the environment of the process."""
+
+
+@dataclass(frozen=True)
+class WithEnvironment:
+    """``resolver``, which is not asked for :data:`ENVIRONMENT`. Picklable if ``resolver`` is."""
+
+    resolver: ConnectionResolver
+
+    def __call__(self, connection_id: str, /) -> Endpoint:
+        """Raises ConfigError."""
+        if connection_id == ENVIRONMENT:
+            return Endpoint(ENVIRONMENT, "environment", "")
+        return self.resolver(connection_id)
+
+
 def from_environment(connection_id: str) -> Endpoint:
     """Resolve from ``AIRFLOW_CONN_<ID>``; the same ids work for the command line, Spark workers and Airflow."""
     name = f"AIRFLOW_CONN_{connection_id.upper()}"

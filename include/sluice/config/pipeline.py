@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from sluice.config.connections import ENVIRONMENT
 from sluice.errors import ConfigError
 from sluice.model.nearest import meant
 
@@ -115,7 +116,9 @@ Span = Annotated[
     Field(json_schema_extra={"type": "string", "format": None, "examples": ["500ms", "7d"]}),
 ]
 Regex = Annotated[str, BeforeValidator(_regex)]
-Identifier = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,99}$")]
+IDENTIFIER = r"^[A-Za-z][A-Za-z0-9_]{0,99}$"
+"""A name that a pipeline, a target or a rule may have."""
+Identifier = Annotated[str, Field(pattern=IDENTIFIER)]
 ConnectionId = Annotated[str, Field(min_length=1, max_length=250, pattern=r"^[^\s\x00-\x1f=]+$")]
 StoreUri = Annotated[str, Field(max_length=2000), AfterValidator(no_password)]
 
@@ -245,7 +248,8 @@ class SegmentConfig(StrictModel):
         description="Any pyarrow.fs URI (file://, s3://, gs://, hdfs://). Default: SLUICE_STORE, else file://~/.local/share/sluice.",
     )
     retain: Span = Field(
-        timedelta(days=7), description="Kept at least this long, and always until every target has acknowledged."
+        timedelta(days=7),
+        description="Kept at least this long, and always until every target has acknowledged; for subscriptions, see there.",
     )
 
 
@@ -515,24 +519,110 @@ class TargetConfig(StrictModel):
     changes: Literal["latest", "all"] = Field(
         "latest", description="latest: one merged row a key; all: every change, in order."
     )
-    consistency: Literal["row", "table", "batch"] = Field(
+    consistency: Literal["row", "table", "schema", "batch"] = Field(
         "row",
-        description="row: fastest, tables and key buckets in parallel; table: one transaction a table; batch: one transaction a batch.",
+        description="row: fastest, tables and key buckets in parallel; table: one transaction a table; "
+        "schema: one transaction a schema, schemas in parallel; batch: one transaction a batch.",
     )
     parallelism: Integer = Field(4, ge=1, le=256, description="Connections that load at the same time.")
     on_error: Literal["stop", "dead_letter"] = Field("stop", description="What a row that the target refuses does.")
+    commit_every: Span | None = Field(
+        None,
+        ge=timedelta(seconds=1),
+        le=timedelta(hours=1),
+        description="Batches wait for so long, and are then written together, in one commit a table (delta, iceberg). Default: each batch at once.",
+    )
     ddl: DdlPolicy | dict[DdlKind | Literal["default"], DdlPolicy] = Field(
         DdlPolicy.APPLY,
         description="Changes of definitions, all alike or by kind (default: for the others): apply; ignore; stop until the target has the change; "
         "widen_only: apply what loses no value (new tables, columns and keys, wider types), else stop.",
     )
+    start: Literal["snapshot"] | None = Field(
+        None,
+        description="Where a target begins that joins a pipeline later. snapshot: with the rows of the pipeline's snapshot, and none is read at the "
+        "source; none: where the log is captured to, with a copy from the source if source.start is dump.",
+    )
+    on_lost_batches: Literal["stop", "snapshot"] = Field(
+        "stop",
+        description="What a target does that lacks batches which are no longer stored. snapshot: it starts again from the pipeline's snapshot, and "
+        "segments.retain counts for it although it lacks batches; stop: it stops, and what it lacks is kept.",
+    )
     options: dict[str, Any] = Field(default_factory=dict, description="Settings of this kind of target.")
+
+    @property
+    def snapshot_keys(self) -> tuple[str, ...]:
+        """Which of its settings need the snapshot of the pipeline."""
+        given = {"start": self.start, "on_lost_batches": self.on_lost_batches}
+        return tuple(f"{name}: snapshot" for name, value in given.items() if value == "snapshot")
+
+    @model_validator(mode="after")
+    def _rows_as_they_are(self) -> TargetConfig:
+        for key in self.snapshot_keys:
+            if self.changes != "latest":
+                raise ValueError(f"{key} goes with changes: latest; a snapshot has the newest rows, and no changes")
+        return self
 
     def ddl_policy(self, kind: DdlKind) -> DdlPolicy:
         """The policy of a kind of change."""
         if isinstance(self.ddl, DdlPolicy):
             return self.ddl
         return self.ddl.get(kind, self.ddl.get("default", DdlPolicy.APPLY))
+
+
+SNAPSHOT = "snapshot"
+"""Name of the target that ``snapshot:`` stands for."""
+
+
+class SnapshotConfig(StrictModel):
+    """A lake table for each table, with the newest row of every key as of an exact batch. It is kept as a target with the name ``snapshot``."""
+
+    uri: StoreUri = Field(
+        min_length=1, description="Where the tables lie: an absolute folder, file:///lake or s3://bucket/path."
+    )
+    format: Literal["delta"] = Field("delta", description="delta: Delta Lake tables.")
+    connection: ConnectionId = Field(
+        ENVIRONMENT,
+        validate_default=False,
+        description="Id of an Airflow connection with credentials, as for a target of type delta. Default: the environment has them.",
+    )
+    retain_log: Span = Field(
+        timedelta(days=30),
+        ge=timedelta(hours=1),
+        le=timedelta(days=30),
+        description="As long can the tables be read as of an older batch.",
+    )
+    options: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Further options of a target of type delta (zero_dates, wide_decimals, partition_by, execution, ...).",
+    )
+
+    @field_validator("format", mode="before")
+    @classmethod
+    def _not_yet(cls, value: Any) -> Any:
+        if value == "iceberg":
+            raise ValueError("the snapshot is kept in Delta tables only; write delta, or add a target of type iceberg")
+        return value
+
+    @field_validator("options")
+    @classmethod
+    def _own(cls, value: dict[str, Any]) -> dict[str, Any]:
+        if "location" in value:
+            raise ValueError("location is the snapshot's uri")
+        return value
+
+    @property
+    def target(self) -> TargetConfig:
+        """The target that keeps it."""
+        maintenance = {"keep": f"{int(self.retain_log.total_seconds())}s"}
+        given = self.options.get("maintenance")
+        if isinstance(given, dict):
+            maintenance |= given
+        return TargetConfig(
+            name=SNAPSHOT,
+            type=self.format,
+            connection=self.connection,
+            options={**self.options, "location": self.uri, "maintenance": maintenance},
+        )
 
 
 class RetryConfig(StrictModel):
@@ -669,6 +759,16 @@ class WorkersConfig(StrictModel):
         return max(self.priority // 2, 1)
 
 
+class SubscriptionsConfig(StrictModel):
+    """Named subscriptions of the subscription service (sluice serve)."""
+
+    expire: Span = Field(
+        timedelta(days=7),
+        description="A batch that a subscription has not acknowledged is kept until it is this old, where capture.segments.retain is shorter. "
+        "A subscription that lacks one which went then has expired.",
+    )
+
+
 class PipelineConfig(StrictModel):
     """One source and its targets: one YAML file, one task_id in ZooKeeper, one DAG sync__{pipeline}."""
 
@@ -697,6 +797,9 @@ class PipelineConfig(StrictModel):
     )
     mapping: tuple[TableMapping, ...] = Field((), description="Where tables go; a table not named keeps its name.")
     targets: tuple[TargetConfig, ...] = Field(min_length=1, description="The stores to keep in step.")
+    snapshot: SnapshotConfig | None = Field(
+        None, description="Keep the newest row of every key in lake tables, from which others can start; none: don't."
+    )
     retry: RetryConfig = Field(default_factory=RetryConfig, description="Retries of a task.")
     alert_lag: Span | None = Field(
         None, description="Alert when a target lags further behind the source than this; none: never."
@@ -709,12 +812,33 @@ class PipelineConfig(StrictModel):
     verify: VerifyConfig = Field(
         default_factory=VerifyConfig, description="When the targets are compared with the source."
     )
+    subscriptions: SubscriptionsConfig = Field(
+        default_factory=SubscriptionsConfig, description="What is kept for readers that have named subscriptions."
+    )
     mark: Identifier | None = Field(
         None, description="Named mark of what this pipeline loads into targets of type mysql, for ignore_marks."
     )
     ignore_marks: tuple[Identifier, ...] = Field(
         (), description="Changes that a pipeline with one of these marks loaded into the source are not captured."
     )
+
+    @model_validator(mode="after")
+    def _snapshot_as_target(self) -> PipelineConfig:
+        """The snapshot is one of the targets: loaded, acknowledged, retried and maintained as they are."""
+        if self.snapshot is not None and self.snapshot.target not in self.targets:
+            if any(target.name == SNAPSHOT for target in self.targets):
+                raise ValueError(f"a target has the name {SNAPSHOT}, which the pipeline's snapshot has; rename it")
+            object.__setattr__(self, "targets", (*self.targets, self.snapshot.target))  # frozen
+        return self
+
+    @model_validator(mode="after")
+    def _snapshot_to_start_from(self) -> PipelineConfig:
+        for target in self.targets:
+            if target.snapshot_keys and self.snapshot is None:
+                raise ValueError(
+                    f"target {target.name} has {target.snapshot_keys[0]}, and the pipeline keeps none; add snapshot: {{uri: ...}}"
+                )
+        return self
 
     @model_validator(mode="after")
     def _unique_targets(self) -> PipelineConfig:

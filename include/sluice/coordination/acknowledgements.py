@@ -21,7 +21,8 @@ class Acknowledgement:
     """A target's acknowledgement: everything up to ``batch`` and ``position`` is in the target.
 
     ``began`` is the batch that was the last one when the target joined; equal to ``batch`` as long as nothing was acknowledged.
-    ``identity``: of the state that it belongs to; "" if an older version wrote it.
+    ``identity``: of the state that it belongs to; "" if an older version wrote it. ``restart``: the batch with which the target starts again from the
+    snapshot, as those before it are gone; 0: it goes on with the next one.
     """
 
     batch: BatchNumber
@@ -29,17 +30,25 @@ class Acknowledgement:
     began: BatchNumber
     version: int = -1
     identity: str = ""
+    restart: int = 0
+
+    @property
+    def following(self) -> int:
+        """The batch that comes next for the target."""
+        return max(self.batch + 1, self.restart)
 
     @classmethod
     def from_json(cls, data: dict[str, Any], version: int = -1) -> Acknowledgement:
         """Raises ConfigError for a position in a format that this version does not know."""
         position = Position.from_json(data["position"])
         batch, began = BatchNumber(data["batch"]), BatchNumber(data["began"])
-        return cls(batch, position, began, version, data.get("identity", ""))
+        return cls(batch, position, began, version, data.get("identity", ""), data.get("restart", 0))
 
     def encoded(self) -> bytes:
         """The content of its node."""
         data: dict[str, Any] = {"batch": self.batch, "position": self.position.to_json(), "began": self.began}
+        if self.restart > self.batch:
+            data["restart"] = self.restart
         return ACKNOWLEDGEMENT.encode(data | ({"identity": self.identity} if self.identity else {}))
 
 
@@ -62,6 +71,12 @@ class Acknowledgements:
     def begun(self, target: str, first: Acknowledgement) -> Put:
         """The step that writes a target's first acknowledgement over whatever is there."""
         return Put(self._at.acknowledgement(target), first.encoded(), self._node(target).version)
+
+    def restarting(self, target: str, batch: int) -> Put:
+        """The step after which a target starts again with ``batch``."""
+        before = self.of(target)
+        assert before is not None, "it lacks batches"
+        return Put(self._at.acknowledgement(target), replace(before, restart=batch).encoded(), before.version)
 
     def begin(self, target: str, batch: BatchNumber, position: Position) -> Acknowledgement:
         """Write a target's first acknowledgement: everything up to ``batch`` counts as delivered. Keeps one that is there."""
@@ -87,12 +102,12 @@ class Acknowledgements:
             raise OutOfOrder(f"target {target} has no acknowledged position yet", where=path)
         if batch.number <= before.batch:
             return before
-        if batch.number != before.batch + 1:
+        if batch.number != before.following:
             raise OutOfOrder(
                 f"target {target} has acknowledged batch {before.batch}; batch {batch.number} cannot come next",
                 where=path,
             )
-        after = replace(before, batch=batch.number, position=batch.last)
+        after = replace(before, batch=batch.number, position=batch.last, restart=0)
         try:
             self._z.transact([Put(path, after.encoded(), before.version)])
         except Conflict as conflict:
@@ -108,7 +123,7 @@ class Acknowledgements:
         """Move a target's acknowledgement back to ``batch``, which ends at ``position``."""
         before = self.of(target)
         assert before is not None
-        after = replace(before, batch=BatchNumber(batch), position=position)
+        after = replace(before, batch=BatchNumber(batch), position=position, restart=0)
         step = Put(self._at.acknowledgement(target), after.encoded(), before.version)
         transact_as(self._z, lease, f"taking back the acknowledgements of target {target}", [step])
         return replace(after, version=before.version + 1)

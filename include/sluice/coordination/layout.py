@@ -23,7 +23,8 @@
     │   │   ├── node                      ephemeral: who loads now
     │   │   ├── epoch                     (number) as that of the replicator
     │   │   └── checkpoint                batch and position of a target that stores none itself
-    │   ├── alerts/{target}               since when the lag of a target is too large; (empty) it is not
+    │   ├── subscriptions/{name}          how far a reader of the subscription service has acknowledged
+    │   ├── alerts/{target}               since when the lag of a target (or ``subscription:{name}``) is too large; (empty) it is not
     │   ├── audit/{nanoseconds}           what a person did, and when
     │   ├── dumps/{id}                    what was asked for, its state, its tuning
     │   │   ├── tables/{ordinal}          how far the table is cut into chunks
@@ -35,6 +36,7 @@
     │   │       └── {name}                ephemeral: a process that reads, and which tables
     │   ├── dumping/{id}                  (empty) the dump has not ended
     │   └── dumped/{milliseconds}-{id}    (empty) it ended then
+    ├── subscription-servers/{id}                  ephemeral: a subscription service, its address and pipelines
     ├── channels/{channel}/{pipeline}.{part}       what a pipeline of a channel fails at; the age of the node is that of the failure
     └── replicator/{pipeline}.{target}/process     acknowledged batch and position of a target
 
@@ -141,10 +143,12 @@ READER = Format("reader of a dump")
 ACKNOWLEDGEMENT = Format("acknowledgement")
 SIDE = Format("failure of a channel's pipeline")
 MEMBERSHIP = Format("channel of a pipeline")
+SUBSCRIPTION = Format("subscription")
+SERVER = Format("subscription service")
 
 FORMATS = (
     IDENTITY, PERMIT, HOLDS, CAPTURES, LEASE, CURSOR, MEMBER, OWNER, RESTART, BATCH, CHECKPOINT, ALERT, AUDIT, DUMP, PLANNED, PLACED, CHUNK, READER,
-    ACKNOWLEDGEMENT, SIDE, MEMBERSHIP,
+    ACKNOWLEDGEMENT, SIDE, MEMBERSHIP, SUBSCRIPTION, SERVER,
 )  # fmt: skip
 """All kinds of JSON nodes."""
 
@@ -157,6 +161,16 @@ def lease_node(folder: str) -> str:
 def lease_epoch(folder: str) -> str:
     """How many owners the lease of ``folder`` has had."""
     return f"{folder}/epoch"
+
+
+def servers(root: str) -> str:
+    """Folder of the subscription services. No pipeline can have its name."""
+    return f"{root}/subscription-servers"
+
+
+def server(root: str, name: str) -> str:
+    """One of them."""
+    return f"{servers(root)}/{name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +261,15 @@ class Layout:
 
     def acknowledgement(self, target: str) -> str:
         return f"{self.root}/replicator/{self.pipeline}.{target}/process"
+
+    # -- subscriptions -------------------------------------------------------------------------------------------------
+
+    @property
+    def subscriptions(self) -> str:
+        return f"{self.home}/subscriptions"
+
+    def subscription(self, name: str) -> str:
+        return f"{self.subscriptions}/{name}"
 
     # -- channels --------------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from sluice.coordination.active_installation import ActiveInstallation
 from sluice.coordination.alerts import Alerts
 from sluice.coordination.audit import Audit
 from sluice.coordination.batches import Batches
+from sluice.coordination.bundling import Bundling, WaitingBatches
 from sluice.coordination.channel_side import ChannelMembership, ChannelSide, leave_channel, require_channel
 from sluice.coordination.cursor import Cursor, CursorNode
 from sluice.coordination.dumps import DumpStates
@@ -26,6 +27,7 @@ from sluice.coordination.leases import Lease, holding, owner_label, raise_epoch,
 from sluice.coordination.permit import Permit, Permits
 from sluice.coordination.port import Remove, Step, Znodes, committed
 from sluice.coordination.source_member import SourceMember
+from sluice.coordination.subscriptions import Subscriptions
 from sluice.coordination.target_checkpoints import TargetRecords
 from sluice.coordination.target_holds import Holds
 from sluice.errors import OutOfOrder
@@ -41,7 +43,7 @@ class PipelineState:
 
     Attributes:
         layout: where its nodes are; turns: which installation works; holds: which targets are in quarantine; alerts: whose lag is too large;
-            member: which server of the source group is read; side: of a channel, None: it is in none.
+            member: which server of the source group is read; subscriptions: of readers; side: of a channel, None: it is in none.
     """
 
     def __init__(
@@ -55,8 +57,9 @@ class PipelineState:
         session_timeout_s: float = 10.0,
         membership: ChannelMembership | None = None,
         keeps_reads: bool = False,
+        commit_every: Mapping[str, float] | None = None,
     ) -> None:
-        """``keeps_reads``: for a process that asks often, see :mod:`sluice.coordination.kept_reads`."""
+        """``keeps_reads``: for a process that asks often, see :mod:`sluice.coordination.kept_reads`. ``commit_every``: target -> seconds."""
         known: Znodes = znodes
         if keeps_reads:
             kept = KeptReads(znodes)
@@ -77,6 +80,8 @@ class PipelineState:
         self._permits = Permits(known, layout, self.side)
         self._batches = Batches(known, layout, self._permits)
         self._acknowledgements = Acknowledgements(known, layout, self._identity)
+        self.subscriptions = Subscriptions(znodes, layout, self._identity)
+        self._bundling = Bundling(commit_every or {}, self._batches, self._acknowledgements)
         self._audit = Audit(znodes, layout)
 
     def notify(self, changed: Callable[..., None]) -> None:
@@ -336,10 +341,30 @@ class PipelineState:
         done = self.delivered()
         return [n for n in self.numbers() if n > done]
 
-    def in_window(self) -> list[int]:
+    def lacking(self) -> list[int]:
         """Numbers of the batches that some target lacks, ascending; quarantined targets don't count."""
         done = self.delivered(self.holds.going())
         return [n for n in self.numbers() if n > done]
+
+    def in_window(self) -> list[int]:
+        """As :meth:`lacking`, without what waits on purpose: a target that gets batches together does not hold up the others, nor the drain."""
+        done = self.passed()
+        return [n for n in self.numbers() if n > done]
+
+    def passed(self) -> int:
+        """The last batch that every target has which is not quarantined, or that waits for it on purpose; 0 if none."""
+        going = self.holds.going()
+        waiting = {target: one for target, one in self._bundling.waiting(going).items() if not one.overdue}
+        acknowledged = [found.batch for target in going if target not in waiting and (found := self.process(target))]
+        return min([*acknowledged, *(one.last for one in waiting.values())], default=0)
+
+    def waiting(self) -> dict[str, WaitingBatches]:
+        """What targets get later, together, see :mod:`sluice.coordination.bundling`; without quarantined ones."""
+        return self._bundling.waiting(self.holds.going())
+
+    def due(self) -> list[int]:
+        """The first batches of :meth:`waiting` whose time has come, ascending."""
+        return sorted({one.first for one in self.waiting().values() if one.is_due})
 
     def claimed(self, claim: str) -> Batch | None:
         """The newest batch that ``claim`` delivers: what a retried drain gets again."""
@@ -387,6 +412,19 @@ class PipelineState:
     def begin_process(self, target: str, batch: BatchNumber, position: Position) -> Acknowledgement:
         """Write a target's first acknowledgement: everything up to ``batch`` counts as delivered. Keeps one that is there."""
         return self._acknowledgements.begin(target, batch, position)
+
+    def beginning(self, target: str, batch: BatchNumber, position: Position) -> Step:
+        """The step that writes a target's first acknowledgement, see :meth:`begin_process`, for :meth:`commit`."""
+        first = Acknowledgement(batch, position, batch, identity=self._identity.read())
+        return self._acknowledgements.begun(target, first)
+
+    def restarting(self, target: str, batch: int) -> Step:
+        """The step after which ``target`` goes on with ``batch``, the rows of the snapshot, whatever it lacks before that; for :meth:`commit`."""
+        return self._acknowledgements.restarting(target, batch)
+
+    def give_up(self, lease: Lease, target: str, batch: int, position: Position) -> Acknowledgement:
+        """Take acknowledgements back of batches that are no longer stored: the target holds ``batch``, which ended at ``position``."""
+        return self._acknowledgements.take_back(lease, target, batch, position)
 
     def acknowledge(self, target: str, batch: Batch, *, seen: Acknowledgement | None = None) -> Acknowledgement:
         """Phase two ends: ``batch`` is delivered. Raises OutOfOrder unless it is the next one, see :meth:`Acknowledgements.acknowledge`."""

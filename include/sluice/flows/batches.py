@@ -17,6 +17,11 @@ def manifest_of(runtime: Runtime, store: SegmentStore, batch: int) -> SegmentMan
     """The manifest that counts for ``batch``: the one ZooKeeper names, else the newest in the store; None for an orphan."""
     with runtime.state() as state:
         record = state.batch(batch)
+    return stored_manifest(store, batch, record)
+
+
+def stored_manifest(store: SegmentStore, batch: int, record: Batch | None) -> SegmentManifest | None:
+    """As :func:`manifest_of`, for a caller that has asked ZooKeeper already."""
     if record:
         return store.read_manifest(record.manifest)
     names = sorted(p for p, _ in store.files(batch) if p.rsplit("/", 1)[-1].startswith("manifest-"))
@@ -45,6 +50,8 @@ def record_of(store: SegmentStore, manifest: SegmentManifest, claim: str) -> Bat
         size_bytes=manifest.size_bytes,
         first_commit_time_us=manifest.first_commit_time_us,
         targets=manifest.targets,
+        snapshot=manifest.snapshot,
+        replaces=manifest.snapshot_replaces,
     )
 
 

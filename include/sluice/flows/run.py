@@ -17,8 +17,9 @@ from sluice.errors import Fenced, LeaseHeld, Paused, Restarted, SluiceError
 from sluice.flows.capture.drain import drain, head_of
 from sluice.flows.dump.background import BackgroundDumper
 from sluice.flows.load.ack import ack
-from sluice.flows.load.isolation import TARGET_ERRORS, catch_up, deliver
+from sluice.flows.load.isolation import TARGET_ERRORS, catch_up, commit_waiting, deliver
 from sluice.flows.load.load import LoadOutcome
+from sluice.flows.lost_batches import any_lacks_lost
 from sluice.flows.runtime import Runtime, attempt_id
 from sluice.flows.transform.merge import merge
 from sluice.model.backoff import wait_after
@@ -55,7 +56,8 @@ def run(runtime: Runtime, *, until_head: bool = False, batches: int | None = Non
 
     ``until_head``: end when the log as it stood at the call is acknowledged, by whomever. ``batches``: end after this number. While another
     installation works on the pipeline, this one stands by, and takes over when it has gone silent. A target that fails while others go
-    on is quarantined and tried again; with ``until_head`` its error is raised at the end.
+    on is quarantined and tried again; with ``until_head`` its error is raised at the end, and what waits for a target with ``commit_every`` is
+    delivered then.
     """
     owned = runtime.owner is None
     if owned:
@@ -101,7 +103,7 @@ def _run(runtime: Runtime, until_head: bool, batches: int | None) -> Iterator[St
             try:
                 state.turns.take(me)
             except LeaseHeld as held:
-                if target_position and _reached(state.cursor(), target_position) and not state.in_window():
+                if target_position and _reached(state.cursor(), target_position) and not state.lacking():
                     return
                 if not standing_by:
                     standing_by = True
@@ -112,7 +114,7 @@ def _run(runtime: Runtime, until_head: bool, batches: int | None) -> Iterator[St
             standing_by = False
             try:
                 again.try_held(state)
-                waiting = state.in_window()
+                waiting = state.in_window() or state.due()
                 dumping = False if waiting else dumps.look()
                 if (
                     looked
@@ -120,10 +122,9 @@ def _run(runtime: Runtime, until_head: bool, batches: int | None) -> Iterator[St
                     and _reached(state.cursor(), target_position)
                     and not waiting
                     and not dumping
+                    and not any_lacks_lost(runtime, state)
                 ):
-                    for one in state.holds.all():
-                        while catch_up(runtime, one).quarantined:
-                            pass
+                    _end(runtime, state)
                     return
                 looked = True
                 idle_wait_s = 0.5 if until_head else IDLE_WAIT_S
@@ -139,6 +140,15 @@ def _run(runtime: Runtime, until_head: bool, batches: int | None) -> Iterator[St
                     raise
                 _log.info("waiting", because=pause.message)
                 time.sleep(STAND_BY_S)
+
+
+def _end(runtime: Runtime, state: PipelineState) -> None:
+    """What waits on purpose, and what quarantined targets lack, is delivered, too. Raises what the last attempt of a target does."""
+    for target in state.waiting():
+        commit_waiting(runtime, target)
+    for target in state.holds.all():
+        while catch_up(runtime, target).quarantined:
+            pass
 
 
 def _one_batch(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sluice.config.channel import Channels
-from sluice.config.connections import ConnectionResolver, from_environment
+from sluice.config.connections import ConnectionResolver, WithEnvironment, from_environment
 from sluice.config.folders import channels_folder, pipelines_folder, rules_folder
 from sluice.config.pipeline import PipelineConfig, no_password
 from sluice.config.resolved import ResolvedConnections
@@ -98,7 +98,7 @@ class Runtime:
             partner = channel.other(pipeline.pipeline)
             membership = ChannelMembership(channel.channel, partner, channel.grace.total_seconds())
         return cls(
-            pipeline, resolver, mode, rules_folder(), owner,
+            pipeline, WithEnvironment(resolver), mode, rules_folder(), owner,
             mark=mark, loads=loads, membership=membership, read_back_after=read_back_after, _runner=given,
         )  # fmt: skip
 
@@ -182,6 +182,12 @@ class Runtime:
             return LocalRunner(work_bytes(self.pipeline.spark.memory))
         return self.runner
 
+    @property
+    def commit_every(self) -> dict[str, float]:
+        """Seconds for which batches wait to be written together, by target; of the others none waits."""
+        targets = self.pipeline.targets
+        return {one.name: one.commit_every.total_seconds() for one in targets if one.commit_every is not None}
+
     def join(self, session: SharedSession) -> None:
         """Use this session of the process, which others use, too, until it ends. Its owner is heard of by it."""
         self._state = self._state_in(session.znodes)
@@ -219,6 +225,7 @@ class Runtime:
             session_timeout_s=timeout,
             membership=self.membership,
             keeps_reads=keeps_reads,
+            commit_every=self.commit_every,
         )
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import structlog
 
+from sluice.coordination.bundling import WaitingBatches
 from sluice.coordination.permit import Permit
 from sluice.coordination.state import PipelineState
 from sluice.coordination.target_holds import Hold
@@ -33,6 +34,7 @@ from sluice.flows.capture.kept_source import KeptSource
 from sluice.flows.drain_and_merge import merge_if_small, seconds_of_rules
 from sluice.flows.load.ack import ack
 from sluice.flows.load.isolation import deliver
+from sluice.flows.load.load import LoadOutcome
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform.stages import transform
 from sluice.model.batches import DrainOutcome
@@ -62,7 +64,8 @@ class Carried:
     """A batch that a train delivered, with the seconds of its stages.
 
     Attributes:
-        loaded: target -> seconds; None for one that is quarantined.
+        loaded: target -> seconds; None for one that is quarantined, or for which the batch waits.
+        waits: targets that get the batch later, with others (``commit_every``).
         rows: rows written or removed, at all targets.
     """
 
@@ -73,16 +76,19 @@ class Carried:
     merged_s: float
     loaded: tuple[tuple[str, float | None], ...]
     rows: int
+    waits: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
-        loads = ", ".join(
-            f"{target} quarantined" if seconds is None else f"{target} {seconds:.2f} s"
-            for target, seconds in self.loaded
-        )
+        loads = ", ".join(f"{target} {self._load(target, seconds)}" for target, seconds in self.loaded)
         return (
             f"batch {self.batch}: {self.changes} changes, closed by {self.closed_by}; drain {self.drained_s:.2f} s, "
             f"merge {self.merged_s:.2f} s, {loads}; {self.rows} rows"
         )
+
+    def _load(self, target: str, seconds: float | None) -> str:
+        if seconds is not None:
+            return f"{seconds:.2f} s"
+        return "waits" if target in self.waits else "quarantined"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +141,7 @@ def train(
 def unfinished(runtime: Runtime, claim: str, last: int) -> list[int]:
     """The batches up to ``last`` that ``claim`` delivers and that have no changeset yet; ``[last]`` if all of them have."""
     with runtime.state() as state:
-        found = [int(one.number) for one in state.claimed_all(claim) if one.number <= last and not one.changeset]
+        found = [int(one.number) for one in state.claimed_all(claim) if one.number <= last and one.needs_merge]
     return found or [last]
 
 
@@ -175,6 +181,10 @@ def _aligned(lines: Sequence[Sequence[str]]) -> str:
 
 def _seconds(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
+
+
+def _took(outcome: LoadOutcome | Hold | WaitingBatches) -> float | None:
+    return outcome.seconds if isinstance(outcome, LoadOutcome) else None
 
 
 class _HandOver(Exception):
@@ -307,7 +317,7 @@ class _Train:
 
     def _is_early(self, first: DrainOutcome) -> bool:
         assert first.batch is not None
-        return self.state.delivered(self.state.holds.going()) < first.batch - 1
+        return self.state.passed() < first.batch - 1
 
     def _require_small(self, made: DrainOutcome) -> None:
         """Raises _HandOver for a batch that has tasks of its own."""
@@ -357,20 +367,21 @@ class _Train:
             made.closed_by,
             drained_s,
             merged_s,
-            tuple((target, seconds) for target, (seconds, _) in zip(targets, loaded, strict=True)),
-            sum(rows for _, rows in loaded),
+            tuple((target, _took(outcome)) for target, outcome in zip(targets, loaded, strict=True)),
+            sum(one.upserts + one.deletes for one in loaded if isinstance(one, LoadOutcome)),
+            frozenset(target for target, one in zip(targets, loaded, strict=True) if isinstance(one, WaitingBatches)),
         )
         self.carried.append(done)
         self.tell(done)
 
-    def _load(self, target: str, number: int) -> tuple[float | None, int]:
-        """Deliver a batch to one target; seconds (None: it is quarantined) and rows."""
+    def _load(self, target: str, number: int) -> LoadOutcome | Hold | WaitingBatches:
+        """Deliver a batch to one target; ``seconds`` are those of the acknowledgement, too."""
         at = time.monotonic()
         outcome = deliver(self.runtime, target, number)
-        if isinstance(outcome, Hold):
-            return None, 0
+        if not isinstance(outcome, LoadOutcome):
+            return outcome
         ack(self.runtime, target, number)
-        return time.monotonic() - at, outcome.upserts + outcome.deletes
+        return replace(outcome, seconds=time.monotonic() - at)
 
     @contextmanager
     def _ending(self, *events: threading.Event) -> Iterator[None]:
@@ -386,7 +397,7 @@ class _Train:
     def _is_merged(self) -> bool:
         """No batch of this claim waits for a merge or for rules."""
         with suppress(SluiceError):
-            return all(one.changeset or one.dropped for one in self.state.claimed_all(self.claim))
+            return not any(one.needs_merge and not one.dropped for one in self.state.claimed_all(self.claim))
         return False
 
 

@@ -62,6 +62,11 @@ class TableRoute:
             return None
         return dict(self.rename).get(column, column)
 
+    def column(self, field: pa.Field) -> str | None:
+        """The name that :meth:`apply` gives a column of stored rows; None if it does not go over."""
+        name = self.target_name(true_name(field))
+        return name if name is None else stored_name(name)
+
     def apply(self, rows: pa.Table) -> pa.Table:
         """MERGED_ROWS as CHANGESET_ROWS: the user's columns selected and renamed, in the row and in ``_before`` alike.
 

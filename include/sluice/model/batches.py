@@ -45,6 +45,8 @@ class Batch:
         created_ms: wall clock of the drain that wrote it, milliseconds since 1970; for people and for finding orphans.
         first_commit_time_us: commit time of its first transaction, microseconds since 1970.
         targets: the only targets it is for (a dump for some of them); empty: all.
+        snapshot: it is all rows of the pipeline's snapshot as of this batch, which the load of its targets reads; 0: it is not.
+        replaces: rows of its targets that the snapshot does not have go.
         dropped: a person let it go: it is not loaded anywhere, and counts as delivered.
         state: see BatchState; changeset: path of the changeset manifest once merged, relative to the store.
     """
@@ -65,10 +67,17 @@ class Batch:
     stages: tuple[str, ...] = ()
     reread: bool = False
     dropped: bool = False
+    snapshot: int = 0
+    replaces: bool = False
 
     def is_for(self, target: str) -> bool:
         """True if ``target`` gets rows of it. For another one it is only acknowledged."""
         return not self.dropped and (not self.targets or target in self.targets)
+
+    @property
+    def needs_merge(self) -> bool:
+        """True if it has no changeset yet, and a merge makes it."""
+        return not self.changeset and not self.snapshot
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -88,6 +97,8 @@ class Batch:
             "stages": list(self.stages),
             "reread": self.reread,
             "dropped": self.dropped,
+            **({"snapshot": self.snapshot} if self.snapshot else {}),
+            **({"replaces": True} if self.replaces else {}),
         }
 
     @classmethod
@@ -109,6 +120,8 @@ class Batch:
             stages=tuple(data.get("stages", ())),
             reread=data.get("reread", False),
             dropped=data.get("dropped", False),
+            snapshot=data.get("snapshot", 0),
+            replaces=data.get("replaces", False),
         )
 
 

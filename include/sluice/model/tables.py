@@ -65,6 +65,11 @@ def member(struct: pa.Array, name: str) -> pa.Array:
     return pc.struct_field(struct, [number])
 
 
+def one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    """The values as one array: a column that has one chunk is not copied, as ``combine_chunks`` does."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
 def distinct(rows: pa.Table) -> pa.Table:
     """Each row once, in any order. Columns are told to pyarrow by number, see :func:`member`."""
     numbers = [str(number) for number in range(rows.num_columns)]

@@ -13,6 +13,9 @@ works when nothing moves. Names (below Airflow's prefix; all gauges)::
     sluice.{pipeline}.{target}.lag_bytes          log between the target and the source's head
     sluice.{pipeline}.{target}.alert              1: the lag is above alert_lag
     sluice.{pipeline}.{target}.quarantined        1: it fails, and the other targets go on without it
+    sluice.{pipeline}.subscriptions.{name}.lag_batches     batches that the subscription has not acknowledged
+    sluice.{pipeline}.subscriptions.{name}.lag_seconds     age of the oldest change of them
+    sluice.{pipeline}.subscriptions.{name}.alert           1: it has expired, or will soon
 """
 
 from __future__ import annotations
@@ -40,6 +43,9 @@ _sent: dict[str, float] = {}
 _asked: dict[str, float] = {}
 """Pipeline -> when its servers were asked."""
 
+_behind: set[str] = set()
+"""Pipelines of which a subscription lacked something when it was asked last."""
+
 
 def gauges(now: Status) -> dict[str, float]:
     """Name -> value."""
@@ -63,6 +69,12 @@ def gauges(now: Status) -> dict[str, float]:
             found[f"{each}.lag_seconds"] = target.lag_ms / 1000
         if target.lag_bytes is not None:
             found[f"{each}.lag_bytes"] = float(target.lag_bytes)
+    for reader in now.subscriptions:
+        each = f"{base}.subscriptions.{reader.name}"
+        found[f"{each}.lag_batches"] = float(reader.lag_batches)
+        found[f"{each}.alert"] = 1.0 if reader.warning else 0.0
+        if reader.lag_ms is not None:
+            found[f"{each}.lag_seconds"] = reader.lag_ms / 1000
     return found
 
 
@@ -80,8 +92,8 @@ def report(runtime: Runtime, *, every_s: float = EVERY_S) -> None:
         now = status(runtime)
         if check_lag(runtime, now):
             now = status(runtime)
-        found = gauges(now)
-        for name, value in found.items():
+        (_behind.add if any(one.lag_batches for one in now.subscriptions) else _behind.discard)(runtime.name)
+        for name, value in gauges(now).items():
             stats.gauge(name, value)
     except SluiceError as error:
         log.warning("metrics_not_sent", pipeline=runtime.name, error=str(error))
@@ -94,9 +106,9 @@ def is_due(pipeline: str, every_s: float = EVERY_S) -> bool:
 
 def say_quiet(pipeline: str, captured_batch: int, delivered: Mapping[str, int]) -> bool:
     """Send the gauges of a pipeline that waits for changes, and whose targets (``delivered``: their last batch) have everything. False: it is time to
-    ask its servers."""
+    ask its servers; that it always is while a subscription lacks something."""
     now_s = time.monotonic()
-    if now_s - _asked.setdefault(pipeline, now_s - REFRESH_S * random.random()) > REFRESH_S:  # noqa: S311 - not all at once
+    if pipeline in _behind or now_s - _asked.setdefault(pipeline, now_s - REFRESH_S * random.random()) > REFRESH_S:  # noqa: S311 - not all at once
         return False
     from airflow.sdk.observability import stats
 

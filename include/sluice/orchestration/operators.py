@@ -353,7 +353,8 @@ class TargetOperator(BatchOperator):
 class LoadOperator(TargetOperator):
     """Delivers a batch to one target, in batch order; a batch that is already there is not delivered again.
 
-    Skipped while the target is quarantined: it fails, and the others go on without it (see :class:`CatchUpOperator`).
+    Skipped while the target is quarantined: it fails, and the others go on without it (see :class:`CatchUpOperator`); and while the batch waits for
+    others to be written with it (``commit_every``).
     """
 
     ui_color = "#d5f5e3"
@@ -362,12 +363,15 @@ class LoadOperator(TargetOperator):
         super().__init__(execution_timeout=execution_timeout, **kwargs)
 
     def work(self, context: Context, **memory: Any) -> dict[str, Any]:
+        from sluice.coordination.bundling import WaitingBatches
         from sluice.coordination.target_holds import Hold
         from sluice.flows.load.isolation import deliver
 
         outcome = deliver(open_runtime(self.pipeline), self.target, self.require_number())
         if isinstance(outcome, Hold):
             raise AirflowSkipException(quarantine_text(self.target, outcome))
+        if isinstance(outcome, WaitingBatches):
+            raise AirflowSkipException(f"{self.target}: {outcome}; a later run does it, or `sluice targets commit`")
         self.show_batches(context)
         return self._done(outcome)
 

@@ -63,7 +63,8 @@ class SubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
             code = _exit_code(str(error))
             if code == _HELD:
                 raise AirflowSkipException(
-                    f"the target is quarantined and the others go on; catch_up.{self.target} delivers this batch when it can"
+                    f"{self.target} gets this batch later: it is quarantined, and catch_up.{self.target} delivers it when it can; "
+                    "or the batch waits to be written with others (commit_every). The job's output says which"
                 ) from None
             self._wait_while_paused()
             raise TaskError(
@@ -117,6 +118,7 @@ def _exit_code(message: str) -> int | None:
 
 def _environment(path: str) -> dict[str, str]:
     """``AIRFLOW_CONN_*`` of all connections of the pipeline, for a process that has no Airflow."""
+    from sluice.config.connections import ENVIRONMENT
     from sluice.config.loading import load_pipeline
     from sluice.orchestration.connections import from_airflow
 
@@ -127,7 +129,8 @@ def _environment(path: str) -> dict[str, str]:
         *(t.connection for t in pipeline.targets),
         *_lookup_connections(pipeline),
     }
-    connections = {f"AIRFLOW_CONN_{name.upper()}": _as_json(from_airflow(name)) for name in sorted(ids)}
+    named = sorted(ids - {ENVIRONMENT})
+    connections = {f"AIRFLOW_CONN_{name.upper()}": _as_json(from_airflow(name)) for name in named}
     return {**connections, "SLUICE_OWNER": owner()}  # the job is this installation at work
 
 

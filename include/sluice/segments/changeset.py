@@ -22,7 +22,7 @@ from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.sizes import cuts, row_bytes
 from sluice.model.tables import META_COLUMNS, TableId
 from sluice.segments.footers import footer_crc32, opened
-from sluice.segments.manifest import PositionRecord, SegmentFile
+from sluice.segments.manifest import PositionRecord, ReplaceRecord, SegmentFile
 from sluice.segments.packed import SMALL_BYTES, packed
 from sluice.segments.store import ChecksumSink, SegmentStore, made_anew, quoted
 
@@ -155,6 +155,10 @@ class ChangesetManifest(_Stored):
     )
     counts: dict[str, int] = Field(
         default_factory=dict, description="changes: merged from; rows, inserts, updates, deletes: merged to."
+    )
+    replaces: tuple[ReplaceRecord, ...] = Field(
+        (),
+        description="Tables of which the snapshot, whose rows these are, has every row there is: others go from targets.",
     )
     made_ms: int = Field(0, description="When it was made, milliseconds since 1970; 0: written before this was noted.")
 

@@ -158,6 +158,9 @@ class ReplaceRecord(_Stored):
     optional: bool = Field(
         False, description="It was started automatically: where a target cannot do it, it is left out and noted."
     )
+    mapped: bool = Field(
+        False, description="Of a snapshot, and no dump: key and kept have the names and values that targets have."
+    )
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -191,6 +194,15 @@ class SegmentManifest(_Stored):
     )
     replaces: tuple[ReplaceRecord, ...] = Field((), description="Stretches of tables that dumps make equal.")
     targets: tuple[str, ...] = Field((), description="The only targets this batch is for; empty: all.")
+    snapshot: int = Field(
+        0,
+        ge=0,
+        description="This batch is all rows of the pipeline's snapshot as of this batch, for its targets; 0: it is not.",
+    )
+    snapshot_replaces: bool = Field(
+        False,
+        description="Rows of its targets that the snapshot does not have go: they lack batches that were removed.",
+    )
     partner_batch: int = Field(
         0,
         description="The last batch of the channel's other pipeline that the source held in whole before the first change here; 0: not known.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -16,7 +16,7 @@ from sluice.errors import SegmentError
 from sluice.model.batches import Op
 from sluice.model.changes import Change
 from sluice.model.fields import true_name
-from sluice.model.tables import KEY_BUCKETS, META_COLUMNS, TableId
+from sluice.model.tables import KEY_BUCKETS, META_COLUMNS, TableId, member, one_chunk
 from sluice.model.temporal import to_python
 from sluice.segments.footers import opened
 from sluice.segments.manifest import PlaceRecord, SegmentFile, SegmentManifest
@@ -29,6 +29,12 @@ PIECE_BYTES = 32 * 2**20
 def verify_file(store: SegmentStore, file: SegmentFile) -> None:
     """Compare size and CRC32 of the whole file with the manifest. Raises SegmentError."""
     _require_intact(store, file, store.read_bytes(file.path))
+
+
+def _intact(store: SegmentStore, file: SegmentFile, source: Any) -> pa.BufferReader:
+    data = source.read_buffer(source.size()) if hasattr(source, "read_buffer") else source.read()
+    _require_intact(store, file, data)
+    return pa.BufferReader(data)
 
 
 def _require_intact(store: SegmentStore, file: SegmentFile, data: Any) -> None:
@@ -76,10 +82,8 @@ def read_pieces(
     try:
         with store.open_input(file.path) as source:
             if verify and whole:
-                data = source.read_buffer(source.size()) if hasattr(source, "read_buffer") else source.read()
-                _require_intact(store, file, data)
-                source = pa.BufferReader(data)
-            reader = opened(source, file.footer_crc32, verify=verify)
+                source = _intact(store, file, source)
+            reader = opened(source, file.footer_crc32, verify=verify and not whole)
             wanted = None if columns is None else list(columns)
             if wanted is not None and not whole and "_bucket" not in wanted:
                 wanted.append("_bucket")
@@ -97,6 +101,72 @@ def read_pieces(
                 yield table if file.place is None else _placed(table, file.place, columns)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _damaged(store, file, str(error).splitlines()[0]) from error
+
+
+def read_projected(store: SegmentStore, file: SegmentFile, wants: Callable[[pa.Field], bool] | None) -> pa.Table:
+    """All rows of a segment file, of which only those columns of the user are read that ``wants`` asks for (None: all).
+
+    Unread columns are there, null, in the row and in ``_before``: what is said of columns by their number stays true. ``_op`` and ``_file`` are
+    dictionaries. The CRC32 of the whole file is compared: a header of a page has no checksum. Raises SegmentError, StorageUnavailable.
+    """
+    try:
+        with store.open_input(file.path) as source:
+            reader = pq.ParquetFile(_intact(store, file, source), read_dictionary=["_op", "_file"])
+            names = None if wants is None else _paths(reader.schema_arrow, wants)
+            rows = reader.read(columns=names, use_threads=False)
+            schema = reader.schema_arrow
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise _damaged(store, file, str(error).splitlines()[0]) from error
+    if rows.num_rows != file.rows:
+        raise _damaged(store, file, f"it holds {rows.num_rows} rows, and the manifest says {file.rows}")
+    whole = rows if wants is None else _with_unread(rows, schema)
+    return whole if file.place is None else _placed(whole, file.place, None)
+
+
+def first_seq(store: SegmentStore, file: SegmentFile) -> int:
+    """No row of the file has a smaller ``_seq``; 0 where its footer does not say it. Raises SegmentError, StorageUnavailable."""
+    if file.place is not None:
+        return file.place.seq
+    try:
+        with store.open_input(file.path) as source:
+            footer = opened(source, file.footer_crc32).metadata
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(store, file, str(error).splitlines()[0]) from error
+    leaf = next((i for i in range(footer.num_columns) if footer.schema.column(i).path == "_seq"), -1)
+    known = [footer.row_group(group).column(leaf).statistics for group in range(footer.num_row_groups)]
+    if leaf < 0 or any(one is None or not one.has_min_max for one in known):
+        return 0
+    return min((int(one.min) for one in known), default=0)
+
+
+def _paths(schema: pa.Schema, wants: Callable[[pa.Field], bool]) -> list[str]:
+    """Parquet's names of the columns to read: one of ``_before`` at least, which says where there was a row."""
+    users = [field for field in schema if field.name not in META_COLUMNS]
+    wanted = [field.name for field in users if wants(field)]
+    before = [f"_before.{name}" for name in wanted or [field.name for field in users[:1]]]
+    return [*wanted, *(name for name in schema.names if name in META_COLUMNS and name != "_before"), *before]
+
+
+def _with_unread(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    count = rows.num_rows
+    fields, columns = [], []
+    for field in schema:
+        if field.name == "_before":
+            struct = one_chunk(rows[field.name])
+            have = {child.name for child in struct.type}
+            children = [
+                member(struct, child.name) if child.name in have else pa.nulls(count, child.type)
+                for child in field.type
+            ]
+            columns.append(pa.StructArray.from_arrays(children, fields=list(field.type), mask=pc.is_null(struct)))
+        elif field.name in rows.schema.names:
+            columns.append(rows[field.name])
+            field = field.with_type(rows[field.name].type)
+        else:
+            columns.append(pa.nulls(count, field.type))
+            field = field.with_nullable(True)
+        fields.append(field)
+    return pa.table(columns, schema=pa.schema(fields))
 
 
 def _is_whole(file: SegmentFile, bucket_range: tuple[int, int]) -> bool:

@@ -87,6 +87,7 @@ class SegmentWriter:
         self._ddl: list[DdlRecord] = []
         self._marks: list[MarkRecord] = []
         self.targets: tuple[str, ...] = ()
+        self.snapshot, self.snapshot_replaces = 0, False
         self.held: dict[str, int] = {}
         self.partner_batch = 0
         self.loads_saw: int | None = None
@@ -174,6 +175,8 @@ class SegmentWriter:
             held=self.held,
             replaces=tuple(self.replaces),
             targets=self.targets,
+            snapshot=self.snapshot,
+            snapshot_replaces=self.snapshot_replaces,
             partner_batch=self.partner_batch,
             loads_saw=self.loads_saw,
         )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hmac
+import ipaddress
 import re
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,3 +87,10 @@ class Readers:
                 config = load_readers(self._path)
                 self._known = [(one.token_sha256, Reader(one.name, one.may_read)) for one in config.readers]
                 self._version = version
+
+
+def is_loopback(host: str) -> bool:
+    """True for an address that this machine alone reaches."""
+    with suppress(ValueError):
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    return host == "localhost"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sluice.coordination.state import PipelineState
 from sluice.errors import BatchesGone, ConfigError, SegmentError
-from sluice.flows.batches import manifest_of
+from sluice.flows.batches import stored_manifest
 from sluice.flows.runtime import Runtime
 from sluice.model.positions import order_of
 from sluice.segments.manifest import SegmentManifest
@@ -37,34 +37,6 @@ class StoredBatches:
         """The oldest, 0 if there is none."""
         return self.numbers[0] if self.numbers else 0
 
-    def manifest(self, number: int, state: PipelineState) -> SegmentManifest | None:
-        """Of one batch; None if it is not read: a person let it go, or it is a copy for some targets only. Raises BatchesGone, SegmentError."""
-        record = state.batch(number)
-        if record is not None and (record.dropped or record.targets):
-            return None
-        try:
-            store = self.runtime.store
-            manifest = store.read_manifest(record.manifest) if record else manifest_of(self.runtime, store, number)
-        except SegmentError:
-            if number in self.runtime.store.batches():
-                raise
-            manifest = None
-        if manifest is None:
-            raise self.gone(number)
-        return None if manifest.targets else manifest
-
-    def gone(self, number: int) -> BatchesGone:
-        """The error for a batch that retention removed."""
-        oldest = StoredBatches(self.runtime, self.runtime.store.batches(), self.following).oldest
-        error = BatchesGone(
-            f"batch {number} of {self.runtime.name} is no longer stored; the oldest is {oldest or 'none'}",
-            hint=f"read from batch {oldest} (what was in older ones is missing then), or copy the tables anew"
-            if oldest
-            else "capture.segments.retain says how long batches are kept",
-        )
-        error.oldest = oldest
-        return error
-
     def first(self, request: ReadRequest, state: PipelineState) -> int:
         """The batch that a read begins with. Raises BatchesGone, ConfigError."""
         start = request.from_
@@ -72,13 +44,14 @@ class StoredBatches:
             return self.oldest or self.following
         if start == "latest":
             return self.following
+        assert start != "snapshot", "what a snapshot goes on with is said by the snapshot"
         if isinstance(start, FromBatch):
             if start.batch > self.following:
                 raise ConfigError(
                     f"{self.runtime.name} has no batch {start.batch} yet; the next one is {self.following}"
                 )
             if start.batch < (self.oldest or self.following):
-                raise self.gone(start.batch)
+                raise gone(self.runtime, start.batch)
             return start.batch
         return self._found(start, state)
 
@@ -106,17 +79,49 @@ class StoredBatches:
         return self.numbers[index] if index < len(self.numbers) else self.following
 
     def _before(self, why: str) -> BatchesGone:
-        error = BatchesGone(
-            f"the oldest stored batch of {self.runtime.name} is {self.oldest}, and {why}",
-            hint=f"read from batch {self.oldest} (what was in older ones is missing then), or copy the tables anew",
-        )
-        error.oldest = self.oldest
-        return error
+        said = f"the oldest stored batch of {self.runtime.name} is {self.oldest}, and {why}"
+        return _gone(self.runtime, said, self.oldest)
 
     def _any_manifest(self, number: int, state: PipelineState) -> SegmentManifest:
-        record = state.batch(number)
-        store = self.runtime.store
-        manifest = store.read_manifest(record.manifest) if record else manifest_of(self.runtime, store, number)
+        manifest = stored_manifest(self.runtime.store, number, state.batch(number))
         if manifest is None:
-            raise self.gone(number)
+            raise gone(self.runtime, number)
         return manifest
+
+
+def read_manifest(runtime: Runtime, number: int, state: PipelineState) -> SegmentManifest | None:
+    """Of one batch; None if it is not read: a person let it go, or it is a copy for some targets only. Raises BatchesGone, SegmentError."""
+    record = state.batch(number)
+    if record is not None and (record.dropped or record.targets):
+        return None
+    try:
+        manifest = stored_manifest(runtime.store, number, record)
+    except SegmentError:
+        if number in runtime.store.batches():
+            raise
+        manifest = None
+    if manifest is None:
+        raise gone(runtime, number)
+    return None if manifest.targets else manifest
+
+
+def gone(runtime: Runtime, number: int) -> BatchesGone:
+    """The error for a batch that retention removed."""
+    oldest = next(iter(runtime.store.batches()), 0)
+    return _gone(
+        runtime, f"batch {number} of {runtime.name} is no longer stored; the oldest is {oldest or 'none'}", oldest
+    )
+
+
+def _gone(runtime: Runtime, text: str, oldest: int) -> BatchesGone:
+    anew = (
+        '"from": "snapshot" gives the tables anew' if runtime.pipeline.snapshot is not None else "copy the tables anew"
+    )
+    error = BatchesGone(
+        text,
+        hint=f"read from batch {oldest} (what was in older ones is missing then), or {anew}"
+        if oldest
+        else "capture.segments.retain says how long batches are kept",
+    )
+    error.oldest = oldest
+    return error

@@ -7,9 +7,11 @@ as they were when it was made: a column that was excluded or masked since would 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 
+import numpy as np
 import pyarrow as pa
 
 from sluice.flows.load.batch_changes import StoredChanges, change_rules
@@ -24,8 +26,10 @@ from sluice.model.fields import is_masked, true_name
 from sluice.model.tables import TableId
 from sluice.segments.footers import opened
 from sluice.segments.manifest import SegmentFile, SegmentManifest
+from sluice.segments.reader import first_seq
 from sluice.segments.store import SegmentStore
 from sluice.serve.in_order import Runs
+from sluice.serve.one_ahead import one_ahead
 from sluice.serve.row_shapes import with_users
 
 Wants = Callable[[TableId], bool]
@@ -39,10 +43,12 @@ class BatchRows:
 
     Attributes:
         form: changes or merged.
+        needed: names of the user's columns that are; others may be null in ``changes``. None: all.
     """
 
     runtime: Runtime
     form: str
+    needed: frozenset[str] | None = None
     store: SegmentStore = field(init=False)
     ruling: StageRules = field(init=False)
     routes: Routes = field(init=False)
@@ -82,12 +88,12 @@ class BatchRows:
         source = file.table_id
         if self.ruling.concerning(source):
             pieces = self._reader(0).file_pieces(self.store, 0, file)
-            return {piece.table: _users(self._shown(piece.rows, source)) for piece in pieces}
+            return {piece.table: _users(self.shown(piece.rows, source)) for piece in pieces}
         with self.store.open_input(file.path) as stored:
             schema = opened(stored, file.footer_crc32).schema_arrow
         route = replace(self.routes.route(source), changed_only=False)
         empty = route.apply(self.ruling.tagged(schema.empty_table(), source))
-        return {route.target: _users(self._shown(empty, source))}
+        return {route.target: _users(self.shown(empty, source))}
 
     def _reader(self, batch: int) -> StoredChanges:
         mapping = self.runtime.pipeline.mapping
@@ -102,17 +108,37 @@ class BatchRows:
                 continue
             with ExitStack() as opened_runs:
                 found: dict[TableId, Runs] = {}
-                for number, file in enumerate(files):
-                    for piece in reader.file_pieces(self.store, number, file):
-                        if not wants(piece.table):
+                for pieces, following in self._read(reader, source, files):
+                    for table, rows in pieces:
+                        if not wants(table):
                             continue
-                        if piece.table not in found:
-                            found[piece.table] = Runs()
-                            opened_runs.callback(found[piece.table].close)
-                        found[piece.table].add(shaped(piece.table, self._shown(piece.rows, source)))
-                for table, runs in sorted(found.items()):
-                    for rows in runs.in_order():
-                        yield table, rows
+                        if table not in found:
+                            found[table] = Runs()
+                            opened_runs.callback(found[table].close)
+                        found[table].add(shaped(table, self.shown(rows, source)))
+                    for table, runs in sorted(found.items()):
+                        for rows in runs.before(following):
+                            yield table, rows
+
+    def _read(
+        self, reader: StoredChanges, source: TableId, files: list[SegmentFile]
+    ) -> Iterator[tuple[list[tuple[TableId, pa.Table]], int | None]]:
+        """What each file has, and the ``_seq`` before which no later file has any; None: there is no later one.
+
+        The file after the one that is looked at is read meanwhile, unless rules see its rows: they may be the user's code. What rules made stays
+        together, table by table.
+        """
+        if self.ruling.concerning(source):
+            for number, file in enumerate(files):
+                pieces = reader.file_pieces(self.store, number, file)
+                yield [(piece.table, piece.rows) for piece in pieces], None if number == len(files) - 1 else 0
+            return
+        begins = [first_seq(self.store, file) for file in files] if len(files) > 1 else [0]
+        ordered = [files[number] for number in np.argsort(begins, kind="stable")]
+        reads = [partial(reader.plain, self.store, file, self.needed) for file in ordered]
+        with closing(one_ahead(reads)) as made:
+            for piece, following in zip(made, [*sorted(begins)[1:], None], strict=True):
+                yield [piece], following
 
     def _merged(self, manifest: SegmentManifest, wants: Wants, shaped: Shaped) -> Iterator[tuple[TableId, pa.Table]]:
         may_give: Wants = lambda source: self.may_give(source, wants)  # noqa: E731
@@ -125,10 +151,10 @@ class BatchRows:
                 if rows.num_rows and wants(route.target):
                     rows = tagged_as_made(rows) if self.ruling.hides(merged, source) else rows
                     mapped = known_columns(rows, route.apply(rows), route)
-                    yield route.target, shaped(route.target, self._shown(mapped, source))
+                    yield route.target, shaped(route.target, self.shown(mapped, source))
 
-    def _shown(self, rows: pa.Table, source: TableId) -> pa.Table:
-        """Without columns whose values must not be shown: those with the mark, and those that masked columns of ``source`` are called.
+    def shown(self, rows: pa.Table, source: TableId) -> pa.Table:
+        """``rows`` without columns whose values must not be shown: those with the mark, and those that masked columns of ``source`` are called.
 
         The mark stays with a column on its way through rules and mapping; the name is looked at as well, should a rule have made the column anew.
         """

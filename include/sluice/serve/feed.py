@@ -40,6 +40,11 @@ class Feed:
                     self._look(look)
             return self._following
 
+    def wake(self) -> None:
+        """Have everyone who waits ask ``is_over`` now."""
+        with self._changed:
+            self._changed.notify_all()
+
     def _look(self, look: Look) -> None:
         """The lock is free meanwhile. What changes after the question is heard of."""
         self._looking = True

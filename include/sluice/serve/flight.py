@@ -5,6 +5,7 @@
 ``GetFlightInfo``  of such a path, or of a command: the JSON of a ticket (:class:`sluice.serve.requests.ReadRequest`)
 ``GetSchema``      the same, the schema alone
 ``DoGet``          the rows of a ticket; after each stored batch an empty record batch whose metadata is a JSON mark
+``DoExchange``     the same for a named subscription, with acknowledgements (:mod:`sluice.serve.exchange`)
 =================  ==================================================================================================================
 
 An error has its text, and as ``extra_info`` JSON: ``error`` (the class), ``retryable``, and what a program may act on (``oldest``, ``batch``).
@@ -18,16 +19,19 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pyarrow as pa
 import structlog
 from pyarrow import flight
 
+from sluice.config.pipeline import IDENTIFIER
 from sluice.errors import AccessDenied, ConfigError, SluiceError
 from sluice.model.tables import TableId
 from sluice.serve.access import ANYBODY, Reader, Readers
+from sluice.serve.exchange import Exchange
 from sluice.serve.reading import Reading, Sent
-from sluice.serve.requests import ReadRequest, parsed
+from sluice.serve.requests import ReadRequest, SubscribeRequest, for_programs, parsed
 from sluice.serve.service import Service
 
 _log = structlog.get_logger()
@@ -116,6 +120,28 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
             weakref.finalize(pieces, give_back)  # also where it is never asked for a first piece
             return flight.GeneratorStream(reading.shape.schema, pieces)
 
+    def do_exchange(
+        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor, reader: Any, writer: Any
+    ) -> None:
+        """See the module."""
+        with told():
+            if descriptor.descriptor_type != flight.DescriptorType.CMD:
+                raise ConfigError(
+                    "a subscription is asked for with a command: the JSON of a ticket with `subscription`"
+                )
+            who = self._reader(context)
+            give_back = self._service.slots.take(who.name)
+            try:
+                session = self._service.subscribe(parsed(descriptor.command, SubscribeRequest), who)
+                Exchange(
+                    session, reader, writer, lambda: self._ending.is_set() or context.is_cancelled(), _said_of
+                ).run()
+            except (pa.ArrowException, OSError):
+                if not context.is_cancelled():
+                    raise
+            finally:
+                give_back()
+
 
 def _sent(reading: Reading, is_over: Callable[[], bool], give_back: Callable[[], None]) -> Iterator[Sent]:
     try:
@@ -155,7 +181,7 @@ def _asked(descriptor: flight.FlightDescriptor) -> ReadRequest:
         raise ConfigError(
             "a path has two parts: the pipeline and schema.table", hint="or send a ticket's JSON as command"
         )
-    if not re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,99}", path[0]):
+    if not re.fullmatch(IDENTIFIER, path[0]):
         raise ConfigError(f"{path[0]!r} is not the name of a pipeline")
     return ReadRequest.of_table(path[0], TableId(schema, table))
 
@@ -179,9 +205,15 @@ def told() -> Iterator[None]:
         raise flight.FlightInternalError("the service failed; its log says why") from None
 
 
+def _said_of(error: Exception) -> dict[str, Any]:
+    """Of an error that ends a subscription's session, for its client; the call itself ends with it as :func:`told` has it."""
+    if isinstance(error, SluiceError):
+        return {"error": type(error).__name__, **for_programs(error)}
+    return {"error": "internal", "retryable": False}
+
+
 def _flight_error(error: SluiceError) -> flight.FlightError:
-    more = {name: value for name in ("oldest", "batch") if isinstance(value := getattr(error, name, None), int)}
-    extra = json.dumps({"error": type(error).__name__, "retryable": error.retryable, **more}).encode()
+    extra = json.dumps(_said_of(error)).encode()
     kind = flight.FlightServerError
     if isinstance(error, AccessDenied):
         kind = flight.FlightUnauthorizedError if error.known else flight.FlightUnauthenticatedError

@@ -1,13 +1,15 @@
-"""Rows of one table from several files of a batch, each in the order of the log, as one stream in that order.
+"""Rows of one table from several files of a batch, as one stream in the order of the log.
 
-Files of a table overlap: rows of small transactions wait while larger ones are written. A large transaction makes a batch larger than memory; so
-rows beyond :data:`HELD_BYTES` go through temporary files, which are mapped and read window by window.
+A file has its rows by key bucket. Files of a table may overlap: rows of small transactions wait while larger ones are written. So rows stay where
+they are until no later file has any before them; each is then moved once, with the others of a window. A large transaction makes a batch larger than
+memory: rows beyond :data:`HELD_BYTES` that have to wait go through temporary files, which are mapped and read window by window.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,78 +22,120 @@ from sluice.model.batches import Op
 HELD_BYTES = 128 * 2**20
 """Of rows in memory, before they go through files."""
 
-WINDOW_BYTES = 8 * 2**20
+WINDOW_BYTES = 4 * 2**20
 WINDOW_ROWS = 65_536
 """Of rows that are put in order at a time."""
+
+_Places = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+@dataclass
+class _Run:
+    """Rows of one file. ``order``: their numbers in order, None if that is how they are; ``places``: of :func:`_places`, ordered; ``at``: rows that
+    were given."""
+
+    rows: pa.Table
+    order: np.ndarray[Any, Any] | None
+    places: _Places
+    at: int = 0
+    mapped: bool = False
+
+    @classmethod
+    def of(cls, rows: pa.Table) -> _Run:
+        places = _places(rows)
+        if bool((places[1:] >= places[:-1]).all()):
+            return cls(rows, None, places)
+        order = np.argsort(places, kind="stable")
+        return cls(rows, order, places[order])
+
+    @property
+    def left(self) -> int:
+        return len(self.places) - self.at
+
+    def until(self, place: int | None) -> int:
+        """How many rows are before it."""
+        return len(self.places) if place is None else int(np.searchsorted(self.places, place))
+
+    def taken(self, stop: int) -> pa.Table:
+        """The rows up to number ``stop`` that were not given."""
+        begin, self.at = self.at, stop
+        if self.order is None:
+            return self.rows.slice(begin, stop - begin)
+        return self.rows.take(pa.array(self.order[begin:stop]))
 
 
 class Runs:
     """Rows of one schema; close it when they are read."""
 
     def __init__(self) -> None:
-        self._tables: list[pa.Table] = []
-        self._bytes = 0
-        self._held = 0
+        self._runs: list[_Run] = []
+        self._files = 0
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def add(self, rows: pa.Table) -> None:
-        """Rows in the order of ``_seq``."""
+        """Rows in any order. Those with equal ``_seq`` stay in theirs."""
         if not rows.num_rows:
             return
-        self._tables.append(rows)
-        self._bytes += rows.nbytes
-        self._held += rows.nbytes
-        if self._held > HELD_BYTES and len(self._tables) > 1:
-            self._tables = [self._mapped(number, table) for number, table in enumerate(self._tables)]
-            self._held = 0
+        self._runs.append(_Run.of(rows.combine_chunks()))
+        held = [run for run in self._runs if not run.mapped]
+        if len(self._runs) > 1 and sum(run.rows.nbytes for run in held) > HELD_BYTES:
+            self._runs = [run if run.mapped else self._mapped(run) for run in self._runs]
 
-    def _mapped(self, number: int, rows: pa.Table) -> pa.Table:
+    def _mapped(self, run: _Run) -> _Run:
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="sluice-read-")
-        path = Path(self._folder.name) / f"{number}.arrow"
-        if not path.exists():
-            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
-                writer.write_table(rows, max_chunksize=WINDOW_ROWS)
+        self._files += 1
+        path = Path(self._folder.name) / f"{self._files}.arrow"
+        places = run.places[run.at :]
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, run.rows.schema) as writer:
+            for stop in range(run.at + WINDOW_ROWS, len(run.places) + WINDOW_ROWS, WINDOW_ROWS):
+                writer.write_table(run.taken(min(stop, len(run.places))))
         with pa.memory_map(str(path)) as source:
-            return pa.ipc.open_file(source).read_all()
+            return _Run(pa.ipc.open_file(source).read_all(), None, places, mapped=True)
 
-    def in_order(self) -> Iterator[pa.Table]:
-        """All rows, window by window."""
-        total = sum(table.num_rows for table in self._tables)
-        if not total:
-            return
-        size = max(1, min(WINDOW_ROWS, total * WINDOW_BYTES // max(self._bytes, 1)))
-        if len(self._tables) == 1:
-            for start in range(0, total, size):
-                yield self._tables[0].slice(start, size)
-            return
-        numbers = [table["_seq"].to_numpy() for table in self._tables]
-        step = max(1, size // len(numbers))
-        borders = np.unique(np.concatenate([seq[::step] for seq in numbers]))
-        at = [0] * len(numbers)
-        for border in [*borders[1:], None]:
-            parts = []
-            for run, (table, seq) in enumerate(zip(self._tables, numbers, strict=True)):
-                stop = len(seq) if border is None else int(np.searchsorted(seq, border))
-                if stop > at[run]:
-                    parts.append(table.slice(at[run], stop - at[run]))
-                    at[run] = stop
+    def before(self, seq: int | None) -> Iterator[pa.Table]:
+        """The rows whose ``_seq`` is smaller and that were not given yet, window by window; None: all of them."""
+        limit = None if seq is None else 2 * seq
+        here = [run for run in self._runs if run.until(limit) > run.at]
+        size = _window(here)
+        for border in [*_borders(here, limit, size), limit]:
+            stops = [(run, run.until(border)) for run in here]
+            parts = [run.taken(stop) for run, stop in stops if stop > run.at]
             if parts:
                 yield _sorted(parts)
+        self._runs = [run for run in self._runs if run.left]
 
     def close(self) -> None:
         """Let the rows go, and their files."""
-        self._tables = []
+        self._runs = []
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
 
 
-def _sorted(parts: list[pa.Table]) -> pa.Table:
-    """A row that a dump read comes before the change whose number it has."""
-    rows = pa.concat_tables(parts)
-    if len(parts) == 1:
-        return rows
+def _window(runs: list[_Run]) -> int:
+    """Rows of one."""
+    rows = sum(len(run.places) for run in runs)
+    size: int = sum(run.rows.nbytes for run in runs)
+    return max(1, min(WINDOW_ROWS, rows * WINDOW_BYTES // max(size, 1)))
+
+
+def _borders(runs: list[_Run], limit: int | None, size: int) -> _Places:
+    """Places at which windows end, the last one excepted. Rows of one place are in one window."""
+    step = max(1, size // max(len(runs), 1))
+    ends = [run.places[run.at + step : run.until(limit) : step] for run in runs]
+    return np.unique(np.concatenate(ends)) if ends else np.zeros(0, np.int64)
+
+
+def _places(rows: pa.Table) -> _Places:
+    """What rows are ordered by: a row that a dump read comes before the change whose number it has."""
     was_read: Any = pc.equal(rows["_op"], Op.READ.value).to_numpy()
-    moment = rows["_seq"].to_numpy().astype(np.int64) * 2 + ~was_read
-    return rows.take(pa.array(np.argsort(moment, kind="stable")))
+    places: _Places = rows["_seq"].to_numpy().astype(np.int64) * 2 + ~was_read
+    return places
+
+
+def _sorted(parts: list[pa.Table]) -> pa.Table:
+    if len(parts) == 1:
+        return parts[0]
+    rows = pa.concat_tables(parts)
+    return rows.take(pa.array(np.argsort(_places(rows), kind="stable")))

@@ -3,33 +3,58 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
+import structlog
 
 from sluice.coordination.state import PipelineState
-from sluice.errors import AccessDenied, ConfigError
+from sluice.errors import AccessDenied, BatchesGone, ConfigError, MappingError
 from sluice.flows.runtime import Runtime
 from sluice.model.nearest import meant
 from sluice.model.schema_changes import TableChange
 from sluice.model.tables import TableId
 from sluice.segments.manifest import SegmentManifest
 from sluice.serve.access import Reader
-from sluice.serve.batch_range import StoredBatches
+from sluice.serve.batch_range import StoredBatches, read_manifest
 from sluice.serve.batch_rows import BatchRows
 from sluice.serve.feed import Feed
 from sluice.serve.requests import ReadRequest
-from sluice.serve.row_shapes import StreamShape
+from sluice.serve.row_shapes import StreamShape, stored
+from sluice.serve.snapshot_start import SnapshotStart
 from sluice.serve.table_index import TableIndex
 
-ROWS_AT_ONCE = 65_536
-"""Of a record batch, at most."""
+_log = structlog.get_logger()
 
 Sent = tuple[pa.RecordBatch, bytes]
-"""Rows, and what is said with them (JSON); an empty record batch with a mark ends a stored batch."""
+"""Rows, and what is said with them (JSON); an empty record batch with a mark ends a stored batch, one with ``reset`` comes before a snapshot."""
+
+
+class Shape(Protocol):
+    """What the rows of a read look like: the schema of all of it, and rows brought into it. See :class:`StreamShape`."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of what is sent."""
+
+    def require(self, columns: pa.Schema, table: TableId, batch: int) -> None:
+        """Raises SchemaMoved if rows of these columns do not fit."""
+
+    def rows(self, rows: pa.Table, table: TableId, batch: int) -> pa.Table:
+        """Those rows of a batch that are sent, with ``_op`` and ``_seq``, in any order.
+
+        Of one schema for all rows of a table and batch. Raises SchemaMoved.
+        """
+
+    def sent(self, rows: pa.Table, table: TableId, batch: int) -> Iterator[pa.RecordBatch]:
+        """What is sent of such rows once they are in order."""
+
+
+Shaping = Callable[[ReadRequest, Sequence[tuple[TableId, pa.Schema]]], Shape]
+"""Makes the shape of a read of these tables. Raises ConfigError for what is asked for, and not there."""
 
 
 @dataclass
@@ -38,7 +63,8 @@ class Reading:
 
     Attributes:
         index, feed: of the pipeline, for all its readers; join: puts the runtime on the process's session, a new one if the last is over.
-        shape: the columns of the stream; first: the batch it begins with; last: the last one that is stored when it begins.
+        shaping: makes ``shape``, what the stream's rows look like; first: the batch it begins with; last: the last one that is stored when it begins.
+        snapshot: what comes before the first batch, if the read starts from there: because it asked for that, or batches are no longer stored.
     """
 
     runtime: Runtime
@@ -47,8 +73,10 @@ class Reading:
     index: TableIndex
     feed: Feed
     join: Callable[[], None]
+    shaping: Shaping = StreamShape.of
     rows: BatchRows = field(init=False)
-    shape: StreamShape = field(init=False)
+    shape: Shape = field(init=False)
+    snapshot: SnapshotStart | None = field(init=False)
     first: int = field(init=False)
     last: int = field(init=False)
 
@@ -58,17 +86,48 @@ class Reading:
         refused = [table for table in request.named if not self.reader.may_read(request.pipeline, table)]
         if refused:
             raise AccessDenied(f"{self.reader.name} may not read {refused[0]} of pipeline {request.pipeline}")
-        self.rows = BatchRows(self.runtime, request.form)
+        self.rows = BatchRows(self.runtime, request.form, self._needed())
         with self.runtime.state() as state:
             stored = StoredBatches.of(self.runtime, state)
-            self.first = stored.first(request, state)
+            self.snapshot, self.first = self._beginning(stored, state)
             self.last = stored.following - 1 if request.to is None else min(request.to, stored.following - 1)
             self.index.refresh(stored, state)
-            begun = stored.manifest(self.first, state) if self.first <= self.last else None
+            begun = read_manifest(self.runtime, self.first, state) if self.first <= self.last else None
         now = self.rows.columns(begun, self.wants) if begun is not None else iter(())
-        tables = list(chain(now, self.index.columns(self.rows, self.wants)))
+        before = self.snapshot.columns() if self.snapshot is not None else iter(())
+        tables = list(chain(now, before, self.index.columns(self.rows, self.wants)))
         self._require_known({table for table, _ in tables})
-        self.shape = StreamShape.of(request, tables)
+        self.shape = self.shaping(request, tables)
+
+    def _needed(self) -> frozenset[str] | None:
+        """The columns that are read, as tables have them."""
+        reads = self.request.reads
+        return None if reads is None else frozenset(map(stored, reads))
+
+    def _beginning(self, stored: StoredBatches, state: PipelineState) -> tuple[SnapshotStart | None, int]:
+        """The rows that come first, and the batch after them."""
+        request = self.request
+        if request.from_ == "snapshot":
+            snapshot = SnapshotStart.of(self.runtime, state, self.rows, self.wants)
+            return snapshot, snapshot.batch + 1
+        try:
+            return None, stored.first(request, state)
+        except BatchesGone as gone:
+            snapshot = self._instead(gone, state)
+        _log.info("read_starts_anew", pipeline=request.pipeline, reader=self.reader.name, batch=snapshot.batch)
+        return snapshot, snapshot.batch + 1
+
+    def _instead(self, gone: BatchesGone, state: PipelineState) -> SnapshotStart:
+        """The snapshot, as batches are ``gone``. Raises that, or why the snapshot that was asked for cannot be read."""
+        asked, kept = self.request.on_lost_batches, self.runtime.pipeline.snapshot is not None
+        if asked != "snapshot" and (asked == "stop" or self.request.to is not None or not kept):
+            raise gone
+        try:
+            return SnapshotStart.of(self.runtime, state, self.rows, self.wants)
+        except (ConfigError, MappingError):
+            if asked is None:
+                raise gone from None
+            raise
 
     def wants(self, table: TableId) -> bool:
         """True if rows of the table are sent."""
@@ -84,28 +143,50 @@ class Reading:
                     hint=f"tables that are read: {', '.join(names[:50]) or 'none yet'}",
                 )
 
+    def await_first(self, is_over: Callable[[], bool]) -> None:
+        """Wait until the batch is stored that the read begins with, or ``is_over`` says that it is enough. Raises as :class:`Reading`."""
+        end = self.request.to
+        if self.first > self.last and (end is None or end >= self.first):
+            following = self.feed.after(self.first, self._look, is_over)
+            if following is not None:
+                self.last = following - 1 if end is None else min(end, following - 1)
+
     def sent(self, is_over: Callable[[], bool]) -> Iterator[Sent]:
-        """What the stream has. Memory: one file of a table, and rows of it that are put in order. Raises as :class:`Reading`, and SchemaMoved.
+        """What the stream has. Memory: two files of a table, and rows that wait for others. Raises as :class:`Reading`, and SchemaMoved.
 
         Args:
             is_over: asked while a read that follows waits; it ends then.
         """
+        if self.snapshot is not None:
+            yield from self.of_snapshot(self.snapshot)
         for number in self._numbers(is_over):
-            self.join()
-            with self.runtime.state() as state:
-                manifest = self._manifest(number, state)
+            manifest = self.manifest(number)
             if manifest is not None:
-                yield from self._of_batch(manifest)
+                yield from self.of_batch(manifest)
+
+    def of_snapshot(self, start: SnapshotStart) -> Iterator[Sent]:
+        """What a read begins with that starts from the snapshot, and the mark that ends it. The first thing that is said is that it does."""
+        shape = self.shape
+        yield pa.RecordBatch.from_pylist([], schema=shape.schema), start.reset
+        for table, rows in start.pieces(lambda table, rows: shape.rows(rows, table, start.batch)):
+            for piece in shape.sent(rows, table, start.batch):
+                if piece.num_rows:
+                    yield piece, b""
+        yield pa.RecordBatch.from_pylist([], schema=shape.schema), start.mark
 
     def _numbers(self, is_over: Callable[[], bool]) -> Iterator[int]:
         yield from range(self.first, self.last + 1)
         number = max(self.first, self.last + 1)
         while self.request.follow:
-            following = self.feed.after(number, self._look, is_over)
+            following = self.after(number, is_over)
             if following is None:
                 return
             yield from range(number, following)
             number = following
+
+    def after(self, number: int, is_over: Callable[[], bool]) -> int | None:
+        """See :meth:`Feed.after`."""
+        return self.feed.after(number, self._look, is_over)
 
     def _look(self, changed: Callable[..., None]) -> int:
         self.join()
@@ -114,16 +195,20 @@ class Reading:
             cursor = state.cursor()
         return cursor.next_batch if cursor else 1
 
-    def _manifest(self, number: int, state: PipelineState) -> SegmentManifest | None:
-        return StoredBatches(self.runtime, [], number).manifest(number, state)
+    def manifest(self, number: int) -> SegmentManifest | None:
+        """See :func:`read_manifest`."""
+        self.join()
+        with self.runtime.state() as state:
+            return read_manifest(self.runtime, number, state)
 
-    def _of_batch(self, manifest: SegmentManifest) -> Iterator[Sent]:
+    def of_batch(self, manifest: SegmentManifest) -> Iterator[Sent]:
+        """Its rows, and the mark that ends it."""
         shape, batch = self.shape, manifest.batch
         if not any(self.rows.ruling.concerning(file.table_id) for file in manifest.files):
             for table, columns in self.rows.columns(manifest, self.wants):  # before any row of the batch is sent
                 shape.require(columns, table, batch)
-        for _, rows in self.rows.rows(manifest, self.wants, lambda table, rows: shape.rows(rows, table, batch)):
-            for piece in rows.to_batches(max_chunksize=ROWS_AT_ONCE):
+        for table, rows in self.rows.rows(manifest, self.wants, lambda table, rows: shape.rows(rows, table, batch)):
+            for piece in shape.sent(rows, table, batch):
                 if piece.num_rows:
                     yield piece, b""
         yield pa.RecordBatch.from_pylist([], schema=shape.schema), _mark(manifest, self._statements(manifest))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from sluice.config.pipeline import Identifier
-from sluice.errors import ConfigError
+from sluice.errors import ConfigError, SluiceError
 from sluice.model.tables import TableId
 
 MAX_BYTES = 64 * 2**10
@@ -74,7 +74,9 @@ class ReadRequest(_Model):
         max_length=1000,
         description="Names (schema.table) or anchored regular expressions (RE2); none: all that the reader may read.",
     )
-    from_: Literal["earliest", "latest"] | FromBatch | FromTimestamp | FromPosition = Field("earliest", alias="from")
+    from_: Literal["earliest", "latest", "snapshot"] | FromBatch | FromTimestamp | FromPosition = Field(
+        "earliest", alias="from"
+    )
     to: int | None = Field(
         None, ge=0, description="The last batch; none: the last that is stored when the read begins."
     )
@@ -89,8 +91,16 @@ class ReadRequest(_Model):
         None, description="A change is read if it holds for the row as it is or as it was before."
     )
 
+    on_lost_batches: Literal["snapshot", "stop"] | None = Field(
+        None,
+        description="Where batches at the beginning are no longer stored. snapshot: a message says `reset`, all rows of the snapshot come, and then "
+        "what came after it; stop: the error BatchesGone. None: snapshot where the pipeline keeps one that can be read, and the read has no `to`.",
+    )
+
     @model_validator(mode="after")
     def _ends_or_follows(self) -> ReadRequest:
+        if self.on_lost_batches == "snapshot" and self.to is not None:
+            raise ValueError("a snapshot has what came after any batch: leave out to, or write on_lost_batches: stop")
         if self.follow and self.to is not None:
             raise ValueError("a read that follows has no end: leave out to, or follow")
         return self
@@ -101,6 +111,13 @@ class ReadRequest(_Model):
         name = str(table)
         exact = name if _NAME.fullmatch(name) else "\\Q" + name.replace("\\E", "\\E\\\\E\\Q") + "\\E"
         return cls(pipeline=pipeline, tables=(exact,))
+
+    @property
+    def reads(self) -> frozenset[str] | None:
+        """Columns, under the names of requests, that are sent or that the predicate looks at; None: all."""
+        if self.columns is None:
+            return None
+        return frozenset(self.columns) | _named_in(self.predicate)
 
     @property
     def named(self) -> tuple[TableId, ...]:
@@ -115,19 +132,63 @@ class ReadRequest(_Model):
         return any(_fits(pattern, str(table)) for pattern in patterns)
 
 
-def parsed(text: bytes) -> ReadRequest:
+class SubscribeRequest(ReadRequest):
+    """A read whose place is kept by the service, under a name."""
+
+    subscription: Identifier = Field(description="Its name; `from` counts where it begins for the first time.")
+    follow: bool = Field(True, description="False: end when everything that was stored at the beginning is delivered.")
+    to: None = None
+    window: int = Field(8, ge=1, le=1000, description="Batches that are sent ahead of the last acknowledged one.")
+    reset: bool = Field(False, description="Forget what was acknowledged, and begin at `from` again.")
+    session: int | None = Field(
+        None,
+        ge=1,
+        description="Of the session that this one goes on with: refused if a newer client connected since; `from` may name the batch to go on at.",
+    )
+
+    @model_validator(mode="after")
+    def _goes_on_or_begins(self) -> SubscribeRequest:
+        if self.reset and self.session is not None:
+            raise ValueError("reset begins anew, session goes on: leave out one of them")
+        return self
+
+
+_Request = TypeVar("_Request", bound=ReadRequest)
+
+
+def parsed(text: bytes, kind: type[_Request] = ReadRequest) -> _Request:  # type: ignore[assignment]
     """The request of a ticket. Raises ConfigError."""
     if len(text) > MAX_BYTES:
         raise ConfigError(f"the ticket is larger than {MAX_BYTES // 1024} KiB")
     try:
-        return ReadRequest.model_validate_json(text)
+        return kind.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(
-            f"the ticket cannot be read: {place + ': ' if place else ''}{first['msg']}",
-            hint='write for one {"pipeline": "shop", "tables": ["shop.orders"], "from": "earliest"}; docs/subscribe.md has all of it',
-        ) from None
+        raise wrong_request(error, "the ticket") from None
+
+
+def for_programs(error: SluiceError) -> dict[str, bool | int]:
+    """What a client may act on."""
+    more = {name: value for name in ("oldest", "batch") if isinstance(value := getattr(error, name, None), int)}
+    return {"retryable": error.retryable, **more}
+
+
+def wrong_request(error: ValidationError, what: str) -> ConfigError:
+    """The first thing that is wrong with a request, without its values."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return ConfigError(
+        f"{what} cannot be read: {place + ': ' if place else ''}{first['msg']}",
+        hint='a ticket is for one {"pipeline": "shop", "tables": ["shop.orders"], "from": "earliest"}; docs/subscribe.md has all of it',
+    )
+
+
+def _named_in(predicate: Predicate | None) -> frozenset[str]:
+    if predicate is None:
+        return frozenset()
+    if isinstance(predicate, Condition):
+        return frozenset([predicate.column])
+    parts = predicate.all if isinstance(predicate, AllOf) else predicate.any
+    return frozenset[str]().union(*map(_named_in, parts))
 
 
 def _fits(pattern: str, name: str) -> bool:
@@ -176,4 +237,17 @@ def _joined(join: Any, parts: list[pa.Array]) -> pa.Array:
     return whole
 
 
-__all__ = ["Condition", "FromBatch", "FromPosition", "FromTimestamp", "Predicate", "ReadRequest", "holds", "parsed"]
+__all__ = [
+    "MAX_BYTES",
+    "Condition",
+    "FromBatch",
+    "FromPosition",
+    "FromTimestamp",
+    "Predicate",
+    "ReadRequest",
+    "SubscribeRequest",
+    "for_programs",
+    "holds",
+    "parsed",
+    "wrong_request",
+]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -12,8 +12,11 @@ from sluice.errors import ConfigError, SchemaMoved
 from sluice.merge.column_presence import is_partial, remapped, renewed
 from sluice.merge.compact import user_columns
 from sluice.model.nearest import meant
-from sluice.model.tables import META_FIELDS, TableId, member
+from sluice.model.tables import META_FIELDS, TableId, member, one_chunk
 from sluice.serve.requests import ReadRequest, holds
+
+ROWS_AT_ONCE = 65_536
+"""Of a record batch, at most."""
 
 OWN = {
     "_table": pa.field("_table", pa.string(), nullable=False),
@@ -49,7 +52,7 @@ def with_users(rows: pa.Table, users: Sequence[pa.Field]) -> pa.Table:
             continue
         values = rows[field.name]
         if field.name == "_before":
-            struct = values.combine_chunks()
+            struct = one_chunk(values)
             have = {child.name for child in struct.type}
             children = [
                 member(struct, child.name).cast(child.type) if child.name in have else pa.nulls(len(struct), child.type)
@@ -71,7 +74,7 @@ class StreamShape:
     """What the rows of a stream look like.
 
     Attributes:
-        users: the user's columns that the predicate may name; schema: of what is sent, ``users`` by name may be fewer there.
+        users: the user's columns that the tables have; schema: of what is sent, ``users`` by name may be fewer there.
     """
 
     request: ReadRequest
@@ -101,6 +104,11 @@ class StreamShape:
         before = pa.field("_before", pa.struct(shown))
         return cls(request, tuple(users.values()), pa.schema([*shown, *OWN.values(), *meta, before]))
 
+    @property
+    def columns(self) -> list[tuple[str, pa.DataType]]:
+        """The user's columns under the names that requests have for them."""
+        return [(sent_name(field.name), field.type) for field in self.users]
+
     def require(self, columns: pa.Schema, table: TableId, batch: int) -> None:
         """Raises SchemaMoved if rows of these columns do not fit."""
         have = {field.name: field.type for field in self.users}
@@ -113,43 +121,57 @@ class StreamShape:
                 )
 
     def rows(self, rows: pa.Table, table: TableId, batch: int) -> pa.Table:
-        """Rows of a batch as they are sent: those that the predicate holds for. Raises SchemaMoved."""
+        """Those rows of a batch that are sent, with the columns that :meth:`sent` needs. Raises SchemaMoved."""
         self.require(pa.schema([rows.schema.field(name) for name in user_columns(rows.schema)]), table, batch)
+        reads = self.request.reads
         try:
-            whole = with_users(rows, self.users)
+            whole = with_users(rows, [f for f in self.users if reads is None or sent_name(f.name) in reads])
         except pa.ArrowException as error:
             raise _moved(
                 f"{table} has a value that the stream cannot hold: {str(error).splitlines()[0]}", batch
             ) from None
         if self.request.predicate is not None:
             whole = whole.filter(self._wanted(whole))
-        count = whole.num_rows
-        own = {"_table": pa.repeat(str(table), count), "_batch": pa.repeat(pa.scalar(batch, pa.uint64()), count)}
+        shown = with_users(whole, self._shown) if len(self._shown) < len(user_columns(whole.schema)) else whole
+        names = [field.name for field in self._shown]
+        names += [name for name in (*_OF[self.request.form], "_before") if name in shown.schema.names]
+        chosen = shown.select(names)
+        if not is_partial(chosen):
+            absent = pa.nulls(chosen.num_rows, pa.binary())
+            chosen = chosen.drop_columns(["_present"]) if "_present" in names else chosen
+            chosen = chosen.append_column(_META["_present"], absent)
+        return chosen
+
+    @property
+    def _shown(self) -> list[pa.Field]:
+        sent = set(self.schema.names)
+        return [field for field in self.users if sent_name(field.name) in sent]
+
+    def sent(self, rows: pa.Table, table: TableId, batch: int) -> Iterator[pa.RecordBatch]:
+        """Rows that :meth:`rows` made, a piece at a time."""
+        for start in range(0, rows.num_rows, ROWS_AT_ONCE):
+            yield self._piece(rows.slice(start, ROWS_AT_ONCE), table, batch)
+
+    def _piece(self, rows: pa.Table, table: TableId, batch: int) -> pa.RecordBatch:
+        count = rows.num_rows
+        own = {"_table": pa.scalar(str(table)), "_batch": pa.scalar(batch, pa.uint64())}
         columns = []
         for field in self.schema:
             if field.name == "_before":
-                struct = whole["_before"].combine_chunks()
-                children = [member(struct, _stored(child.name)) for child in field.type]
+                struct = one_chunk(rows["_before"])
+                children = [member(struct, stored(child.name)) for child in field.type]
                 columns.append(pa.StructArray.from_arrays(children, fields=list(field.type), mask=pc.is_null(struct)))
             elif field.name in own:
-                columns.append(own[field.name])
-            elif field.name == "_present":
-                columns.append(self._present(whole))
+                columns.append(pa.repeat(own[field.name], count))
             else:
-                columns.append(whole[_stored(field.name)].cast(field.type))
-        return pa.table(columns, schema=self.schema)
-
-    def _present(self, whole: pa.Table) -> pa.Array:
-        if not is_partial(whole):
-            return pa.nulls(whole.num_rows, pa.binary())
-        shown = {_stored(field.name) for field in self.schema}
-        return with_users(whole, [field for field in self.users if field.name in shown])["_present"]
+                columns.append(_plain(one_chunk(rows[stored(field.name)]), field.type))
+        return pa.record_batch(columns, schema=self.schema)
 
     def _wanted(self, rows: pa.Table) -> pa.Array:
         assert self.request.predicate is not None
-        before = rows["_before"].combine_chunks()
-        now = holds(self.request.predicate, lambda name: rows[_stored(name)])
-        then = holds(self.request.predicate, lambda name: member(before, _stored(name)))
+        before = one_chunk(rows["_before"])
+        now = holds(self.request.predicate, lambda name: rows[stored(name)])
+        then = holds(self.request.predicate, lambda name: member(before, stored(name)))
         then = pc.and_(pc.fill_null(then, False), pc.is_valid(before))
         return pc.or_(pc.fill_null(now, False), then)
 
@@ -167,7 +189,14 @@ class _Empty:
         return pa.array([], self._types[name])
 
 
-def _stored(name: str) -> str:
+def _plain(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_dictionary(values.type) and len(values.dictionary) == 1 and not values.null_count:
+        return pa.repeat(values.dictionary[0].cast(kind), len(values))
+    return values.cast(kind)
+
+
+def stored(name: str) -> str:
+    """The name in the table of a user's column of a stream."""
     return name[1:] if name[:1] == "$" and name[1:] in OWN else name
 
 
@@ -219,4 +248,4 @@ def _moved(why: str, batch: int) -> SchemaMoved:
     return error
 
 
-__all__ = ["StreamShape", "sent_name", "with_users"]
+__all__ = ["StreamShape", "sent_name", "stored", "with_users"]

@@ -7,18 +7,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from sluice.coordination.shared_session import SharedSessions
-from sluice.errors import AccessDenied, TooManyReads
+import structlog
+
+from sluice.config.connections import Endpoint
+from sluice.coordination.shared_session import SharedSession, SharedSessions
+from sluice.errors import AccessDenied, ConfigError, TooManyReads
 from sluice.flows.runtime import Runtime
 from sluice.model.tables import TableId
 from sluice.serve.access import Reader
 from sluice.serve.batch_range import StoredBatches
 from sluice.serve.batch_rows import BatchRows
 from sluice.serve.feed import Feed
-from sluice.serve.reading import Reading
-from sluice.serve.requests import ReadRequest
+from sluice.serve.reading import Reading, Shaping
+from sluice.serve.requests import ReadRequest, SubscribeRequest
 from sluice.serve.row_shapes import StreamShape
+from sluice.serve.session import Session, connected
 from sluice.serve.table_index import TableIndex
+
+_log = structlog.get_logger()
 
 
 @dataclass
@@ -52,6 +58,25 @@ class Slots:
     def taken(self) -> int:
         """Reads that are open."""
         return sum(self._open.values())
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in ZooKeeper the state of pipelines is."""
+
+    endpoint: Endpoint
+    session_timeout_s: float
+    root: str
+
+    @classmethod
+    def of(cls, runtime: Runtime) -> Place:
+        """Raises ConfigError if its connection is not known."""
+        coordination = runtime.pipeline.coordination
+        timeout_s = coordination.session_timeout.total_seconds()
+        return cls(runtime.resolver(coordination.connection), timeout_s, coordination.root)
+
+    def __hash__(self) -> int:
+        return hash((self.endpoint.address, self.endpoint.user, self.session_timeout_s, self.root))
 
 
 class Service:
@@ -89,7 +114,7 @@ class Service:
             for table in sorted({table for table, _ in found})
         }
 
-    def open(self, request: ReadRequest, reader: Reader) -> Reading:
+    def open(self, request: ReadRequest, reader: Reader, shaping: Shaping = StreamShape.of) -> Reading:
         """A read that may begin.
 
         Raises:
@@ -97,8 +122,12 @@ class Service:
             BatchesGone: the range begins before what is stored. RuleError, MappingError: the pipeline's files are wrong.
             SegmentError, StorageUnavailable, CoordinationUnavailable: what is stored cannot be read, or not now.
         """
-        runtime, name = self._runtime(request.pipeline, reader), request.pipeline
-        return Reading(runtime, request, reader, self._index(name), self._feed(name), partial(self._join, runtime))
+        return self._reading(self._runtime(request.pipeline, reader), request, reader, shaping)
+
+    def subscribe(self, request: SubscribeRequest, reader: Reader) -> Session:
+        """A session of a named subscription; earlier ones of that name are fenced. Raises as :meth:`open`, and as :func:`connected`."""
+        runtime = self._runtime(request.pipeline, reader)
+        return connected(runtime, request, reader, lambda asked: self._reading(runtime, asked, reader))
 
     def close(self) -> None:
         """End the sessions."""
@@ -111,12 +140,30 @@ class Service:
         self._join(runtime)
         return runtime
 
-    def _join(self, runtime: Runtime) -> None:
-        coordination = runtime.pipeline.coordination
-        session = self._sessions.get(
-            runtime.resolver(coordination.connection), coordination.session_timeout.total_seconds()
+    def _reading(
+        self, runtime: Runtime, request: ReadRequest, reader: Reader, shaping: Shaping = StreamShape.of
+    ) -> Reading:
+        name = request.pipeline
+        return Reading(
+            runtime, request, reader, self._index(name), self._feed(name), partial(self._join, runtime), shaping
         )
-        runtime.join(session)
+
+    def places(self) -> dict[Place, list[str]]:
+        """Where the state of each pipeline is, and their names. What is wrong with a pipeline's files is logged."""
+        found: dict[Place, list[str]] = {}
+        for name in sorted(self._names()):
+            try:
+                found.setdefault(Place.of(self._build(name)), []).append(name)
+            except ConfigError as error:
+                _log.warning("pipeline_left_out", pipeline=name, error=str(error))
+        return found
+
+    def session_of(self, place: Place) -> SharedSession:
+        """The process's session there. Raises CoordinationUnavailable."""
+        return self._sessions.get(place.endpoint, place.session_timeout_s)
+
+    def _join(self, runtime: Runtime) -> None:
+        runtime.join(self.session_of(Place.of(runtime)))
 
     def _index(self, pipeline: str) -> TableIndex:
         with self._lock:

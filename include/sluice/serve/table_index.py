@@ -12,7 +12,7 @@ from sluice.coordination.state import PipelineState
 from sluice.errors import SegmentError
 from sluice.model.tables import TableId
 from sluice.segments.manifest import SegmentFile
-from sluice.serve.batch_range import StoredBatches
+from sluice.serve.batch_range import StoredBatches, read_manifest
 from sluice.serve.batch_rows import BatchRows, Wants
 
 LOOK_BACK = 1_000
@@ -31,7 +31,7 @@ class TableIndex:
         """Look through the batches that came since. Raises SegmentError, StorageUnavailable, CoordinationUnavailable."""
         with self._lock:
             for number in [n for n in stored.numbers[-LOOK_BACK:] if n > self._seen]:
-                manifest = stored.manifest(number, state)
+                manifest = read_manifest(stored.runtime, number, state)
                 for file in manifest.files if manifest is not None else ():
                     self._newest[file.table_id] = file
                 self._seen = number

@@ -517,6 +517,9 @@ class Source(Protocol):
     def stored_definitions(self, base: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> Definitions:
         """Definitions as the schema store kept them: ``Definitions.to_json``, then each ``Definitions.part``, oldest first. Pure."""
 
+    def stored_table(self, definition: TableDefinition) -> TableSchema:
+        """What the rows of a table with this definition look like in segments. Pure. Raises UnsupportedType."""
+
     def dialect(self, at: Offset) -> str:
         """Whose words the statements of the log around ``at`` are in: ``mysql``, ``mariadb`` or another. Pure."""
 

@@ -77,6 +77,7 @@ class Consistency(StrEnum):
 
     ROW = "row"
     TABLE = "table"
+    SCHEMA = "schema"
     BATCH = "batch"
 
 
@@ -102,6 +103,8 @@ class Feature(StrEnum):
     ROW_REJECTION = "row_rejection"
     """One refused row does not stop the others (``on_error: dead_letter``)."""
     FOREIGN_KEYS = "foreign_keys"
+    BUNDLES = "bundles"
+    """Several batches in one commit (``commit_every``): see :mod:`sluice.targets.bundles`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,11 +241,16 @@ class RowFile(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TableInput:
-    """All rows of one source table on their way to one target table. Lighter tables are written first."""
+    """All rows of one source table on their way to one target table. Lighter tables are written first.
+
+    ``batches``: the batch of each of ``files``, ascending, where several batches are written as one (Feature.BUNDLES); else empty. A key may then
+    have a row in several of them, and the newest counts.
+    """
 
     plan: PlannedTable
     files: tuple[RowFile, ...]
     weight: int = 0
+    batches: tuple[int, ...] = ()
 
     @property
     def target(self) -> TableId:
@@ -316,6 +324,7 @@ class ChangePiece:
     Attributes:
         table, key: at the target. rows: SEGMENT_ROWS (:mod:`sluice.model.layouts`).
         txn_row: each change's place in its transaction (uint64). part: tells rows apart that a rule made of one change (uint32).
+        batch: of the changes, where several batches are written as one (Feature.BUNDLES); else 0.
     """
 
     table: TableId
@@ -323,11 +332,12 @@ class ChangePiece:
     rows: pa.Table
     txn_row: pa.Array
     part: pa.Array
+    batch: int = field(default=0, kw_only=True)
 
     def slice(self, start: int, rows: int) -> ChangePiece:
         """Some of the rows."""
-        parts = (self.rows, self.txn_row, self.part)
-        return ChangePiece(self.table, self.key, *(part.slice(start, rows) for part in parts))
+        given, txn_row, part = (values.slice(start, rows) for values in (self.rows, self.txn_row, self.part))
+        return ChangePiece(self.table, self.key, given, txn_row, part, batch=self.batch)
 
 
 class RowReader(Protocol):
@@ -469,7 +479,8 @@ class BatchInput:
     """A batch as a target is given it. On the driver; ``reader`` travels with the units.
 
     Attributes:
-        number: of the batch. position: at its end. held: the batch that the target holds while this one is written.
+        number: of the batch. position: at its end. held: the batch that the target holds while this one is written: the one before, or, where
+            several are written as one (Feature.BUNDLES), the one before the first of them.
         tables: merged rows (Input.MERGED). changes: how many there are to read (Input.CHANGES).
         reconcile: ranges of which the source's rows are all there is.
         schema_changes: in log order.
@@ -831,6 +842,58 @@ def comparer_of(target: Target) -> Comparer | None:
     return made
 
 
+@dataclass(frozen=True, slots=True)
+class TableVersion:
+    """A table as a target holds it, or held it.
+
+    Attributes:
+        place: for people. version: the target's own number of it. batch: the newest that changed the table until then, 0: none did.
+        commit_time: at the source, of the last transaction of that batch; ISO 8601, "" if it is not known.
+    """
+
+    table: TableId
+    place: str
+    version: int
+    batch: int
+    commit_time: str
+    rows: int
+    files: int
+    size_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "table": str(self.table), "place": self.place, "version": self.version, "batch": self.batch, "commit_time": self.commit_time,
+            "rows": self.rows, "files": self.files, "size_bytes": self.size_bytes,
+        }  # fmt: skip
+
+
+class VersionReader(Protocol):
+    """Optional (``Target.versions()``): for targets that keep older states of their tables, each as of a batch."""
+
+    def as_of(self, table: TableId, batch: int) -> TableVersion | None:
+        """A table after ``batch``; None: it was not there. Raises LoadError if that is no longer kept, TargetUnavailable."""
+
+    def rows(self, version: TableVersion, fields: Sequence[pa.Field]) -> Iterator[pa.Table]:
+        """All rows of a version in pieces: the columns of ``fields`` under their true names, in the types in which the source's values are stored.
+
+        Raises MappingError for a column that it does not have, LoadError, TargetUnavailable.
+        """
+
+    def batch_at(self, table: TableId, time_us: int) -> int:
+        """The newest batch that changed the table and ended at ``time_us`` (microseconds since 1970, at the source) or before; 0: none.
+
+        Raises LoadError if the versions of that time are no longer kept, TargetUnavailable.
+        """
+
+
+def versions_of(target: Target) -> VersionReader | None:
+    """Who reads older states of a target; None: this kind keeps none. Kinds need not know that there is such a thing."""
+    make = getattr(target, "versions", None)
+    made: VersionReader | None = make() if make is not None else None
+    return made
+
+
 @runtime_checkable
 class Target(Protocol):
     """One target of one pipeline. Made without I/O, as ``Kind(config, endpoint, pipeline)``; picklable.
@@ -915,13 +978,16 @@ __all__ = [
     "StatementRunner",
     "StoredRange",
     "TableInput",
+    "TableVersion",
     "Target",
     "TargetSchema",
     "TargetSession",
     "Upkeep",
+    "VersionReader",
     "WriteResult",
     "WriteUnit",
     "comparer_of",
     "maintainer_of",
     "refuses",
+    "versions_of",
 ]

@@ -55,6 +55,7 @@ from sluice.targets.base import (
     WriteResult,
     comparer_of,
 )
+from sluice.targets.bundles import joined
 from sluice.targets.memory.checkpoints import MemoryCheckpoints
 from sluice.targets.memory.store import MemoryStore
 from sluice.targets.offers import require_features, require_kinds, require_offered
@@ -891,7 +892,11 @@ def delivered_twice(bench: Bench) -> None:
         assert len(arrived) == 3, "a repeat is seen, and the guarantee says it is not"
 
 
-@_check(19, "consistency batch: readers see all of a batch or nothing", lambda bench: bench.consistency == "batch")
+@_check(
+    19,
+    "consistency schema and batch: readers see all that a batch has of a schema, or nothing",
+    lambda bench: bench.consistency in {"schema", "batch"},
+)
 def all_or_nothing(bench: Bench) -> None:
     tables = _made(bench, "one", "two", "three")
     pipe = Pipe(bench)
@@ -1000,3 +1005,26 @@ def compared(bench: Bench) -> None:
     assert (found.missing, found.different, found.extra) == ((), (), (("4",),)), f"in the range from 1 to 4: {found}"
     found = look(item=KeyRange(("id",), listed=(("3",), ("5",), ("6",))))
     assert set(found.extra) == {("3",), ("6",)}, f"of the listed keys: {found}"
+
+
+@_check(24, "several batches as one, again after a crash, with others", _has(Feature.BUNDLES))
+def batches_as_one(bench: Bench) -> None:
+    tables = _made(bench, "one", "two")
+    pipe = Pipe(bench)
+    batches = [
+        pipe.given([(table, [new(1, "a", 1), new(2, "b", 1)]) for table in tables]),
+        pipe.given([(tables[0], [changed((1, "a", 1), (1, "a", 2)), gone(2, "b", 1), new(3, "c", 2)])]),
+        pipe.given([(tables[0], [new(2, "b", 3), gone(3, "c", 2)]), (tables[1], [changed((2, "b", 1), (2, "b", 3))])]),
+        pipe.given([(table, [new(4, "d", 4)]) for table in tables]),
+    ]
+    with suppress(_Crash):
+        pipe.write(joined(batches[:2]), after=_crash_at("write"))
+    assert pipe.held == 0, "the checkpoint is ahead of the rows"
+    pipe.epoch += 1
+    pipe.write(joined(batches))
+    assert pipe.held == 4
+    assert pipe.state(tables[0]) == _rows((1, "a", 2), (2, "b", 3), (4, "d", 4))
+    assert pipe.state(tables[1]) == _rows((1, "a", 1), (2, "b", 3), (4, "d", 4))
+    if bench.appends:
+        received = bench.received()
+        assert len(received) == len({one.id for one in received}) == 12, "12 changes arrive once, and are told apart"

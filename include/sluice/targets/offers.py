@@ -33,6 +33,11 @@ def require_offered(config: TargetConfig, target: Target) -> None:
             f"target {config.name!r} ({config.type}) cannot leave out single rows",
             hint="write on_error: stop, or leave the line out",
         )
+    if config.commit_every is not None and Feature.BUNDLES not in offered.features:
+        raise ConfigError(
+            f"target {config.name!r} ({config.type}) cannot write several batches in one commit",
+            hint="leave commit_every out; capture: {batch: {max_wait: …}} makes larger batches for all targets",
+        )
 
 
 def require_features(config: TargetConfig, offered: Capabilities, batch: BatchInput) -> None:

@@ -68,6 +68,16 @@ def test_the_documented_example_loads() -> None:
         ("  start: latest", "  start: {file: binlog.000001, gtid: x}", 6, "exactly one of"),
         ("schedule: continuous", "schedule: hourly-ish", 14, "is not a schedule"),
         ("    to: reporting.orders", "    to: orders", 20, "must be schema.table"),
+        ("window: 3", "snapshot: {uri: /lake, format: iceberg}", 15, "Delta tables only"),
+        ("    consistency: row", "    start: snapshot", 1, "the pipeline keeps none"),
+        (
+            "    changes: latest",
+            "    changes: all\n    start: snapshot",
+            25,
+            "start: snapshot goes with changes: latest",
+        ),
+        ("    consistency: row", "    on_lost_batches: snapshot", 1, "has on_lost_batches: snapshot, and the pipeline"),
+        ("window: 3", "snapshot: {uri: /lake, options: {location: /other}}", 15, "location is the snapshot's uri"),
     ],
 )
 def test_a_mistake_names_file_line_and_field(old: str, new: str, line: int, says: str) -> None:
@@ -76,6 +86,19 @@ def test_a_mistake_names_file_line_and_field(old: str, new: str, line: int, says
         parse_model(EXAMPLE.replace(old, new), "example.yaml", PipelineConfig)
     assert f"example.yaml:{line}" in str(caught.value)
     assert says in str(caught.value)
+
+
+def test_a_snapshot_is_one_of_the_targets_under_a_name_that_no_other_has() -> None:
+    text = EXAMPLE + "snapshot: {uri: s3://lake/shop, retain_log: 2d}\n"
+    pipeline = parse_model(text, "example.yaml", PipelineConfig)
+    assert [(target.name, target.type) for target in pipeline.targets] == [
+        ("reporting", "mysql"),
+        ("snapshot", "delta"),
+    ]
+    assert pipeline.target("snapshot").options["location"] == "s3://lake/shop"
+    assert PipelineConfig.model_validate(pipeline.model_dump(by_alias=True)) == pipeline
+    with pytest.raises(ConfigError, match="which the pipeline's snapshot has"):
+        parse_model(text.replace("name: reporting", "name: snapshot"), "example.yaml", PipelineConfig)
 
 
 def test_broken_yaml_names_the_line() -> None:

@@ -17,6 +17,7 @@ from sluice.coordination.layout import FORMATS, HOLDS, Format, Layout
 from sluice.coordination.leases import try_acquire
 from sluice.coordination.memory import MemoryTree
 from sluice.coordination.port import Znode
+from sluice.coordination.servers import ServerEntry, Servers
 from sluice.coordination.state import PipelineState
 from sluice.coordination.target_checkpoints import TargetRecord
 from sluice.errors import ConfigError, SourceUnavailable
@@ -67,6 +68,10 @@ def tree() -> MemoryTree:
         state.target_records(target).write(TargetRecord(1, 1, position(5), state.identity()))
     assert state.alerts.raise_("copy", 5000)
     assert state.holds.hold("version", "it does not answer")
+    held = state.subscriptions.connect("reporting", "me", None, 0, 5)
+    assert held
+    state.subscriptions.acknowledge(held, 1, 6)
+    Servers(session, ROOT).keep("id", ServerEntry("grpc://here:8815", (PIPELINE,)))
     state.audit(by="me", what="pause", details={"reason": "x"})
     dumps = state.dumps
     dumps.set_selection({"include": ["shop[.].*"], "exclude": []})
@@ -109,6 +114,8 @@ def everything(tree: MemoryTree) -> dict[str, Any]:
         "checkpoints": [state.target_records(target).read() for target in TARGETS],
         "failures": state.side.failures(),
         "channel": state.require_channel(),
+        "subscriptions": state.subscriptions.all(),
+        "servers": Servers(tree.session(), ROOT).all(),
         "alert": state.alerts.since("copy"),
         "member": state.member.read(),
         "dumps": [dumps.get(name) for name in dumps.ids()],

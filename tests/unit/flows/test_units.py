@@ -31,6 +31,7 @@ from sluice.segments.changeset import (
 from sluice.segments.footers import measured
 from sluice.segments.manifest import PositionRecord, SegmentFile, SegmentManifest
 from sluice.segments.store import SegmentStore
+from sluice.targets.base import Fence, WriteResult
 from sluice.targets.sql.foreign_keys import ordered
 from sluice.targets.sql.tables import Reference, TargetTable
 from sluice.targets.sql.writer import SqlSession
@@ -156,6 +157,9 @@ class FakeTarget:
         found = {p.target: TargetTable(p.target, ("id", "email"), ("id",), uniques) for p in plans}
         keys = [Reference("k", TableId("s", c), ("email",), TableId("s", p), ("id",)) for c, p in self.children]
         return ordered(found, keys) if keys else found
+
+    def finished_units(self, fence: Fence, plan: str) -> dict[int, WriteResult]:
+        return {}
 
 
 def changed(

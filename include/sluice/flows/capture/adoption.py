@@ -19,13 +19,17 @@ def delivered_again(batch: Batch, why: str) -> DrainOutcome:
 
 
 def orphan_of(state: PipelineState, claim: str, grace_s: float) -> Batch | None:
-    """The oldest undelivered batch whose run is gone, now under ``claim``: another installation's, or older than ``grace_s`` and not being loaded."""
-    for number in state.in_window():
+    """The oldest undelivered batch whose run is gone, now under ``claim``: another installation's, or older than ``grace_s`` and not being loaded.
+
+    Also one that waited on purpose, and whose time has come.
+    """
+    due = set(state.due())
+    for number in sorted({*state.in_window(), *due}):
         batch = state.batch(number)
         if batch is None:
             continue
-        foreign = batch.claim.split(":")[:2] != claim.split(":")[:2]
-        if (foreign or is_old(batch, grace_s)) and not any(state.owner(target) for target in state.holds.going()):
+        free = number in due or batch.claim.split(":")[:2] != claim.split(":")[:2]
+        if (free or is_old(batch, grace_s)) and not any(state.owner(target) for target in state.holds.going()):
             return state.reclaim(number, claim)
     return None
 

@@ -14,16 +14,19 @@ from sluice.coordination.cursor import Cursor
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
 from sluice.errors import CaptureError, SourceUnavailable
+from sluice.flows.batches import record_of
 from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.capture import failover
 from sluice.flows.capture.adoption import delivered_again, orphan_of
 from sluice.flows.capture.kept_source import KeptSource
 from sluice.flows.capture.schema_history import ensure_schema_history
+from sluice.flows.capture.snapshot_start import SnapshotStarts, snapshot_starts
 from sluice.flows.checkpoints import require_no_checkpoints
 from sluice.flows.dump.automatic import due_dumps, ready_or_moved, record_due, unread_dumps
 from sluice.flows.dump.interleaver import ChunkInterleaver, held_tables, late_chunks
 from sluice.flows.dump.start import captured_tables
 from sluice.flows.dump.table_list import remember_captured
+from sluice.flows.lost_batches import BY_ITSELF
 from sluice.flows.runtime import Runtime
 from sluice.flows.stage_log import say
 from sluice.model.batches import Batch, DrainOutcome
@@ -276,8 +279,12 @@ def _capture(context: DrainContext, cursor: Cursor, until: Position | None) -> D
     if pipeline.schedule != "continuous":  # a clock starts the runs: each takes all there is, as far as one batch goes
         until, max_wait_s = until or source.head, math.inf
     number = cursor.next_batch
+    starts = snapshot_starts(runtime, state, cursor)
     for target in pipeline.targets:  # a target that was added later starts where the log is captured to
-        state.begin_process(target.name, BatchNumber(number - 1), cursor.position)
+        if target.name not in (*starts.now, *starts.waiting):
+            state.begin_process(target.name, BatchNumber(number - 1), cursor.position)
+    if starts.now or starts.again:
+        return _place_snapshot(runtime, state, lease, cursor, claim, starts)
 
     late = dict(late_chunks(state, cursor.position))
     for targets, chunks in late.items():
@@ -409,6 +416,28 @@ def _place_alone(
         "placed", pipeline=runtime.name, batch=batch.number, changes=batch.changes, chunks=len(placer.plan.placements)
     )
     return DrainOutcome(batch.number, batch.last, batch.changes, "dump")
+
+
+def _place_snapshot(
+    runtime: Runtime, state: PipelineState, lease: Lease, cursor: Cursor, claim: str, starts: SnapshotStarts
+) -> DrainOutcome:
+    """A batch that stands for all rows of the snapshot as of the batch before it: for targets that join, or else for those that start again."""
+    number, targets, again = cursor.next_batch, starts.now or starts.again, not starts.now
+    writer = SegmentWriter(runtime.store, number, lease.epoch)
+    writer.targets, writer.snapshot, writer.snapshot_replaces = targets, number - 1, again
+    _note_partner(writer, cursor, PartnerLoads())
+    now_us = time.time_ns() // 1000
+    manifest = writer.finish(cursor.position, cursor.position, first_commit_time_us=now_us, last_commit_time_us=now_us)
+    batch = replace(record_of(runtime.store, manifest, claim), created_ms=now_us // 1000)
+    begun = [
+        state.restarting(target, number) if again else state.beginning(target, BatchNumber(number - 1), cursor.position)
+        for target in targets
+    ]
+    state.commit(lease, cursor, batch, begun, partner_batch=cursor.partner_batch)
+    _log.info("starts_from_snapshot", pipeline=runtime.name, batch=number, targets=", ".join(targets), again=again)
+    if again:
+        state.audit(by=BY_ITSELF, what="start again", details={"targets": list(targets), "batch": number})
+    return DrainOutcome(number, batch.last, 0, "snapshot")
 
 
 def _is_numbered(runtime: Runtime) -> bool:

@@ -105,10 +105,14 @@ class Waiting:
             self._cursor = state.cursor()
             if self._cursor is None:
                 return True
-            dumps, waiting = bool(state.dumps.active()), state.in_window()
-            self._every_s = _BUSY_EVERY_S if dumps or waiting else _READ_EVERY_S
+            dumps, waiting, later = bool(state.dumps.active()), state.in_window(), state.waiting().values()
+            self._every_s = (
+                _BUSY_EVERY_S if dumps or waiting else min([_READ_EVERY_S, *(one.due_in_s for one in later)])
+            )
             self._any = dumps
-            if not dumps and not waiting and not state.holds.all():
+            if any(one.is_due for one in later):
+                return True
+            if not dumps and not waiting and not later and not state.holds.all():
                 held = {target: state.process(target) for target in state.targets}
                 if not any(map(state.alerts.since, state.targets)):
                     self.delivered = {target: one.batch for target, one in held.items() if one}

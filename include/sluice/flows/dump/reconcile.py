@@ -86,6 +86,8 @@ def read_range(store: SegmentStore, stored: StoredRange) -> KeyRange:
     record, route = stored.stored
     if not record.key:
         return KeyRange()
+    if record.mapped:
+        return KeyRange(record.key, kept=_kept(store, record))
     kept = route.apply(_kept(store, record))
     names = tuple(route.target_name(name) or name for name in record.key)
     listed = None
@@ -107,9 +109,9 @@ def _kept(store: SegmentStore, record: ReplaceRecord) -> pa.Table:
 
 
 def plan_replaces(
-    runtime: Runtime, target: Reconciler, name: str, records: Sequence[ReplaceRecord]
+    runtime: Runtime, target: Reconciler | None, name: str, records: Sequence[ReplaceRecord]
 ) -> tuple[list[StoredRange], dict[str, str]]:
-    """The ranges to clear; and by dump, why one that was made automatically is left out.
+    """The ranges to clear; and by dump, why one that was made automatically is left out. ``target`` None: it removes no ranges.
 
     Raises:
         MappingError: somebody asked for it, and the target cannot do it any more.
@@ -118,7 +120,7 @@ def plan_replaces(
     found: list[StoredRange] = []
     left_out: dict[str, str] = {}
     reasons: dict[tuple[TableId, bool], tuple[PlannedTable, str]] = {}
-    others = target.others() if any(record.optional for record in records) else ()
+    others = target.others() if target is not None and any(one.optional or one.mapped for one in records) else ()
     for record in records:
         route = routes.route(record.table_id)
         known = record.table_id, bool(record.listed)
@@ -126,16 +128,18 @@ def plan_replaces(
             plan = planned(runtime.store, record, route)
             reasons[known] = plan, refuses(target, plan, listed=bool(record.listed))
         plan, why = reasons[known]
-        if record.optional and not why:
+        if (record.optional or record.mapped) and not why:
             why = kept_on_purpose(runtime, name, others)
         if why and record.optional:
             left_out[record.dump] = why
             continue
         if why:
+            by = "the snapshot" if record.mapped else f"dump {record.dump}"
+            hint = f"; or `sluice dump start {runtime.name} --target {name}` copies the tables" if record.mapped else ""
             raise MappingError(
-                f"dump {record.dump} is to remove rows from {route.target} that {record.table_id} does not have: {why}",
+                f"{by} is to remove rows from {route.target} that {record.table_id} does not have: {why}",
                 where=f"target {name}",
-                hint="fix the target's table; the batch is retried",
+                hint=f"fix the target's table; the batch is retried{hint}",
             )
         found.append(StoredRange(plan, (record, route), listed=bool(record.listed)))
     return found, left_out
@@ -153,6 +157,10 @@ def kept_on_purpose(runtime: Runtime, name: str, others: Sequence[str]) -> str:
 
 def planned(store: SegmentStore, record: ReplaceRecord, route: TableRoute) -> PlannedTable:
     """The key of a stretch, as a target compares it with its own. Raises SegmentError."""
+    if record.mapped:
+        schema = _kept(store, record).schema
+        columns = tuple(replace(column.planned, key=number) for number, column in enumerate(columns_of(schema), 1))
+        return PlannedTable(route.target, record.table_id, columns, flavour=record.flavour)
     return key_plan(
         record.table_id, _kept(store, record).schema if record.key else pa.schema([]), record.key, route, record.flavour
     )

@@ -37,9 +37,13 @@ def ack(runtime: Runtime, target: str, batch: int) -> AckOutcome:
     Raises:
         OutOfOrder: the target does not hold the batch yet. CheckpointError: what it says does not fit ZooKeeper's state.
     """
-    runtime.pipeline.target(target)  # raises if there is none
+    config = runtime.pipeline.target(target)  # raises if there is none
     with runtime.state() as state:
         process = state.process(target)
+        if process is None and config.start == "snapshot":  # it waits for the snapshot, and begins after this batch
+            record, cursor = state.batch(batch), state.cursor()
+            assert cursor is not None, "a batch was drained"
+            return AckOutcome(target, batch, record.last if record is not None else cursor.position)
         if process is not None and process.batch >= batch:
             require_own(runtime, state, target, process)
             return AckOutcome(target, process.batch, process.position)
@@ -53,7 +57,7 @@ def ack(runtime: Runtime, target: str, batch: int) -> AckOutcome:
                 hint=f"clear the task load.{target} of this run",
             )
         while process is None or process.batch < batch:
-            process = state.acknowledge(target, state.require(process.batch + 1 if process else batch), seen=process)
+            process = state.acknowledge(target, state.require(process.following if process else batch), seen=process)
         state.forget()
         release_delivered(runtime, state)
     say(

@@ -7,7 +7,7 @@ loaded again runs the rules again. A merged target of the same pipeline is not a
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,7 +32,7 @@ from sluice.model.fields import key_fields, true_name
 from sluice.model.tables import META_COLUMNS, TableId
 from sluice.rules import Ruled, RuleSet
 from sluice.segments.manifest import SegmentFile, SegmentManifest
-from sluice.segments.reader import batch_changes, read_file
+from sluice.segments.reader import batch_changes, read_file, read_projected
 from sluice.segments.store import SegmentStore
 from sluice.targets.base import ChangePiece, Share
 
@@ -82,6 +82,23 @@ class StoredChanges(StoredRows):
         """Those of the batch's file ``number``, for a reader that does not ask for the place of a change in its transaction (``txn_row``)."""
         return self._pieces(store, number, file, None, None)
 
+    def plain(self, store: SegmentStore, file: SegmentFile, wanted: Set[str] | None) -> tuple[TableId, pa.Table]:
+        """The changes of a file whose table no rule concerns, in no order, and where they go.
+
+        Args:
+            wanted: names that columns of the user have there: others are null; None: all of them. See :func:`read_projected`.
+        """
+        source = file.table_id
+        route = replace(Routes.compile(self.mapping).route(source), changed_only=False)
+        wants = None if wanted is None else lambda field: route.column(field) in wanted
+        rows = _without_moves(read_projected(store, file, wants))
+        return route.target, self._routed(self.ruling.tagged(rows, source), route, self.ruling.hides(rows, source))
+
+    @staticmethod
+    def _routed(rows: pa.Table, route: TableRoute, hides: bool) -> pa.Table:
+        rows = tagged_as_made(rows) if hides else rows
+        return _known_columns(rows, route.apply(rows), route)
+
     def _of_file(
         self, store: SegmentStore, number: int, file: SegmentFile, share: Share | None, begins: _Begins
     ) -> Iterator[Change]:
@@ -123,8 +140,7 @@ class StoredChanges(StoredRows):
         for table, out in ruled.tables.items():
             if out.num_rows:
                 route = replace(routes.route(table), changed_only=False)  # whole images, as the log has them
-                out = tagged_as_made(out) if hides else out
-                mapped = _known_columns(out, route.apply(out), route)
+                mapped = self._routed(out, route, hides)
                 found[_Place(route.target, tuple(map(true_name, key_fields(mapped.schema))))] = mapped
         return found
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import structlog
 
+from sluice.coordination.bundling import WaitingBatches
 from sluice.coordination.target_holds import Hold
 from sluice.errors import ConfigError, LoadError, MappingError, SluiceError, TargetUnavailable
 from sluice.flows.load.ack import ack
+from sluice.flows.load.bundling import ready, waits
 from sluice.flows.load.load import LoadOutcome, Unprepared, load, prepare, write
 from sluice.flows.runtime import Runtime
 
@@ -22,14 +24,41 @@ SLICE = 20
 """Batches that a catch-up delivers before it acknowledges and looks around."""
 
 
-def deliver(runtime: Runtime, target: str, batch: int) -> LoadOutcome | Hold:
+def deliver(runtime: Runtime, target: str, batch: int) -> LoadOutcome | Hold | WaitingBatches:
     """As :func:`load`; but a target that fails while others go on is quarantined, and one that is in quarantine is left alone.
 
-    Returns the Hold if the batch stays in the segments for a later :func:`catch_up`.
+    A target with ``commit_every`` gets nothing before the time of what waits for it has come, and then all that is merged; what came after ``batch``
+    is acknowledged, too.
+
+    Returns the Hold if the batch stays in the segments for a later :func:`catch_up`, and what it waits with if it does so for a later call.
 
     Raises:
         What :func:`load` raises, for the last target that goes.
     """
+    if target not in runtime.commit_every:
+        return _deliver(runtime, target, batch)
+    with runtime.state() as state:
+        waiting = waits(runtime, state, target, batch)
+        return waiting or _together(runtime, target, batch, ready(state, target, batch))
+
+
+def commit_waiting(runtime: Runtime, target: str) -> LoadOutcome | Hold | None:
+    """Deliver to a target with ``commit_every`` all that there is, although its time has not come. None: it lacks nothing. Raises as :func:`load`."""
+    with runtime.state() as state:
+        waiting = state.waiting().get(target)
+        return _together(runtime, target, waiting.first - 1, waiting.last) if waiting is not None else None
+
+
+def _together(runtime: Runtime, target: str, batch: int, last: int) -> LoadOutcome | Hold:
+    """Deliver up to ``last``, and acknowledge what no other caller does: what comes after ``batch``."""
+    outcome = _deliver(runtime, target, last)
+    if isinstance(outcome, LoadOutcome) and last > batch:
+        ack(runtime, target, last)
+    return outcome
+
+
+def _deliver(runtime: Runtime, target: str, batch: int) -> LoadOutcome | Hold:
+    """Whatever waits. See :func:`deliver`."""
     if len(runtime.pipeline.targets) == 1:
         return load(runtime, target, batch)
     with runtime.state() as state:
@@ -96,7 +125,7 @@ def catch_up(runtime: Runtime, target: str, *, batches: int = SLICE) -> CatchUp:
         if cursor is None or process is None:
             return CatchUp(target, quarantined=True)
         last = cursor.next_batch - 1
-        until = min(last, process.batch + batches)
+        until = min(last, process.following - 1 + batches)
         try:
             _deliver_up_to(runtime, target, process.batch, until)
         except _OfTheTarget as found:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,16 +14,19 @@ import structlog
 from sluice.config.pipeline import TargetConfig
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
-from sluice.errors import OutOfOrder, SluiceError
+from sluice.errors import LoadError, MappingError, OutOfOrder, SluiceError
 from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.checkpoints import Sides, require_own
 from sluice.flows.dump.reconcile import plan_replaces
 from sluice.flows.load.batch_changes import stored_changes
+from sluice.flows.load.batch_rows import StoredRows
 from sluice.flows.load.redelivery import begin
 from sluice.flows.load.schema_changes import plan_ddl
+from sluice.flows.load.snapshot_rows import write_snapshot_rows
 from sluice.flows.load.statements import SparkStatements
 from sluice.flows.load.unique_keys import SourceKeys
 from sluice.flows.load.units import batch_input, load_units, run_load_unit
+from sluice.flows.lost_batches import require_stored
 from sluice.flows.runtime import Runtime
 from sluice.flows.stage_log import say
 from sluice.flows.stored_definitions import tables_at
@@ -48,6 +51,7 @@ from sluice.targets.base import (
     TargetSession,
     WriteResult,
 )
+from sluice.targets.bundles import bundles, joined
 from sluice.targets.offers import require_features
 
 _log = structlog.get_logger()
@@ -112,7 +116,7 @@ def prepare(runtime: Runtime, target: str, batch: int) -> None:
         process = state.process(target)
         if process is None:
             return
-        for number in range(process.batch + 1, batch + 1):
+        for number in range(process.following, batch + 1):
             record = state.batch(number)
             if record is not None and record.is_for(target) and not record.changeset:
                 transform(runtime, number)
@@ -123,6 +127,7 @@ def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
 
     Raises:
         MappingError: the target lacks a table or a column. LoadError: it refused a statement. The batch stays.
+        LostBatches: what it lacks is no longer stored, and it starts again from the snapshot (``on_lost_batches``).
         CheckpointError: what the target says it holds does not fit ZooKeeper's state. If it was restored, and what it lacks is stored, that is
             loaded again.
         Fenced: another process took over. Paused, Restarted: a person said so.
@@ -140,12 +145,13 @@ def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
             loader = runtime.open_target(target)
             sides = Sides(runtime, state, target, loader)
             held = begin(runtime, state, lease, sides, watch)  # may wait for a dead one's lock
+            first = require_stored(runtime, state, loader.config, held, batch)
             done, total = 0, WriteResult()
             with loader.open(lease.epoch) as session:
-                delivery = _Delivery(runtime, state, lease, watch, loader, session, sides.checkpoints)
-                for number in range(held + 1, batch + 1):
-                    total += delivery.batch(number)
-                    done += 1
+                delivery = _Delivery(runtime, state, lease, watch, loader, session, sides.checkpoints, held, first)
+                for bundle in delivery.bundles(batch):
+                    total += delivery.write(bundle)
+                    done += len(bundle)
     seconds = time.monotonic() - started
     outcome = LoadOutcome(
         target, batch, done, total.upserted + total.appended, total.deleted, seconds, done == 0, total.rejected
@@ -158,8 +164,17 @@ def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class _Given:
+    """A batch as its target is given it. ``empty``: none of it is for this target."""
+
+    record: Batch
+    batch: BatchInput
+    empty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class _Delivery:
-    """One target, taken over; batches are written to it in order."""
+    """One target, taken over, which holds batch ``held``; batches from ``first`` on are written to it in order."""
 
     runtime: Runtime
     state: PipelineState
@@ -168,18 +183,37 @@ class _Delivery:
     target: Target
     session: TargetSession
     checkpoints: CheckpointStore
+    held: int
+    first: int
 
     @property
     def _config(self) -> TargetConfig:
         return self.target.config
 
-    def batch(self, number: int) -> WriteResult:
-        """Write batch ``number``; the target holds the one before it. Raises Unprepared, and what :func:`write` raises."""
+    def bundles(self, last: int) -> Iterator[list[_Given]]:
+        """Batches up to ``last``, in runs that are written as one: each alone, unless the target has ``commit_every``. Raises Unprepared."""
+        given = {}
+
+        def read(number: int) -> BatchInput:
+            given[number] = self._read(number)
+            return given[number].batch
+
+        numbers = range(self.first, last + 1)
+        if self._config.commit_every is None:
+            yield from ([self._read(number)] for number in numbers)
+            return
+        for run in bundles(map(read, numbers)):
+            yield [given.pop(one.number) for one in run]
+
+    def _read(self, number: int) -> _Given:
+        """Raises Unprepared, and what :func:`write` raises."""
         record = self.state.require(number)
-        end = Checkpoint(self.lease.epoch, number, record.last)
         if not record.is_for(self._config.name):  # a dump for other targets, or a batch that a person dropped
-            self.checkpoints.advance(end)
-            return WriteResult()
+            store = self.runtime.store
+            nothing = BatchInput(number, record.last, self._before(number), StoredRows(store.uri, store.pipeline))
+            return _Given(record, nothing, empty=True)
+        if record.snapshot and not record.changeset:
+            record = write_snapshot_rows(self.runtime, self.state, record, self.watch)
         if not record.changeset:
             raise Unprepared(
                 f"batch {number} has no changeset: it was not merged, or rolled back",
@@ -188,16 +222,42 @@ class _Delivery:
             )
         changeset = read_changeset(self.runtime.store, record.changeset)
         self._require_young(record, changeset)
-        given = self._input(record, changeset)
+        given = replace(self._input(record, changeset), held=self._before(number))
         if self.target.capabilities.execution is Execution.FRAME and self.runtime.mode != "local":
             given = replace(given, spark=SparkStatements(self.runtime.runner, self._description(record)))
         require_features(self._config, self.target.capabilities, given)
+        return _Given(record, given)
+
+    def _before(self, number: int) -> int:
+        """The batch that the target holds when it gets this one."""
+        return self.held if number == self.first else number - 1
+
+    def write(self, bundle: Sequence[_Given]) -> WriteResult:
+        """Write batches as one; the target holds the one before the first. Raises what :func:`write` raises.
+
+        What the target refuses is written again batch by batch: so what precedes it arrives, and the error, or the dead letter, is of its own batch.
+        """
+        if len(bundle) > 1:
+            try:
+                return self._written(bundle)
+            except (LoadError, MappingError) as error:
+                numbers = f"{bundle[0].batch.number} to {bundle[-1].batch.number}"
+                _log.warning("bundle_refused", pipeline=self.runtime.name, batches=numbers, because=str(error))
+        return sum((self._written([one]) for one in bundle), WriteResult())
+
+    def _written(self, bundle: Sequence[_Given]) -> WriteResult:
+        record = bundle[-1].record
+        end = Checkpoint(self.lease.epoch, record.number, record.last)
+        if all(one.empty for one in bundle):
+            self.checkpoints.advance(end)
+            return WriteResult()
+        given = joined([one.batch for one in bundle])
         self._say_seen(record)
         writer = self.session.begin(given)
         self.watch()
         try:
             self._call(given, writer.prepare)
-            results = self._write(record, writer)
+            results = self._units(bundle, writer)
             self.watch()
             self._call(given, partial(writer.commit, results))
         except BaseException:
@@ -239,15 +299,17 @@ class _Delivery:
             self.runtime.runner.cancel()
         self.target.interrupt()
 
-    def _write(self, record: Batch, writer: BatchWriter) -> list[WriteResult]:
-        config = self._config
+    def _units(self, bundle: Sequence[_Given], writer: BatchWriter) -> list[WriteResult]:
+        config, record = self._config, bundle[-1].record
+        if len(bundle) > 1:  # a dead letter is of one batch
+            config = config.model_copy(update={"on_error": "stop"})
         writers = min(config.parallelism, self.target.capabilities.max_writers or config.parallelism)
         results: list[WriteResult] = []
         store = self.runtime.store
         for phase in load_units(writer.plan(writers), store, config, record.number, record.manifest):
             self.watch()
             results += self.watch.run(
-                self.runtime.runner_for(record.changes),
+                self.runtime.runner_for(sum(one.record.changes for one in bundle)),
                 run_load_unit,
                 phase,
                 parallelism=writers,
@@ -271,7 +333,7 @@ class _Delivery:
             self.runtime.store,
             changeset,
             schema_changes=changes,
-            reconcile=self._ranges(record) if counts.get("replaces") else (),
+            reconcile=self._ranges(record, changeset) if counts.get("replaces") else (),
             facts=_Facts(self.runtime, self.state, record, self._config.name),
             routes=Routes.compile(self.runtime.pipeline.mapping),
         )
@@ -293,12 +355,12 @@ class _Delivery:
             changes=sum(file.rows for file in manifest.files),
         )
 
-    def _ranges(self, record: Batch) -> list[StoredRange]:
-        """What dumps that were placed in this batch found to be all there is. One made automatically that cannot be done is noted."""
-        reconciler, name = self.target.reconciler(), self._config.name
-        if reconciler is None:
+    def _ranges(self, record: Batch, changeset: Changeset) -> list[StoredRange]:
+        """What the snapshot, or dumps that were placed in this batch, have of tables. A dump made automatically that cannot be done is noted."""
+        reconciler, name, of_snapshot = self.target.reconciler(), self._config.name, changeset.manifest.replaces
+        if reconciler is None and not of_snapshot:
             return []
-        records = self.runtime.store.read_manifest(record.manifest).replaces
+        records = of_snapshot or self.runtime.store.read_manifest(record.manifest).replaces
         found, left_out = plan_replaces(self.runtime, reconciler, name, records)
         for dump, why in left_out.items():
             _log.warning("dump_replaces_not", pipeline=self.runtime.name, consumer=name, dump=dump, because=why)

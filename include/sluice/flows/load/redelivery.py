@@ -10,17 +10,17 @@ from sluice.errors import CheckpointError, SegmentError
 from sluice.flows.batches import known_again
 from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.checkpoints import Sides
+from sluice.flows.lost_batches import BY_ITSELF
 from sluice.flows.runtime import Runtime
 from sluice.targets.base import Checkpoint
 
 _log = structlog.get_logger()
 
-BY = "sluice"
-"""In the audit: no person did it."""
-
 
 def begin(runtime: Runtime, state: PipelineState, lease: Lease, sides: Sides, watch: CancellationGuard) -> int:
     """Take the target over and return the batch it holds; if it was restored, acknowledgements after that are taken back first.
+
+    Where batches that it lacks are no longer stored, that is so only if it starts again from the snapshot then (``on_lost_batches``).
 
     Raises:
         CheckpointError: what the target says does not fit, or the batches it lacks are no longer stored. Fenced.
@@ -28,10 +28,28 @@ def begin(runtime: Runtime, state: PipelineState, lease: Lease, sides: Sides, wa
     try:
         return sides.begin(lease, watch)
     except CheckpointError as error:
-        if not error.restored or not _taken_back(runtime, state, lease, sides):
+        if not (error.restored and _taken_back(runtime, state, lease, sides)) and not _given_up(
+            runtime, state, lease, sides, error
+        ):
             raise
     sides.process = state.process(sides.target)
     return sides.begin(lease, watch)
+
+
+def _given_up(runtime: Runtime, state: PipelineState, lease: Lease, sides: Sides, error: CheckpointError) -> bool:
+    """Batches that the target lacks are acknowledged no more, so that the drain finds out that they are gone."""
+    checkpoint, target = sides.checkpoints.read(), sides.target
+    if error.kind != "behind" or runtime.pipeline.target(target).on_lost_batches != "snapshot":
+        return False
+    if checkpoint is None or checkpoint.position is None:
+        return False
+    now = Checkpoint(lease.epoch, checkpoint.batch, checkpoint.position, state.identity())
+    sides.checkpoints.rewind(now)
+    state.give_up(lease, target, checkpoint.batch, checkpoint.position)
+    details = {"target": target, "holds": checkpoint.batch, "reason": "the target was restored"}
+    state.audit(by=BY_ITSELF, what="start again", details=details)
+    _log.warning("target_was_restored", pipeline=runtime.name, consumer=target, holds=checkpoint.batch)
+    return True
 
 
 def _taken_back(runtime: Runtime, state: PipelineState, lease: Lease, sides: Sides) -> bool:
@@ -47,6 +65,6 @@ def _taken_back(runtime: Runtime, state: PipelineState, lease: Lease, sides: Sid
     sides.checkpoints.rewind(Checkpoint(lease.epoch, checkpoint.batch, first.first, state.identity()))
     state.redeliver(lease, target, first.first, batches)
     details = {"target": target, "first": first.number, "last": process.batch, "reason": "the target was restored"}
-    state.audit(by=BY, what="redeliver", details=details)
+    state.audit(by=BY_ITSELF, what="redeliver", details=details)
     _log.warning("target_was_restored", pipeline=runtime.name, consumer=target, first=first.number, last=process.batch)
     return True

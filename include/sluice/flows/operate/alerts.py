@@ -1,18 +1,21 @@
-"""alert: tell people, once, when a target lags further behind than ``alert_lag``, and once more when it has caught up."""
+"""alert: tell people, once, when a target lags further behind than ``alert_lag`` or a subscription will expire, and once more when that is over."""
 
 from __future__ import annotations
 
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
 from sluice.config.connections import Endpoint
+from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, RetryableError, SluiceError
 from sluice.flows.operate.status import Status
+from sluice.flows.operate.subscriptions import alert_key
 from sluice.flows.runtime import Runtime
 
 _log = structlog.get_logger()
@@ -50,22 +53,46 @@ class Alert:
         }
 
 
-def check_lag(runtime: Runtime, now: Status) -> list[Alert]:
-    """Compare every target's lag with ``alert_lag``. Of many callers one gets each alert; it has been told when this returns."""
-    limit = runtime.pipeline.alert_lag
-    if limit is None:
-        return []
-    limit_ms = int(limit.total_seconds() * 1000)
-    found: list[Alert] = []
+@dataclass(frozen=True, slots=True)
+class ExpiryAlert:
+    """A subscription will expire, or has; not ``raised``: that is over."""
+
+    pipeline: str
+    subscription: str
+    raised: bool
+    why: str
+    lag_ms: int
+
+    @property
+    def consumer(self) -> str:
+        return alert_key(self.subscription)
+
+    @property
+    def text(self) -> str:
+        return f"{self.pipeline}: " + (self.why if self.raised else f"subscription {self.subscription} goes on")
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "text": self.text,
+            "pipeline": self.pipeline,
+            "subscription": self.subscription,
+            "state": "raised" if self.raised else "cleared",
+            "lag_ms": self.lag_ms,
+        }
+
+
+def check_lag(runtime: Runtime, now: Status) -> list[Alert | ExpiryAlert]:
+    """Compare every target's lag with ``alert_lag``, and see which subscription will expire. Of many callers one gets each alert; it has been
+    told when this returns.
+
+    To a target's limit the time is added for which its batches wait on purpose.
+    """
+    found: list[Alert | ExpiryAlert] = []
+    if runtime.pipeline.alert_lag is None and not any(one.warning or one.alert_since for one in now.subscriptions):
+        return found
     with runtime.state() as state:
-        for target in now.targets:
-            if target.lag_ms is None:
-                continue
-            late = target.lag_ms > limit_ms
-            if late and state.alerts.raise_(target.name, target.lag_ms):
-                found.append(Alert(runtime.name, target.name, True, target.lag_ms, limit_ms))
-            elif not late and target.alert_since and state.alerts.clear(target.name):
-                found.append(Alert(runtime.name, target.name, False, target.lag_ms, limit_ms))
+        found += _lag_alerts(runtime, now, state)
+        found += _expiry_alerts(runtime, now, state)
     for alert in found:
         (_log.error if alert.raised else _log.info)(
             "lag_alert" if alert.raised else "lag_alert_over",
@@ -77,7 +104,31 @@ def check_lag(runtime: Runtime, now: Status) -> list[Alert]:
     return found
 
 
-def _tell(runtime: Runtime, alert: Alert) -> None:
+def _lag_alerts(runtime: Runtime, now: Status, state: PipelineState) -> Iterator[Alert]:
+    limit, waits = runtime.pipeline.alert_lag, runtime.commit_every
+    if limit is None:
+        return
+    for target in now.targets:
+        if target.lag_ms is None:
+            continue
+        limit_ms = int((limit.total_seconds() + waits.get(target.name, 0.0)) * 1000)
+        late = target.lag_ms > limit_ms
+        if late and state.alerts.raise_(target.name, target.lag_ms):
+            yield Alert(runtime.name, target.name, True, target.lag_ms, limit_ms)
+        elif not late and target.alert_since and state.alerts.clear(target.name):
+            yield Alert(runtime.name, target.name, False, target.lag_ms, limit_ms)
+
+
+def _expiry_alerts(runtime: Runtime, now: Status, state: PipelineState) -> Iterator[ExpiryAlert]:
+    for one in now.subscriptions:
+        key, lag_ms = alert_key(one.name), one.lag_ms or 0
+        if one.warning and state.alerts.raise_(key, lag_ms):
+            yield ExpiryAlert(runtime.name, one.name, True, one.warning, lag_ms)
+        elif not one.warning and one.alert_since and state.alerts.clear(key):
+            yield ExpiryAlert(runtime.name, one.name, False, "", lag_ms)
+
+
+def _tell(runtime: Runtime, alert: Alert | ExpiryAlert) -> None:
     """To the webhook, if there is one. One that does not answer is a line in the log: delivery goes on without it."""
     connection = runtime.pipeline.alert_connection
     if connection is None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sluice.config.channel import ChannelConfig, Channels, find_channel, load_channel
-from sluice.config.connections import ConnectionResolver, Endpoint
+from sluice.config.connections import ENVIRONMENT, ConnectionResolver, Endpoint
 from sluice.config.loading import find_pipeline, load_pipeline, parse_model, yaml_files
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError, SluiceError
@@ -109,7 +109,7 @@ def _met(channel: ChannelConfig, one: PipelineConfig, other: PipelineConfig, res
     source = other.source
     wanted = {_server(source.connection, resolver), *(_server(name, resolver) for name in source.connections)}
     for target in one.targets:
-        if _server(target.connection, resolver) in wanted:
+        if target.connection != ENVIRONMENT and _server(target.connection, resolver) in wanted:
             if target.type not in MARK_LOADS:
                 raise ConfigError(
                     f"channel {channel.channel}: target {target.name} of {one.pipeline} is of type {target.type}, which cannot mark "

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sluice.config.channel import Channels
@@ -12,6 +13,7 @@ from sluice.config.folders import channels_folder, pipelines_folder
 from sluice.errors import LostPosition, SluiceError
 from sluice.flows.capture.failover import relocated
 from sluice.flows.checkpoints import Sides
+from sluice.flows.dump.reconcile import kept_on_purpose, why_not
 from sluice.flows.operate.channel import ends_of, members, ring
 from sluice.flows.operate.copy_plan import PlannedCopy, planned_copies
 from sluice.flows.runtime import Runtime
@@ -25,6 +27,7 @@ from sluice.model.positions import Position
 from sluice.model.tables import TableId
 from sluice.sources.base import SourceSession, SourceTable
 from sluice.sources.table_filter import Selection
+from sluice.targets.base import refuses
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,7 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[CheckFinding]:
     lines = [
         *_unknown_names(runtime, tables),
         *_guard("rules", lambda: _rules_on_tables(runtime, tables)),
+        *_guard("rules", lambda: _rules_before_snapshot(runtime, tables)),
         *_guard("channel", lambda: _sent_back(runtime, tables)),
     ]
     lines += [
@@ -139,6 +143,7 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[CheckFinding]:
             if copy.renamed:
                 words += f"; renamed {', '.join(f'{a} -> {b}' for a, b in copy.renamed)}"
             lines.append(CheckFinding("ok", part, "table", names, words))
+    lines += _guard("targets", lambda: _not_replaced(runtime, found))
     lines += _shadows(runtime)
     lines += _unseen(runtime, [table.id for table in tables])
     if not found:
@@ -247,6 +252,50 @@ def _rules_on_tables(runtime: Runtime, tables: list[SourceTable]) -> list[CheckF
                 )
                 break
     return lines
+
+
+def _rules_before_snapshot(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFinding]:
+    """Rows of ruled tables cannot be read back from the snapshot."""
+    from sluice.rules import RuleSet
+
+    keyed = {target.name: target.snapshot_keys for target in runtime.pipeline.targets if target.snapshot_keys}
+    keys = ", ".join(sorted({key for keys in keyed.values() for key in keys}))
+    if runtime.rules_path is None or not keyed:
+        return []
+    rules = RuleSet.load(runtime.rules_path)
+    return [
+        CheckFinding(
+            "error",
+            "rules",
+            f"{found[0].name} on {table.id}",
+            f"{keys} of {', '.join(keyed)}",
+            "rules apply to the table, so that its rows cannot be read back from the snapshot",
+            f"leave out {keys}, and copy the tables: `sluice dump start`",
+        )
+        for table in tables
+        if (found := rules.matching(table.id).rules)
+    ]
+
+
+def _not_replaced(runtime: Runtime, copies: Sequence[PlannedCopy]) -> list[CheckFinding]:
+    """Tables of which a target that starts again from the snapshot could not remove rows that the snapshot lacks."""
+    found = []
+    for target in runtime.pipeline.targets:
+        fitting = (copy for copy in copies if all(remark.severity == "ok" for remark in copy.remarks))
+        mine = [copy.plan for copy in fitting if copy.target == target.name]
+        if target.on_lost_batches != "snapshot" or not mine:
+            continue
+        sources = [plan.source for plan in mine]
+        reasons, reconciler = why_not(runtime, sources, sources, ()), runtime.open_target(target.name).reconciler()
+        kept = kept_on_purpose(runtime, target.name, reconciler.others() if reconciler is not None else ())
+        for plan in mine:
+            key = replace(plan, columns=plan.key_columns)
+            why = kept or reasons.get(plan.source) or refuses(reconciler, key, listed=False)
+            if why:
+                doing = f"rows of {plan.target} that the snapshot does not have cannot be removed: {why}"
+                fix = "leave the line out; `sluice dump start` copies tables where batches are gone"
+                found.append(CheckFinding("error", f"target {target.name}", "on_lost_batches", "snapshot", doing, fix))
+    return found
 
 
 def _unseen(runtime: Runtime, tables: list[TableId]) -> list[CheckFinding]:

@@ -13,6 +13,7 @@ import structlog
 from sluice.coordination.state import PipelineState
 from sluice.errors import SluiceError
 from sluice.flows.deadletters.store import prune_letters
+from sluice.flows.operate.subscriptions import Held, written_s
 from sluice.flows.runtime import Runtime
 from sluice.model.dumps import DumpState
 from sluice.segments.schemas import SchemaStore
@@ -21,23 +22,25 @@ from sluice.segments.store import SegmentStore
 _log = structlog.get_logger()
 
 
-def _written_s(store: SegmentStore, batch: int) -> float:
-    """When the newest file of a batch was written, seconds since 1970."""
-    infos = store.filesystem.get_file_info([store.full_path(path) for path, _ in store.files(batch)])
-    return max((info.mtime.timestamp() for info in infos if info.mtime), default=0.0)
-
-
 @dataclass(frozen=True, slots=True)
 class PruneOutcome:
-    """Batches removed from the store, and those kept; ``warnings``: about the room that is left; ``audit``: entries of the audit removed."""
+    """Batches removed from the store, and those kept; ``warnings``: about the room that is left; ``audit``: entries of the audit removed;
+    ``expired``: subscriptions that had not acknowledged what was removed."""
 
     removed: tuple[int, ...]
     kept: int
     warnings: tuple[str, ...] = ()
     audit: int = 0
+    expired: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        return {"removed": list(self.removed), "kept": self.kept, "warnings": list(self.warnings), "audit": self.audit}
+        return {
+            "removed": list(self.removed),
+            "kept": self.kept,
+            "warnings": list(self.warnings),
+            "audit": self.audit,
+            "expired": list(self.expired),
+        }
 
 
 SOON_S = 24 * 3600.0
@@ -76,8 +79,9 @@ def rate_warning(free_bytes: int, written: Sequence[tuple[float, int]], now_s: f
 def prune(runtime: Runtime, *, dry_run: bool = False, keep_audit_s: float = math.inf) -> PruneOutcome:
     """Remove batches that are acknowledged by every target and older than ``capture.segments.retain``.
 
-    What some target still needs stays, whatever its age. Entries of the audit go that are older than ``keep_audit_s``. Warns, in the log
-    and in the outcome, before the disk runs out.
+    What some target still needs stays, whatever its age, unless it starts again from the snapshot (``on_lost_batches``); what a subscription has not
+    acknowledged, until it is ``subscriptions.expire`` old.
+    Entries of the audit go that are older than ``keep_audit_s``. Warns, in the log and in the outcome, before the disk runs out.
     """
     store = runtime.store
     limit_s = time.time() - runtime.pipeline.capture.segments.retain.total_seconds()
@@ -85,12 +89,17 @@ def prune(runtime: Runtime, *, dry_run: bool = False, keep_audit_s: float = math
     removed: list[int] = []
     written: list[tuple[float, int]] = []
     with runtime.state() as state:
-        delivered = state.delivered()
+        waited_for = [one.name for one in runtime.pipeline.targets if one.on_lost_batches == "stop"]
+        delivered = state.delivered(waited_for)
+        held = Held(runtime, state)
         for batch in batches:
-            at_s = _written_s(store, batch)
-            if batch <= delivered and at_s < limit_s:
-                if not dry_run and batch > state.delivered():  # taken back just before: it is to be delivered again
+            at_s = written_s(store, batch)
+            if batch <= delivered and at_s < limit_s and not held.keeps(batch, at_s):
+                if not dry_run and batch > state.delivered(
+                    waited_for
+                ):  # taken back just before: it is to be delivered again
                     break
+                held.let_go(batch, dry_run=dry_run)
                 if not dry_run:
                     store.delete_batch(batch)
                 removed.append(batch)
@@ -110,7 +119,7 @@ def prune(runtime: Runtime, *, dry_run: bool = False, keep_audit_s: float = math
     for warning in warnings:
         _log.warning("space", pipeline=runtime.name, warning=warning, undelivered=sum(b > delivered for b in batches))
     _log.info("pruned", pipeline=runtime.name, removed=len(removed), kept=len(batches) - len(removed), dry_run=dry_run)
-    return PruneOutcome(tuple(removed), len(batches) - len(removed), tuple(warnings), audit)
+    return PruneOutcome(tuple(removed), len(batches) - len(removed), tuple(warnings), audit, tuple(held.expired))
 
 
 def _forget_dumps(state: PipelineState, store: SegmentStore) -> None:

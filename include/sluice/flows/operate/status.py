@@ -13,6 +13,7 @@ import structlog
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.coordination.acknowledgements import Acknowledgement
+from sluice.coordination.bundling import WaitingBatches
 from sluice.coordination.cursor import Cursor
 from sluice.coordination.state import PipelineState
 from sluice.coordination.target_holds import Hold
@@ -23,6 +24,7 @@ from sluice.flows.dump.progress import recent as recent_dumps
 from sluice.flows.operate.conflicts import counted
 from sluice.flows.operate.retention import space_warnings
 from sluice.flows.operate.rule_stats import newest_rules, waiting_letters
+from sluice.flows.operate.subscriptions import SubscriptionStatus, subscriptions
 from sluice.flows.runtime import Runtime
 from sluice.flows.verify.result import kept
 from sluice.model.batches import Batch
@@ -52,6 +54,8 @@ class TargetStatus:
         loading_by: who loads now.
         alert_since: since when its lag is above ``alert_lag`` (ISO 8601), or None.
         quarantined: it fails and the others go on: since when, and why; None: it goes with them.
+        waits: which batches wait on purpose, and until when (``commit_every``); None: none does.
+        starts_again: the batch with which it starts again from the snapshot, as those before it are gone (``on_lost_batches``); None: it does not.
     """
 
     name: str
@@ -65,6 +69,8 @@ class TargetStatus:
     enqueued: Position | None = None
     alert_since: str | None = None
     quarantined: str | None = None
+    waits: str | None = None
+    starts_again: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +82,7 @@ class Status:
             not agree on what was delivered, see ``errors``).
         head, captured: end of the source's log, and how far it is drained.
         lag_ms: age of the oldest change that some target lacks, 0 if none; lag_bytes: log between the slowest target and the head.
-        in_flight: batches that some target lacks, ascending; quarantined targets don't count.
+        in_flight: batches that some target lacks, ascending; quarantined targets don't count, nor what waits on purpose.
         installation: which one works on the pipeline (others stand by); paused: who paused it and why, "" if it is not paused.
         reread_from: where the log would have to be read again from if the segment store were lost.
         rules: what each rule did in the newest merged batch (``rules_batch``): rows in and out, seconds, errors, dead letters.
@@ -85,6 +91,7 @@ class Status:
         server: the connection of the source group that is read, "" without a group.
         verified: when it was verified last and what came of it, "" if it never was.
         verification: that result without its differences; None: there is none.
+        subscriptions: of readers of the subscription service, by name.
         conflicts: rows that both sites of its channel changed at the same time; None: it counts none. channel: that it belongs to, "" for none.
         errors: what could not be read, one sentence each; warnings: what will be a trouble soon.
     """
@@ -114,6 +121,7 @@ class Status:
     verification: dict[str, Any] | None = None
     conflicts: int | None = None
     channel: str = ""
+    subscriptions: list[SubscriptionStatus] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
@@ -128,8 +136,9 @@ class _Delivery:
     """How far a pipeline's batches are delivered, as ZooKeeper says.
 
     Attributes:
-        known: the newest batches and all that some target lacks, ascending. done: the last batch that every target has that is not quarantined.
-        acknowledged, holds: by target.
+        known: the newest batches and all that some target lacks, ascending. done: the last batch that every target has that is not quarantined, or
+            that waits for it on purpose.
+        acknowledged, holds, waiting: by target.
     """
 
     cursor: Cursor | None
@@ -137,6 +146,7 @@ class _Delivery:
     done: int
     acknowledged: dict[str, Acknowledgement | None]
     holds: dict[str, Hold]
+    waiting: dict[str, WaitingBatches]
 
     @classmethod
     def read(cls, state: PipelineState, targets: Sequence[str], recent: int) -> _Delivery:
@@ -145,19 +155,20 @@ class _Delivery:
         numbers = state.numbers()
         holds = state.holds.all()
         acknowledged = {name: state.process(name) for name in targets}
-        done = state.delivered(state.holds.going())
-        found = cls(cursor, [], done, acknowledged, holds)
+        done = state.passed()
+        found = cls(cursor, [], done, acknowledged, holds, state.waiting())
         asked = {*numbers[-recent:], *(n for n in numbers if n > done), *found.first_lacking.intersection(numbers)}
         return replace(found, known=[batch for batch in map(state.batch, sorted(asked)) if batch])
 
     @property
     def first_lacking(self) -> set[int]:
-        """The first batch that each quarantined target lacks."""
-        return {found.batch + 1 for name, found in self.acknowledged.items() if found and name in self.holds}
+        """The first batch that each quarantined target lacks, and each for which some wait."""
+        apart = {*self.holds, *self.waiting}
+        return {found.following for name, found in self.acknowledged.items() if found and name in apart}
 
     @property
     def in_flight(self) -> list[Batch]:
-        """Batches that some target lacks that is not quarantined."""
+        """Batches that some target lacks that is not quarantined; without those that wait on purpose."""
         return [batch for batch in self.known if batch.number > self.done]
 
     def reread_from(self, targets: Sequence[TargetStatus]) -> Position | None:
@@ -236,6 +247,7 @@ def _status(runtime: Runtime, state: PipelineState, source: _Source, errors: lis
     dead_letters = waiting_letters(runtime)
     dumps = recent_dumps(state)
     disagree = _disagreements(runtime, state)
+    readers = subscriptions(runtime, state)
     cursor = found.cursor
     return Status(
         pipeline=runtime.name,
@@ -250,7 +262,10 @@ def _status(runtime: Runtime, state: PipelineState, source: _Source, errors: lis
         in_flight=found.in_flight,
         recent=found.known[-recent:],
         errors=[*errors, *disagree],
-        warnings=_warnings(runtime, targets, dumps, source.now_ms),
+        warnings=[
+            *_warnings(runtime, targets, dumps, source.now_ms),
+            *(reader.warning for reader in readers if reader.warning),
+        ],
         installation=installation,
         server=runtime.member(state) if runtime.pipeline.source.connections else "",
         paused=paused,
@@ -262,6 +277,7 @@ def _status(runtime: Runtime, state: PipelineState, source: _Source, errors: lis
         **_verified(runtime),
         conflicts=counted(runtime),
         channel=runtime.membership.channel if runtime.membership else "",
+        subscriptions=readers,
     )
 
 
@@ -282,6 +298,7 @@ def _verified(runtime: Runtime) -> dict[str, Any]:
 
 def _target_status(state: PipelineState, config: TargetConfig, found: _Delivery, source: _Source) -> TargetStatus:
     cursor, acknowledged, hold = found.cursor, found.acknowledged[config.name], found.holds.get(config.name)
+    waiting = found.waiting.get(config.name)
     position = acknowledged.position if acknowledged else None
     if acknowledged and cursor and acknowledged.batch >= cursor.next_batch - 1:
         position = cursor.position  # nothing is on its way: idle log does not hold the position back
@@ -297,6 +314,8 @@ def _target_status(state: PipelineState, config: TargetConfig, found: _Delivery,
         enqueued=_end_of(found.known, cursor.next_batch - 1, acknowledged) if cursor else None,
         alert_since=state.alerts.since(config.name),
         quarantined=f"since {hold.since}, {hold.attempts} attempts: {hold.error}" if hold else None,
+        waits=str(waiting) if waiting else None,
+        starts_again=(acknowledged.restart or None) if acknowledged else None,
     )
 
 
@@ -311,7 +330,7 @@ def _word(found: _Delivery, source: _Source, *, stopped: bool, paused: bool, unr
         return "unreachable"
     if paused:
         return "paused"
-    if found.in_flight:
+    if found.in_flight or found.waiting:
         return "running"
     return "idle" if source.head and source.head.order == captured.order else "behind"
 
@@ -320,6 +339,11 @@ def _warnings(runtime: Runtime, targets: Sequence[TargetStatus], dumps: Sequence
     """What will be a trouble soon, one sentence each."""
     found = space_warnings(runtime)
     found += [f"target {t.name} is quarantined and the others go on, {t.quarantined}" for t in targets if t.quarantined]
+    found += [
+        f"target {t.name} lacks batches that are no longer stored: it starts again from the snapshot, with batch {t.starts_again}"
+        for t in targets
+        if t.starts_again
+    ]
     unread = [d for d in dumps if d.no_reader and now_ms - d.no_reader_since_ms > UNREAD_S * 1000]
     return found + [
         f"dump {d.id}: {d.no_reader}; `sluice dump work {runtime.name} {d.id}` goes on with it, or Clear on its run in Airflow"

@@ -13,6 +13,7 @@ from ruamel.yaml.comments import CommentedMap
 
 from sluice.config.engine import EngineConfig, RuleKind
 from sluice.config.loading import load_model
+from sluice.config.pipeline import IDENTIFIER
 from sluice.errors import ConfigError
 from sluice.rules import builtin
 
@@ -201,7 +202,7 @@ def new_rule(kind: str, name: str, folder: Path, *, table: str) -> NewRule:
             f"{kind!r} is not a kind of rule",
             hint=f"choose {', '.join(RuleKind)}; or a built-in rule: {', '.join(builtin.names())}",
         )
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,99}", name):
+    if not re.fullmatch(IDENTIFIER, name):
         raise ConfigError(
             f"{name!r} cannot be the name of a rule", hint="letters, digits and _, beginning with a letter"
         )

@@ -40,7 +40,7 @@ from sluice.segments.changeset import (
     write_changeset_file,
     write_manifest_with,
 )
-from sluice.segments.manifest import SegmentFile, SegmentManifest
+from sluice.segments.manifest import ReplaceRecord, SegmentFile, SegmentManifest
 from sluice.segments.packed import fitting
 from sluice.segments.store import SegmentStore
 
@@ -262,10 +262,12 @@ def write_changeset_manifest(
     results: Sequence[MergeResult],
     earlier: Sequence[RuleTotal] = (),
     letters_before: tuple[Sequence[str], int] = ((), 0),
+    *,
+    replaces: Sequence[ReplaceRecord] = (),
 ) -> Changeset:
     """Write what all units of an attempt made; the changeset exists from here on.
 
-    ``earlier``, ``letters_before``: totals of the rules, and files and rows of dead letters, of earlier stages.
+    ``earlier``, ``letters_before``: totals of the rules, and files and rows of dead letters, of earlier stages. ``replaces``: of a snapshot.
     """
     tables: dict[tuple[TableId, TableId], list[ChangesetPart]] = {}
     for result in results:
@@ -296,10 +298,11 @@ def write_changeset_manifest(
         tables=tuple(entries),
         rules=(*earlier, *rule_totals((c for r in results for c in r.rules), letters)),
         dead_letters=(*letters_before[0], *(letter.path for letter in letters)),
+        replaces=tuple(replaces),
         counts={
             "changes": manifest.changes,
             "ddl": len(manifest.ddl),
-            "replaces": len(manifest.replaces),
+            "replaces": len(manifest.replaces) + len(replaces),
             "rows": sum(f.rows for f in every),
             "inserts": sum(f.inserts for f in every),
             "updates": sum(f.updates for f in every),

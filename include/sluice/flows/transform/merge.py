@@ -80,7 +80,7 @@ def merge(runtime: Runtime, batch: int) -> MergeOutcome:
         record = state.require(batch)
         watch = CancellationGuard(state, f"merging batch {batch}")
         store = runtime.store
-        if record.dropped:
+        if record.dropped or record.snapshot:  # rows of a snapshot are merged, and the load of their targets reads them
             return MergeOutcome(batch, "", already=True)
         if record.changeset or record.stages:
             lost = _damage(store, record) if batch > state.delivered() else ""

@@ -55,7 +55,7 @@ def apply_rule(runtime: Runtime, batch: int, rule: str) -> RuleOutcome:
     started = time.monotonic()
     with runtime.state() as state:
         record = state.require(batch)
-        if record.dropped:
+        if record.dropped or record.snapshot:
             return RuleOutcome(batch, rule, already=True)
         if not record.stages and not record.changeset:
             merge(runtime, batch)
@@ -81,7 +81,7 @@ def transform(runtime: Runtime, batch: int) -> str:
         changeset = merge(runtime, batch).changeset
         while not changeset:
             record = state.require(batch)
-            if record.dropped:
+            if record.dropped or record.snapshot:
                 return ""
             if not record.changeset:
                 _run_stage(runtime, state, batch, len(record.stages))

@@ -292,9 +292,8 @@ class _Side:
     def _log(self) -> LogWindow:
         one = self.whole
         checkpoints = checkpoints_of(self.target, one.state)
-        return LogWindow(
-            one.runtime, one.state, self.config.name, one.marking, one.asked.patience_s, one.log_epoch, checkpoints
-        )
+        patience_s = one.asked.patience_s + one.runtime.commit_every.get(self.config.name, 0.0)
+        return LogWindow(one.runtime, one.state, self.config.name, one.marking, patience_s, one.log_epoch, checkpoints)
 
     def _reader(self) -> AbstractContextManager[ChunkReader]:
         return self.whole.runtime.source.open_chunks(self.whole.marking, f"{owner_label()}:verify")

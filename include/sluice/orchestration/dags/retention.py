@@ -38,7 +38,8 @@ ASKED_RUNS = ("backfill", "verify", "control")
 _DOC = f"""Every hour:
 
 - `segments.*` removes the batches of one pipeline that every target has acknowledged and that are older than its
-  `capture.segments.retain`, and entries of its audit (`sluice audit`) that are older than *keep_audit*.
+  `capture.segments.retain` (and than `subscriptions.expire`, where a named subscription lacks them), and entries of its audit (`sluice audit`)
+  that are older than *keep_audit*.
 - `targets.*` looks after the files of targets that keep tables as files (Delta Lake, Iceberg): it compacts small ones and removes those that no
   version within its retention needs, while batches are loaded. The target's `maintenance` in its options says how.
 - `runs` removes runs of Sluice's DAGs from Airflow's own database, with all rows of their tasks: those of sync, catch-up and this

@@ -23,7 +23,7 @@ from sluice.config.pipeline import Event, PipelineConfig, StartPosition
 from sluice.errors import ConfigError, DecodeError, DumpRefused, LostPosition, WrongServer
 from sluice.model.batches import Op
 from sluice.model.column_types import ColumnKind
-from sluice.model.definitions import Definitions
+from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dumps import Chunk, Mark, Marking, TablePlanned, TableRequest
 from sluice.model.schema_changes import SchemaStatement
 from sluice.model.tables import Column, TableId, TableSchema, stored_name
@@ -91,6 +91,9 @@ class MemorySource:
         return MemoryKeyText()
 
     def stored_definitions(self, base: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> Definitions:
+        raise ConfigError("rows of a source in memory contain their definitions: nothing of them is stored")
+
+    def stored_table(self, definition: TableDefinition) -> TableSchema:
         raise ConfigError("rows of a source in memory contain their definitions: nothing of them is stored")
 
     def dialect(self, at: Offset) -> str:

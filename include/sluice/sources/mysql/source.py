@@ -20,7 +20,7 @@ from sluice.errors import ConfigError, DecodeError, UnsupportedType
 from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dumps import Marking
 from sluice.model.load_marks import MarkRules
-from sluice.model.tables import Column, TableId
+from sluice.model.tables import Column, TableId, TableSchema
 from sluice.mysql.client import MySQLConnection
 from sluice.mysql.ddl.apply import create_table
 from sluice.mysql.ddl.ast import CreateTable
@@ -42,6 +42,7 @@ from sluice.sources.base import (
 )
 from sluice.sources.mysql.catalog.history_tracker import SchemaTracker
 from sluice.sources.mysql.catalog.live_table import read_definition
+from sluice.sources.mysql.catalog.stored_table import schema_of
 from sluice.sources.mysql.decoder.row_layout import RowLayout
 from sluice.sources.mysql.decoder.scanner import LoggedStatement
 from sluice.sources.mysql.history.schema_snapshot import reread_table, snapshot_at
@@ -117,6 +118,9 @@ class MySQLSource:
 
     def stored_definitions(self, base: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> SchemaState:
         return SchemaState.from_stored(base, parts)
+
+    def stored_table(self, definition: TableDefinition) -> TableSchema:
+        return schema_of(definition)
 
     def dialect(self, at: Offset) -> str:
         return "mariadb" if at.server_uuid.startswith("mariadb:") else "mysql"

@@ -21,7 +21,7 @@ def append(site: Site, fence: Fence, table: TableId, pieces: Sequence[ChangePiec
 
     def write(found: Any, note: Note) -> WriteResult:
         schema = pa.schema(found.schema().to_arrow())
-        rows = change_rows(pieces, site.info(found), schema, fence.batch, site.options.zero_dates)
+        rows = change_rows(pieces, site.info(found), schema, fence.batch, site.options.zero_dates, note.known)
         with errors(site.place, f"appending batch {fence.batch} to {table}", site.path(table)):
             library().write_deltalake(found, rows, mode="append", commit_properties=site.noting(found, note))
         return WriteResult(appended=rows.num_rows, statements=1)

@@ -42,13 +42,13 @@ class Merging:
         rows = MergedRows(self.reader, self.table, self.fence.batch, self.site.options.zero_dates)
 
         def write(table: Any, note: Note) -> WriteResult:
-            return self._write(rows, table, self.site.noting(table, note), rejected)
+            return self._write(rows, table, note, rejected)
 
         return committed(self.site, self.fence, self.table.target, self.scope, self.replay, write)
 
-    def _write(self, rows: MergedRows, table: Any, noted: Any, rejected: RejectedRows | None) -> WriteResult:
-        info, target = self.site.info(table), self.table.target
-        parts, refused = rows.parts(info, rejected, f"delta-{self.scope}")
+    def _write(self, rows: MergedRows, table: Any, note: Note, rejected: RejectedRows | None) -> WriteResult:
+        info, target, noted = self.site.info(table), self.table.target, self.site.noting(table, note)
+        parts, refused = rows.parts(info, rejected, f"delta-{self.scope}", note.known)
         gone = np.concatenate([part.gone for part in parts]) if parts else np.zeros(0, bool)
         if len(gone):
             key = [column.name for name in self.table.plan.key if (column := info.find(name)) is not None]

@@ -36,6 +36,7 @@ from sluice.targets.delta.options import DeltaOptions
 from sluice.targets.delta.removing import DeltaReconciler, remove
 from sluice.targets.delta.schema import DeltaSchema
 from sluice.targets.delta.site import Site
+from sluice.targets.delta.versions import DeltaVersions
 from sluice.targets.lake.target import LakeTarget
 from sluice.targets.lake.writing import LakeWork
 from sluice.targets.options import options_of
@@ -113,3 +114,7 @@ class DeltaTarget(LakeTarget):
     def maintainer(self) -> DeltaMaintainer:
         """Compaction and vacuum."""
         return DeltaMaintainer(self.site)
+
+    def versions(self) -> DeltaVersions:
+        """Each batch is a commit."""
+        return DeltaVersions(self.site)

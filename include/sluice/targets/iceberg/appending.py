@@ -11,15 +11,16 @@ from sluice.targets.iceberg.committing import committed
 from sluice.targets.iceberg.site import Site
 from sluice.targets.iceberg.tables import arrow_schema
 from sluice.targets.lake.appending import SCOPE, change_rows
+from sluice.targets.lake.site import Note
 
 
 def append(site: Site, fence: Fence, table: TableId, pieces: Sequence[ChangePiece]) -> WriteResult:
     """All changes of a batch for one table. Raises what the port says."""
 
-    def write(found: Any, change: Any, said: dict[str, str]) -> WriteResult:
+    def write(found: Any, change: Any, note: Note) -> WriteResult:
         schema = arrow_schema(found.metadata)
-        rows = change_rows(pieces, site.info(found), schema, fence.batch, site.options.zero_dates)
-        change.append(rows.cast(schema), snapshot_properties=said)
+        rows = change_rows(pieces, site.info(found), schema, fence.batch, site.options.zero_dates, note.known)
+        change.append(rows.cast(schema), snapshot_properties=dict(note.said))
         return WriteResult(appended=rows.num_rows, statements=1)
 
     return committed(site, fence, table, SCOPE, "", write)

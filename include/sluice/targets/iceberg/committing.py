@@ -19,17 +19,17 @@ def committed(
     table: TableId,
     scope: str,
     replay: str,
-    write: Callable[[Any, Any, dict[str, str]], WriteResult],
+    write: Callable[[Any, Any, Note], WriteResult],
 ) -> WriteResult:
-    """See :func:`sluice.targets.lake.committing.committed`; ``write`` is given Table, Transaction, and properties of its snapshot.
+    """See :func:`sluice.targets.lake.committing.committed`; ``write`` is given Table, Transaction, and what its commit notes.
 
-    It makes a snapshot, also of no rows: by it a commit is refused if any other came since the table was read.
+    It makes a snapshot with the note's words, also of no rows: by it a commit is refused if any other came since the table was read.
     """
 
     def commit(found: Any, note: Note) -> WriteResult:
         with errors(site.place, f"writing batch {fence.batch} to {table}", site.uri(table)):
             change = found.transaction()
-            result = write(found, change, dict(note.said))
+            result = write(found, change, note)
             site.write_note(change, note)
             change.commit_transaction()
         return result

@@ -23,6 +23,7 @@ from sluice.targets.iceberg.site import Site
 from sluice.targets.iceberg.tables import arrow_schema
 from sluice.targets.lake.columns import TableInfo
 from sluice.targets.lake.rows import MergedRows, Part, names_of, together
+from sluice.targets.lake.site import Note
 from sluice.targets.lake.values import aligned
 
 _PRUNED = (pa.types.is_integer, pa.types.is_date32, pa.types.is_string, pa.types.is_timestamp)
@@ -44,12 +45,12 @@ class Merging:
         """Raises Fenced, LoadError, MappingError, TargetUnavailable."""
         rows = MergedRows(self.reader, self.table, self.fence.batch, self.site.options.zero_dates)
 
-        def write(found: Any, change: Any, said: dict[str, str]) -> WriteResult:
+        def write(found: Any, change: Any, note: Note) -> WriteResult:
             info = self.site.info(found)
-            parts, refused = rows.parts(info, rejected, f"iceberg-{self.scope}")
+            parts, refused = rows.parts(info, rejected, f"iceberg-{self.scope}", note.known)
             gone = np.concatenate([part.gone for part in parts]) if parts else np.zeros(0, bool)
             key = [column.name for name in self.table.plan.key if (column := info.find(name)) is not None]
-            merge_parts(found, change, said, info, key, parts)
+            merge_parts(found, change, dict(note.said), info, key, parts)
             deletes = int(gone.sum())
             return WriteResult(len(gone) - deletes, deletes, rejected=refused, statements=int(len(gone) > 0))
 

@@ -10,6 +10,7 @@ from sluice.targets.iceberg.committing import committed
 from sluice.targets.iceberg.merging import merge_parts
 from sluice.targets.iceberg.site import Site
 from sluice.targets.lake.removing import LOOKED_BACK, LakeReconciler, removed_part
+from sluice.targets.lake.site import Note
 
 
 @dataclass(frozen=True)
@@ -28,10 +29,10 @@ class IcebergReconciler(LakeReconciler):
 def remove(site: Site, fence: Fence, reader: RowReader, stored: StoredRange, scope: str) -> WriteResult:
     """Listed keys of one table. Raises Fenced, LoadError, MappingError, TargetUnavailable."""
 
-    def write(found: Any, change: Any, said: dict[str, str]) -> WriteResult:
+    def write(found: Any, change: Any, note: Note) -> WriteResult:
         info = site.info(found)
         part = removed_part(info, reader, stored)
-        merge_parts(found, change, said, info, list(part.columns), [part])
+        merge_parts(found, change, dict(note.said), info, list(part.columns), [part])
         return WriteResult(deleted=len(part.gone), statements=int(len(part.gone) > 0))
 
     return committed(site, fence, stored.plan.target, scope, "", write)

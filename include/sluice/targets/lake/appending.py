@@ -28,16 +28,22 @@ def changes_by_table(reader: RowReader, share: Share | None = None) -> dict[Tabl
 
 
 def change_rows(
-    pieces: Sequence[ChangePiece], info: TableInfo, schema: pa.Schema, batch: int, zero_dates: str
+    pieces: Sequence[ChangePiece], info: TableInfo, schema: pa.Schema, batch: int, zero_dates: str, known: int = 0
 ) -> pa.Table:
-    """As rows of their table; ``schema``: the table's. Raises LoadError, MappingError."""
-    return _in_log_order(
-        pieces, pa.concat_tables([rows_of(piece, info, schema, batch, zero_dates) for piece in pieces])
-    )
+    """As rows of their table; ``schema``: the table's; ``known``: the last batch that it has. Raises LoadError, MappingError."""
+    batches: dict[int, list[ChangePiece]] = {}
+    for piece in pieces:
+        if not piece.batch or piece.batch > known:
+            batches.setdefault(piece.batch or batch, []).append(piece)
+    found = [
+        _in_log_order(some, pa.concat_tables([rows_of(piece, info, schema, number, zero_dates) for piece in some]))
+        for number, some in sorted(batches.items())
+    ]
+    return pa.concat_tables(found) if found else schema.empty_table()
 
 
 def _in_log_order(pieces: Sequence[ChangePiece], rows: pa.Table) -> pa.Table:
-    """Rows that a dump read stand before the change of the same number, as in :mod:`sluice.targets.changes_in_order`."""
+    """Of one batch. Rows that a dump read stand before the change of the same number, as in :mod:`sluice.targets.changes_in_order`."""
     if len(pieces) == 1:
         return rows
     seq, row, part = (np.concatenate([_numbers(piece, name) for piece in pieces]) for name in ("_seq", "_row", "_part"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from sluice.errors import TargetUnavailable
@@ -30,6 +31,9 @@ def committed(
 ) -> WriteResult:
     """``write`` (table, what its commit notes) is called until its commit is taken; not at all if the table holds the batch.
 
+    Of several batches that are written as one (Feature.BUNDLES) a table may hold the first ones, if an earlier attempt took fewer of them together
+    and was killed before the checkpoint: ``write`` leaves out what ``known`` of its note says.
+
     A replay of a dead letter is written each time: its rows have keys, and one letter may come in several pieces. What is noted stays; of a replay
     and a batch at the same time one is refused, too.
 
@@ -47,7 +51,8 @@ def committed(
             return WriteResult()
         more = {"sluice.replay": replay} if replay else None
         try:
-            return write(found, site.note(fence, scope, known if replay else fence.batch, held.delivery, more))
+            note = site.note(fence, scope, known if replay else fence.batch, held.delivery, more)
+            return write(found, replace(note, known=known))
         except Raced:
             time.sleep(random.uniform(0.5, 1.0) * min(0.02 * 2**attempt, _LONGEST_S))  # noqa: S311 - no secret
     raise TargetUnavailable(

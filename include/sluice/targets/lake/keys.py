@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from sluice.errors import LoadError, UnsupportedType
 from sluice.model.column_types import ColumnKind
@@ -14,7 +13,7 @@ from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.mysql.key_sql import key_values
 from sluice.targets.lake.column_types import WHOLE, made_type, type_of
 from sluice.targets.lake.columns import TableInfo
-from sluice.targets.lake.values import converted
+from sluice.targets.lake.values import converted, stored
 
 K = ColumnKind
 KINDS = frozenset({
@@ -43,9 +42,8 @@ def not_listed(plan: PlannedTable, info: TableInfo) -> str:
 
 
 def stored_key(column: PlannedColumn, values: pa.Array) -> pa.Array:
-    """A key column of the table as the source's values are stored: the inverse of :func:`sluice.targets.lake.values.converted`."""
-    kind = type_of(column).arrow_type
-    return values.view(kind) if pa.types.is_duration(kind) else pc.cast(values, kind)
+    """A key column of the table as the source's values are stored."""
+    return stored(values, type_of(column).arrow_type)
 
 
 def listed_keys(plan: PlannedTable, info: TableInfo, listed: Sequence[Sequence[str]]) -> dict[str, pa.Array]:

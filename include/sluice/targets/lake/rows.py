@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.errors import LoadError, MappingError
+from sluice.merge.group_codes import dense, group_codes
 from sluice.model.fields import true_name
-from sluice.targets.base import RejectedRows, Rejection, RowReader, TableInput
+from sluice.targets.base import RejectedRows, Rejection, RowFile, RowReader, TableInput
 from sluice.targets.lake.column_types import arrow_of
 from sluice.targets.lake.columns import TableInfo
 from sluice.targets.lake.values import convert, row_text, sent_columns, user_fields
@@ -33,7 +34,7 @@ class MergedRows:
     table: TableInput
     batch: int
     zero_dates: str
-    _read: list[pa.Table] = field(default_factory=list)
+    _read: dict[int, list[pa.Table]] = field(default_factory=dict)
 
     def pieces(self, info: TableInfo, *, stop: bool) -> Iterator[tuple[Part, list[Rejection]]]:
         """The same piece by piece, where memory does not take all of them. ``stop``: none may be left out."""
@@ -42,11 +43,16 @@ class MergedRows:
                 if rows.num_rows:
                     yield self._part(rows, info, stop=stop)
 
-    def parts(self, info: TableInfo, rejected: RejectedRows | None, name: str) -> tuple[list[Part], int]:
-        """Once for each set of columns, and how many rows were refused; ``name``: of the part, for ``rejected``. Raises LoadError, MappingError."""
+    def parts(
+        self, info: TableInfo, rejected: RejectedRows | None, name: str, known: int = 0
+    ) -> tuple[list[Part], int]:
+        """Once for each set of columns, and how many rows were refused; ``name``: of the part, for ``rejected``. Raises LoadError, MappingError.
+
+        ``known``: the last batch that the table has, where several are written as one.
+        """
         parts: list[Part] = []
         refused: list[Rejection] = []
-        for rows in self._rows(lean=rejected is None):
+        for rows in self._rows(known, lean=rejected is None):
             part, some = self._part(rows, info, stop=rejected is None)
             parts.append(part)
             refused += some
@@ -54,13 +60,46 @@ class MergedRows:
             rejected(name, self.table.target, refused)
         return parts, len(refused)
 
-    def _rows(self, *, lean: bool) -> list[pa.Table]:
+    def _rows(self, known: int, *, lean: bool) -> list[pa.Table]:
         """Once for each set of columns; kept for the next attempt."""
-        if not self._read:
-            self._read = [
-                group.rows for group in self.reader.groups(self.table.files, lean=lean) if group.rows.num_rows
-            ]
-        return self._read
+        if known not in self._read:
+            files, batches = self.table.files, self.table.batches
+            if not batches:
+                self._read[known] = self._groups(files, lean=lean)
+            else:
+                of = {
+                    number: [file for file, one in zip(files, batches, strict=True) if one == number]
+                    for number in batches
+                }
+                found = [
+                    rows for number in sorted(of) if number > known for rows in self._groups(of[number], lean=lean)
+                ]
+                self._read[known] = [self._newest(found)] if found else []
+        return self._read[known]
+
+    def _groups(self, files: Sequence[RowFile], *, lean: bool) -> list[pa.Table]:
+        return [group.rows for group in self.reader.groups(files, lean=lean) if group.rows.num_rows]
+
+    def _newest(self, found: Sequence[pa.Table]) -> pa.Table:
+        """Of rows of several batches, oldest first, the last one of each key.
+
+        Raises:
+            LoadError: they do not have the same columns. What an older row sets and a newer one leaves alone would be lost.
+        """
+        names = [frozenset(map(true_name, user_fields(rows.schema))) for rows in found]
+        if len(set(names)) > 1:
+            odd = min(names[0] ^ next(some for some in names if some != names[0]))
+            raise LoadError(
+                f"rows of {self.table.plan.source} have other columns in one batch than in another: {odd!r}; they cannot be written together",
+                where=f"{self.table.target}, up to batch {self.batch}",
+                hint="the batches are written one by one",
+            )
+        rows = pa.concat_tables(found, promote_options="permissive").combine_chunks()
+        stored = {true_name(one): one.name for one in user_fields(rows.schema)}
+        codes, count = dense(group_codes(rows, [stored[name] for name in self.table.plan.key if name in stored]))
+        last = np.empty(count, np.int64)
+        last[codes] = np.arange(len(codes))
+        return rows if count == len(codes) else rows.take(pa.array(np.sort(last)))
 
     def _part(self, rows: pa.Table, info: TableInfo, *, stop: bool) -> tuple[Part, list[Rejection]]:
         """The rows as the table has them, and those that it cannot hold. ``stop``: none may be left out."""

@@ -17,12 +17,16 @@ from sluice.targets.lake.options import LakeOptions
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a commit notes in its table: all up to ``number`` is there under ``scope``, in one ``delivery``. ``said``: its words, for people."""
+    """What a commit notes in its table: all up to ``number`` is there under ``scope``, in one ``delivery``. ``said``: its words, for people.
+
+    ``known``: up to where the table has it already.
+    """
 
     scope: str
     number: int
     delivery: int
     said: Mapping[str, str]
+    known: int = 0
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,11 @@ def converted(values: pa.Array, made: ColumnType, kind: str) -> tuple[pa.Array, 
     return (values if values.type == wanted else pc.cast(values, wanted)), odd
 
 
+def stored(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Values of a table as those of the source are stored: the inverse of :func:`converted`."""
+    return values.view(kind) if pa.types.is_duration(kind) else pc.cast(values, kind)
+
+
 def plain(values: pa.ChunkedArray | pa.Array) -> pa.Array:
     """As one array. Raises LoadError if it takes more than an array can."""
     if isinstance(values, pa.ChunkedArray):

@@ -51,7 +51,9 @@ def capabilities_of(changes: Input) -> Capabilities:
         ordering=frozenset({Ordering.TABLE if every else Ordering.NONE}),
         consistency=frozenset({Consistency.ROW, Consistency.TABLE}),
         schema_changes=FOLLOWED_CHANGES if every else FOLLOWED_MERGED,
-        features=frozenset({Feature.DELETE, Feature.KEYLESS} if every else {Feature.DELETE, Feature.ROW_REJECTION}),
+        features=frozenset(
+            {Feature.DELETE, Feature.BUNDLES, Feature.KEYLESS if every else Feature.ROW_REJECTION},
+        ),
         max_writers=1 if every else None,
     )
 
@@ -175,8 +177,11 @@ class LakeWriter:
 
     @property
     def _work(self) -> LakeWork:
-        """Whose commits say where the batch ends."""
-        return replace(self.work, site=replace(self.work.site, about=about(self.batch.position)))
+        """Whose commits say where the batch ends; and where it begins, if there are several."""
+        said = about(self.batch.position)
+        if self.batch.number > self.batch.held + 1 and not self.batch.replay:
+            said["sluice.first_batch"] = str(self.batch.held + 1)
+        return replace(self.work, site=replace(self.work.site, about=said))
 
     def commit(self, results: Sequence[WriteResult]) -> None:
         """What Spark writes, later schema changes, then the checkpoint: all tables hold the batch by now. Raises Fenced."""

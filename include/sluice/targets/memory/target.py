@@ -39,7 +39,7 @@ from sluice.targets.memory.schema import FOLLOWED, MemorySchema, follow, require
 from sluice.targets.memory.store import Key, MemoryStore, Message, Refused, Row, Table, memory_store
 from sluice.targets.options import options_of
 
-_FEATURES = frozenset(Feature) - {Feature.FOREIGN_KEYS}
+_FEATURES = frozenset(Feature) - {Feature.FOREIGN_KEYS, Feature.BUNDLES}
 
 
 class MemoryOptions(BaseModel):
@@ -329,12 +329,12 @@ class MemoryUnit:
         return sum(file.arrow_bytes for file in self.table.files) if self.table is not None else 0
 
     def write(self, rejected: RejectedRows | None = None) -> WriteResult:
-        """Write at once; with consistency batch, leave it to the commit."""
+        """Write at once; with consistency schema or batch, leave it to the commit."""
         store = self.target.store
         with store.lock:
             guard(self.target, self.fence)
             work, result = self._work(store, rejected)
-            if self.target.config.consistency == "batch":
+            if self.target.config.consistency in {"schema", "batch"}:
                 return replace(result, message=(work,))
             work.run(store)
             return result

@@ -78,7 +78,7 @@ class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
         ordering=frozenset({Ordering.NONE}),
         consistency=frozenset(Consistency),
         schema_changes=frozenset(ChangeKind) - _NOT_FOLLOWED,
-        features=frozenset(Feature),
+        features=frozenset(Feature) - {Feature.BUNDLES},
     )
 
     def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:

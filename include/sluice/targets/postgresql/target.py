@@ -99,7 +99,7 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
         ordering=frozenset({Ordering.NONE}),
         consistency=frozenset(Consistency),
         schema_changes=FOLLOWED,
-        features=frozenset(Feature),
+        features=frozenset(Feature) - {Feature.BUNDLES},
     )
 
     def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:

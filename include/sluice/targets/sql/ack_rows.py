@@ -22,6 +22,9 @@ TABLE = "_sluice_ack"
 DDL = "#ddl"
 """Scope of the row that says how far a batch's DDL has come. No table is called so: a table's scope has a dot."""
 
+UNIT = "#unit:"
+"""Begins the scopes of rows that say which work units of a batch are written: then the plan's name, a colon, the unit's number."""
+
 SEAL = "seal"
 """In the position: a checksum of batch and position. An older version writes a position without one, and ignores that of a newer one."""
 
@@ -103,9 +106,9 @@ class AckRows:
             f"UPDATE {self.name} SET batch = %s, position = %s{self.TOUCHED} WHERE (pipeline, target, scope) = (%s, %s, '')",
             (batch, self._sealed(batch, position), *self._who),
         )
-        which = "<> ''" if anew else "= %s"
-        parameters = self._who if anew else (*self._who, DDL)
-        cursor.execute(f"DELETE FROM {self.name} WHERE (pipeline, target) = (%s, %s) AND scope {which}", parameters)
+        which = "scope <> ''" if anew else "(scope = %s OR scope LIKE %s)"
+        parameters = self._who if anew else (*self._who, DDL, f"{UNIT}%")
+        cursor.execute(f"DELETE FROM {self.name} WHERE (pipeline, target) = (%s, %s) AND {which}", parameters)
 
     def forget(self, cursor: Any) -> None:
         """Remove every row of this pipeline and target."""
@@ -143,6 +146,27 @@ class AckRows:
     def table_holds(self, cursor: Any, scope: str, fence: Fence) -> None:
         """The keyless table ``scope`` holds the batch from this transaction on."""
         self._put(cursor, scope, epoch=fence.epoch, batch=fence.batch)
+
+    def noted_units(self, cursor: Any) -> dict[str, tuple[int, dict[str, int]]]:
+        """(batch, what it wrote) of each unit that is noted, by its name."""
+        cursor.execute(
+            f"SELECT scope, batch, position FROM {self.name} WHERE (pipeline, target) = (%s, %s) AND scope LIKE %s",
+            (*self._who, f"{UNIT}%"),
+        )
+        return {
+            str(scope).removeprefix(UNIT): (int(batch), dict(json.loads(counts or "{}")))
+            for scope, batch, counts in cursor.fetchall()
+        }
+
+    def note_unit(self, cursor: Any, fence: Fence, unit: str, counts: dict[str, int]) -> None:
+        """A unit is written. In its own transaction."""
+        self._put(cursor, f"{UNIT}{unit}", epoch=fence.epoch, batch=fence.batch, position=json.dumps(counts))
+
+    def forget_units(self, cursor: Any) -> None:
+        """Units that are noted are so no more. In a transaction, after :meth:`guard`."""
+        cursor.execute(
+            f"DELETE FROM {self.name} WHERE (pipeline, target) = (%s, %s) AND scope LIKE %s", (*self._who, f"{UNIT}%")
+        )
 
     def others(self, cursor: Any) -> tuple[str, ...]:
         """Pipelines of another name that acknowledge here."""

@@ -61,6 +61,16 @@ class SqlLoader(Protocol):
             LoadError: the target refused it, or policy and state need a person. Fenced.
         """
 
+    def finished_units(self, fence: Fence, plan: str) -> Mapping[int, WriteResult]:
+        """What units of this batch and plan wrote in earlier attempts, by their numbers.
+
+        Units of another plan or batch are forgotten, and then those of this one, too: what the others wrote since may have taken their rows away.
+        Raises Fenced.
+        """
+
+    def forget_units(self, fence: Fence) -> None:
+        """No unit counts as written any more. Raises Fenced."""
+
     def load(
         self,
         fence: Fence,
@@ -69,8 +79,11 @@ class SqlLoader(Protocol):
         one_transaction: bool = False,
         acknowledge: Position | None = None,
         rejected: RejectedRows | None = None,
+        unit: str = "",
     ) -> WriteResult:
         """Write; a repeat ends in the same state. ``acknowledge``: in one transaction with the batch's checkpoint.
+
+        ``unit``: noted as written with the last of the rows (``PLAN:NUMBER``); "": no unit is.
 
         ``rejected``: rows that the target refuses are left out and given to it; None: the first one stops the load.
         """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 
@@ -86,7 +86,8 @@ def plan_phases(
       that leave a unique value), then upserts. After them the tables of which the target checks foreign keys: see :func:`_in_order_of_families`.
     * A small batch is written whole by one unit, in one transaction with the checkpoint (row; ``acknowledge`` given): phases, commits and round trips
       would cost more than its rows.
-    * table: a table is one transaction. batch: everything and the checkpoint are one transaction (``acknowledge`` None: it is moved later).
+    * table: a table is one transaction. schema: a schema is, and those that foreign keys connect are one together; schemas are written in parallel.
+      batch: everything and the checkpoint are one transaction (``acknowledge`` None: it is moved later).
 
     A table of which the log has only some columns is one piece, as it remembers the batch; so is one of which deleted rows stay under a key that may
     have several spellings. A table with another unique key is one piece if refused rows are to be left out (``on_error: dead_letter``): a refused row
@@ -100,11 +101,24 @@ def plan_phases(
         config.consistency == "row" and acknowledge and not ranges and _is_small(tables)
     ):
         return [[PlannedUnit(phases.everything(tables), True, acknowledge)]]
+    if config.consistency == "schema":
+        return [phases.by_schema(tables)]
     phases.clear_others({table.target for table in tables})
     for weight in sorted({table.weight for table in tables}):
         phases.add([table for table in tables if table.weight == weight])
     phases.add_families()
     return phases.planned
+
+
+def _connected(tables: Iterable[TableId], known: Mapping[TableId, TargetTable]) -> dict[str, str]:
+    """Schema -> the first of those that it is connected with by foreign keys, itself if there is none."""
+    first = {schema: schema for schema in sorted({table.schema for table in tables})}
+    for reference in (one for info in known.values() for one in info.references):
+        ends = [first.get(end.schema) for end in (reference.child, reference.parent)]
+        if None not in ends and ends[0] != ends[1]:
+            low, high = sorted(str(end) for end in ends)
+            first = {schema: low if group == high else group for schema, group in first.items()}
+    return first
 
 
 def _is_small(tables: Sequence[TableInput]) -> bool:
@@ -147,6 +161,16 @@ class _Phases:
         wholes = [replace(_whole(files, info), replaces=self._ranges_of(info)) for files, info in found]
         clearing = [LoadPart(info, (), replaces=those) for info, those in self.ranges.values()]
         return (*clearing, *_parents_first(wholes, apart=self._apart))
+
+    def by_schema(self, tables: Sequence[TableInput]) -> list[PlannedUnit]:
+        """Each schema with all of its tables and ranges in one transaction."""
+        group_of = _connected([*(table.target for table in tables), *self.ranges], self.known)
+        units, others = [], self.ranges
+        for group in sorted(set(group_of.values())):
+            self.ranges = {table: some for table, some in others.items() if group_of[table.schema] == group}
+            mine = [table for table in tables if group_of[table.target.schema] == group]
+            units.append(PlannedUnit(self.everything(mine), True))
+        return units
 
     def clear_others(self, here: set[TableId]) -> None:
         """The first phase clears the ranges of tables of which nothing is written; ``here``: the other ones."""

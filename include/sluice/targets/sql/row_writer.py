@@ -90,8 +90,12 @@ class SqlRowWriter(ABC):
         *,
         acknowledge: Position | None = None,
         rejected: RejectedRows | None = None,
+        ends: str = "",
+        before: WriteResult | None = None,
     ) -> WriteResult:
         """Write the rows of some tables. ``acknowledge``: and the batch's checkpoint; ``rejected``: takes the rows that the target refuses.
+
+        ``ends``: the unit that is written with these rows, which is noted with its counts; ``before``: what it wrote in earlier transactions.
 
         Raises LoadError, Fenced.
         """
@@ -99,6 +103,10 @@ class SqlRowWriter(ABC):
             return WriteResult()  # a repeat of a unit, as Spark may do one
         with self.marked(self.fence.batch if acknowledge is not None else self.fence.held):
             total = self._write_all(group, rejected)
+        if ends:
+            whole = total + (before or WriteResult())
+            counts = {"upserted": whole.upserted, "deleted": whole.deleted, "rejected": whole.rejected}
+            self.acks.note_unit(self.cursor, self.fence, ends, counts)
         if acknowledge is not None:
             self.acks.acknowledge(self.cursor, self.fence.epoch, self.fence.batch, acknowledge)
         return total

@@ -90,7 +90,7 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
         if self.options.foreign_keys == "ordered" and config.consistency == "table":
             raise ConfigError(
                 f"target {config.name!r}: options.foreign_keys: ordered writes a table in several transactions, and consistency: table in one",
-                hint="consistency: row or batch; or foreign_keys: unchecked",
+                hint="consistency: row, schema or batch; or foreign_keys: unchecked",
             )
         self.config = config
         self.endpoint = endpoint
@@ -218,6 +218,33 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
 
             self.transaction(session, work, doing)
 
+    def finished_units(self, fence: Fence, plan: str) -> dict[int, WriteResult]:
+        """See :meth:`sluice.targets.sql.loader.SqlLoader.finished_units`."""
+        with self.session("reading which units are written") as session:
+            noted = self.acks.noted_units(session.cursor)
+        mine: dict[int, WriteResult] = {}
+        for name, (batch, counts) in noted.items():
+            of, _, number = name.partition(":")
+            if (of, batch) == (plan, fence.batch):
+                mine[int(number)] = WriteResult(**counts)
+        if len(mine) < len(noted):
+            self.forget_units(fence)
+            return {}
+        return mine
+
+    def forget_units(self, fence: Fence) -> None:
+        """See :meth:`sluice.targets.sql.loader.SqlLoader.forget_units`."""
+        doing = "forgetting which units are written"
+        with self.session(doing) as session:
+            if not self.acks.noted_units(session.cursor):
+                return
+
+            def work() -> None:
+                self.acks.guard(session.cursor, fence)
+                self.acks.forget_units(session.cursor)
+
+            self.transaction(session, work, doing)
+
     def load(
         self,
         fence: Fence,
@@ -226,6 +253,7 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
         one_transaction: bool = False,
         acknowledge: Position | None = None,
         rejected: RejectedRows | None = None,
+        unit: str = "",
     ) -> WriteResult:
         """Write each table in a transaction of its own, or all in one. Deadlocks and lock waits are tried again."""
         with self.session("loading") as session:
@@ -233,8 +261,9 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
             groups = [list(changes)] if whole else [list(g) for _, g in groupby(changes, key=lambda c: c.table.table)]
             rows = self._rows(session, fence)
             total = WriteResult()
-            for group in groups:
-                write = partial(rows.write, group, acknowledge=acknowledge, rejected=rejected)
+            for number, group in enumerate(groups, 1):
+                ends = unit if number == len(groups) else ""
+                write = partial(rows.write, group, acknowledge=acknowledge, rejected=rejected, ends=ends, before=total)
                 done, retries = self.transaction(session, write, _names(group))
                 total += done + WriteResult(retries=retries)
             return total

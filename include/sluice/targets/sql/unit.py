@@ -24,7 +24,8 @@ class SqlWriteUnit:
     """Parts that one worker writes over one connection.
 
     ``one_transaction``: all parts together; ``acknowledge``: and the batch's checkpoint (consistency batch). ``scope``: under which tables remember
-    the rows, if they are not a batch's; ``verify``: foreign keys are checked after each part.
+    the rows, if they are not a batch's; ``verify``: foreign keys are checked after each part. ``noted_as``: how the target notes that the unit is
+    written, so that a repeat of the load leaves it out; "": it does not.
     """
 
     loader: SqlLoader
@@ -35,6 +36,7 @@ class SqlWriteUnit:
     acknowledge: Position | None = None
     scope: str = ""
     verify: bool = False
+    noted_as: str = ""
 
     @property
     def cost(self) -> int:
@@ -73,8 +75,22 @@ class SqlWriteUnit:
             one_transaction=self.one_transaction,
             acknowledge=self.acknowledge,
             rejected=rejected,
+            unit=self.noted_as,
         )
         return replace(result, seconds=time.perf_counter() - started)
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedUnits:
+    """What units wrote in earlier attempts: there is nothing left to do."""
+
+    result: WriteResult
+    cost: int = 0
+    memory_bytes: int = 0
+
+    def write(self, rejected: RejectedRows | None = None) -> WriteResult:
+        """What they wrote."""
+        return self.result
 
 
 def _changes(part: LoadPart, groups: Sequence[RowGroup]) -> list[TableChanges]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
+
+import structlog
 
 from sluice.errors import MappingError
 from sluice.model.planned import PlannedTable
@@ -21,7 +24,9 @@ from sluice.targets.base import (
 from sluice.targets.sql.loader import DdlProgress, SqlLoader
 from sluice.targets.sql.phases import LoadPart, PlannedUnit, plan_phases, while_copied
 from sluice.targets.sql.tables import TargetTable
-from sluice.targets.sql.unit import SqlWriteUnit
+from sluice.targets.sql.unit import FinishedUnits, SqlWriteUnit
+
+_log = structlog.get_logger()
 
 
 class SqlSession:
@@ -42,6 +47,7 @@ class SqlBatchWriter:
         self._loader, self._batch = loader, batch
         self._fence = Fence(epoch, batch.held, batch.number)
         self._progress = DdlProgress()
+        self._notes = False
 
     def prepare(self) -> None:
         """What the server could not tell apart is refused; then come statements that precede the rows."""
@@ -56,8 +62,8 @@ class SqlBatchWriter:
             if change.number >= self._progress.steps:
                 self._loader.apply_ddl(self._fence, change)
 
-    def plan(self, parallelism: int) -> list[list[SqlWriteUnit]]:
-        """Compare with the target's tables, and cut the batch. Raises MappingError."""
+    def plan(self, parallelism: int) -> list[list[SqlWriteUnit | FinishedUnits]]:
+        """Compare with the target's tables, and cut the batch. What earlier attempts wrote by the same plan is left out. Raises MappingError."""
         batch = self._batch
         if self._progress.rows or not (batch.tables or batch.reconcile):
             return []
@@ -72,7 +78,33 @@ class SqlBatchWriter:
             acknowledge=None if batch.schema_changes else batch.position,
             ranges=self._ranges(known),
         )
+        if sum(map(len, phases)) > 1:
+            return self._left(phases)
         return [[self._unit(planned) for planned in phase] for phase in phases]
+
+    def _left(self, phases: list[list[PlannedUnit]]) -> list[list[SqlWriteUnit | FinishedUnits]]:
+        name = plan_name(phases)
+        finished = self._loader.finished_units(self._fence, name)
+        self._notes = True
+        left: list[list[SqlWriteUnit | FinishedUnits]] = []
+        number = 0
+        for phase in phases:
+            units: list[SqlWriteUnit | FinishedUnits] = []
+            for planned in phase:
+                if number not in finished:
+                    units.append(replace(self._unit(planned), noted_as=f"{name}:{number}"))
+                number += 1
+            left.append(units)
+        if finished:
+            _log.info(
+                "units_written_before",
+                target=self._loader.config.name,
+                batch=self._batch.number,
+                units=len(finished),
+                of=number,
+            )
+            left.insert(0, [FinishedUnits(sum(finished.values(), WriteResult()))])
+        return [units for units in left if units]
 
     def _unit(self, planned: PlannedUnit) -> SqlWriteUnit:
         return SqlWriteUnit(
@@ -84,8 +116,9 @@ class SqlBatchWriter:
             planned.acknowledge,
         )
 
-    def _replay(self) -> list[list[SqlWriteUnit]]:
-        """Rows of a dead letter, all in one transaction."""
+    def _replay(self) -> list[list[SqlWriteUnit | FinishedUnits]]:
+        """Rows of a dead letter, all in one transaction. They may be older than what units of a batch that is under way have written."""
+        self._loader.forget_units(self._fence)
         batch = self._batch
         known = self._loader.check([table.plan for table in batch.tables])
         parts = tuple(LoadPart(known[table.target], table.files) for table in batch.tables)
@@ -115,9 +148,16 @@ class SqlBatchWriter:
             self._loader.rows_loaded(self._fence)
         self._follow([change for change in batch.schema_changes if not change.before_rows])
         self._loader.checkpoints.advance(Checkpoint(self._fence.epoch, batch.number, batch.position))
+        if self._notes:
+            self._loader.forget_units(replace(self._fence, held=batch.number))
 
     def abort(self) -> None:
         """Nothing: what is written is written again, and ends the same."""
+
+
+def plan_name(phases: Sequence[Sequence[PlannedUnit]]) -> str:
+    """The same for plans that write the same rows in the same way into tables that look the same, in every attempt and process."""
+    return hashlib.blake2b(repr(phases).encode(), digest_size=8).hexdigest()
 
 
 def known_tables(loader: SqlLoader, tables: Sequence[TableInput], facts: SourceFacts) -> dict[TableId, TargetTable]:

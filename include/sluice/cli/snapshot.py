@@ -1,0 +1,65 @@
+"""``sluice snapshot``: the newest row of every key, in lake tables."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from sluice.cli.console import AsJson, Pipeline, log_to_stderr, open_pipeline, out, print_json
+from sluice.errors import ConfigError
+
+snapshot_app = typer.Typer(no_args_is_help=True, help="The snapshot of a pipeline: the newest row of every key.")
+
+
+@snapshot_app.callback()
+def _group() -> None:
+    """So that `show` is a command of its own."""
+
+
+@snapshot_app.command()
+def show(
+    pipeline: Pipeline,
+    table: Annotated[str | None, typer.Argument(help="schema.table; none: all tables.")] = None,
+    batch: Annotated[int | None, typer.Option(min=0, help="As of this batch.")] = None,
+    at: Annotated[str | None, typer.Option(help="As of this time at the source: 2026-01-31T12:00:00Z.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tables, rows and files; as of which batch; and the versions to read them by."""
+    from sluice.flows.operate import snapshot
+
+    log_to_stderr(False)
+    if batch is not None and at is not None:
+        raise ConfigError("--batch or --at, not both")
+    found = snapshot.show(open_pipeline(pipeline), table, batch=batch, at=_time(at) if at is not None else None)
+    if as_json:
+        print_json(found.to_json())
+        return
+    newest = "" if found.batch == found.holds else f" (the snapshot holds batch {found.holds})"
+    out.print(f"as of batch {found.batch}{newest}", highlight=False)
+    shown = Table(box=None, pad_edge=False)
+    for heading in ("table", "rows", "files", "bytes", "version", "changed by batch", "of", "place"):
+        shown.add_column(heading, overflow="fold")
+    for one in found.tables:
+        numbers = (f"{number:,}" for number in (one.rows, one.files, one.size_bytes))
+        shown.add_row(
+            escape(str(one.table)),
+            *numbers,
+            str(one.version),
+            str(one.batch or "-"),
+            one.commit_time,
+            escape(one.place),
+        )
+    out.print(shown)
+
+
+def _time(text: str) -> dt.datetime:
+    """ISO 8601; without a zone it is UTC. Raises ConfigError."""
+    try:
+        found = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"{text[:40]!r} is not a time; write 2026-01-31T12:00:00Z") from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=dt.UTC)

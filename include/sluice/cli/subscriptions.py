@@ -1,0 +1,70 @@
+"""``sluice subscriptions``: readers whose place the subscription service keeps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from sluice.cli.console import AsJson, DryRun, Pipeline, Yes, log_to_stderr, open_pipeline, out, planned, print_json
+
+if TYPE_CHECKING:
+    from sluice.flows.operate.subscriptions import SubscriptionStatus
+
+subscriptions_app = typer.Typer(no_args_is_help=True, help="Readers whose place the subscription service keeps.")
+
+
+@subscriptions_app.command(name="list")
+def list_subscriptions(pipeline: Pipeline, as_json: AsJson = False) -> None:
+    """How far each has acknowledged, its lag, and which one will expire."""
+    from sluice.flows.operate.subscriptions import subscriptions
+
+    log_to_stderr(False)
+    runtime = open_pipeline(pipeline)
+    with runtime.state() as state:
+        found = subscriptions(runtime, state)
+    if as_json:
+        print_json([one.to_json() for one in found])
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("subscription", "reader", "batch", "lag in batches", "lag", "connected", "acknowledged", "state"):
+        table.add_column(heading, overflow="fold")
+    for one in found:
+        numbers = str(one.batch), str(one.lag_batches), _lag(one)
+        when = one.connected_at or "", one.acknowledged_at or ""
+        table.add_row(escape(one.name), escape(one.reader), *numbers, *when, _state(one))
+    out.print(table)
+
+
+@subscriptions_app.command()
+def delete(
+    pipeline: Pipeline,
+    name: Annotated[str, typer.Argument(help="Name of the subscription.")],
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Forget a subscription: no batch is kept for it, and its client is told. A new one of this name begins anew."""
+    from sluice.flows.operate import control, subscriptions
+
+    log_to_stderr(False)
+    runtime = open_pipeline(pipeline)
+    planned(lambda dry: subscriptions.delete(runtime, name, by=control.who(), dry_run=dry), dry_run, yes, as_json)
+
+
+def in_words_of(one: SubscriptionStatus) -> str:
+    """A subscription in a line."""
+    said = f"{one.name} of {one.reader}: batch {one.batch}, lag {one.lag_batches} batches, {_lag(one)}"
+    return ", ".join(filter(None, (said, _state(one))))
+
+
+def _lag(one: SubscriptionStatus) -> str:
+    return "?" if one.lag_ms is None else f"{one.lag_ms / 1000:.1f} s"
+
+
+def _state(one: SubscriptionStatus) -> str:
+    if one.expired_at:
+        return f"expired {one.expired_at}"
+    return f"expires {one.expires_at}" if one.expires_at else ""

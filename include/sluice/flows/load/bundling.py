@@ -1,0 +1,52 @@
+"""Targets with ``commit_every``: when what waits for one is loaded, and up to which batch.
+
+A batch of such a target stays in the segments until the first of those that wait is so old. Then, or as soon as one comes that cannot be written
+together with others, or enough of them wait, all that are merged are loaded (:mod:`sluice.targets.bundles`) and acknowledged one after the other. A
+pipeline that stands still finds them too: they are in its window again, and are taken up like a batch whose run is gone.
+"""
+
+from __future__ import annotations
+
+from sluice.coordination.bundling import WaitingBatches
+from sluice.coordination.state import PipelineState
+from sluice.flows.runtime import Runtime
+from sluice.targets.bundles import MOST_ROWS
+
+MOST_BATCHES = 100
+"""That wait. Each costs a look at ZooKeeper whenever another one comes."""
+
+
+def waits(runtime: Runtime, state: PipelineState, target: str, batch: int) -> WaitingBatches | None:
+    """What ``batch`` waits with, if it is not to be loaded into ``target`` yet. Raises SegmentError."""
+    found = state.waiting().get(target)
+    if found is None or batch < found.first or found.is_due or batch - found.first + 1 >= MOST_BATCHES:
+        return None
+    known = [state.batch(number) for number in range(found.first, batch + 1)]
+    if sum(one.changes for one in known if one is not None) >= MOST_ROWS or _is_alone(runtime, state, target, batch):
+        return None
+    return found
+
+
+def _is_alone(runtime: Runtime, state: PipelineState, target: str, batch: int) -> bool:
+    """It changes definitions, or is of a dump: somebody waits for it."""
+    record = state.batch(batch)
+    if record is None or not record.is_for(target):
+        return False
+    manifest = runtime.store.read_manifest(record.manifest)
+    return bool(manifest.ddl or manifest.replaces or record.targets or any(file.reads for file in manifest.files))
+
+
+def ready(state: PipelineState, target: str, batch: int) -> int:
+    """The last batch that can be loaded with ``batch``: those after it wait, too, and are merged. ``batch`` itself if the target has that already."""
+    process = state.process(target)
+    if process is None or process.batch >= batch:
+        return batch
+    while batch < process.batch + MOST_BATCHES:
+        record = state.batch(batch + 1)
+        if record is None or (record.is_for(target) and not record.changeset):
+            break
+        batch += 1
+    return batch
+
+
+__all__ = ["MOST_BATCHES", "ready", "waits"]

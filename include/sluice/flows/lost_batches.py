@@ -1,0 +1,59 @@
+"""Targets that lack batches which are no longer stored, and start again from the pipeline's snapshot (``on_lost_batches: snapshot``).
+
+A batch goes when retention removes it, or was gone already when a target was restored from an older backup. The drain finds a target whose next
+batch is gone and makes a batch of its own for it: all rows of the snapshot as of the batch before. With it, rows of the target go that the snapshot
+does not have. The target's checkpoint moves from the batch that it holds to that one in one step, and acknowledgements follow it.
+"""
+
+from __future__ import annotations
+
+from sluice.config.pipeline import TargetConfig
+from sluice.coordination.cursor import Cursor
+from sluice.coordination.state import PipelineState
+from sluice.errors import LoadError, SegmentError
+from sluice.flows.batches import known_again
+from sluice.flows.runtime import Runtime
+
+BY_ITSELF = "sluice"
+"""In the audit: no person did it."""
+
+
+class LostBatches(LoadError):
+    """The next batch of a target is gone; it starts again from the snapshot with a batch that the drain makes."""
+
+
+def lacks_lost(runtime: Runtime, state: PipelineState, target: TargetConfig, cursor: Cursor) -> bool:
+    """True for a target that starts again from the snapshot where batches are gone, and whose next one is."""
+    if target.on_lost_batches != "snapshot":
+        return False
+    process = state.process(target.name)
+    if process is None or process.following >= cursor.next_batch:
+        return False
+    return _is_gone(runtime, target.name, process.following)
+
+
+def any_lacks_lost(runtime: Runtime, state: PipelineState) -> bool:
+    """See :func:`lacks_lost`: the next drain has something to do."""
+    cursor = state.cursor()
+    return cursor is not None and any(lacks_lost(runtime, state, one, cursor) for one in runtime.pipeline.targets)
+
+
+def require_stored(runtime: Runtime, state: PipelineState, target: TargetConfig, held: int, until: int) -> int:
+    """The batch that comes next for a target that holds ``held``, at most ``until``. Raises LostBatches for one that starts again later."""
+    process = state.process(target.name)
+    following = max(held + 1, process.restart if process is not None else 0)
+    if target.on_lost_batches == "snapshot" and (following > until or _is_gone(runtime, target.name, following)):
+        raise LostBatches(
+            f"target {target.name} holds batch {held}, and batches after it are no longer stored: it starts again from the snapshot",
+            where=f"pipeline {runtime.name}",
+            hint="nothing is to do: the next drain makes the batch for it",
+        )
+    return following
+
+
+def _is_gone(runtime: Runtime, target: str, number: int) -> bool:
+    try:
+        known_again(runtime, runtime.store, target, number)
+    except SegmentError:
+        return True
+    return False

@@ -1,0 +1,87 @@
+"""show: what a pipeline's snapshot holds, and as of which batch."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from typing import Any
+
+from sluice.config.pipeline import SNAPSHOT
+from sluice.coordination.state import PipelineState
+from sluice.errors import ConfigError
+from sluice.flows.runtime import Runtime
+from sluice.flows.stored_definitions import tables_at
+from sluice.mapping import Mapping
+from sluice.model.nearest import meant
+from sluice.model.tables import TableId
+from sluice.sources.table_filter import Selection
+from sluice.targets.base import TableVersion, VersionReader, versions_of
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotShown:
+    """The tables as of ``batch``; ``holds``: the newest batch that the snapshot has. Tables that are not there yet are left out."""
+
+    batch: int
+    holds: int
+    tables: tuple[TableVersion, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"batch": self.batch, "holds": self.holds, "tables": [one.to_json() for one in self.tables]}
+
+
+def require_snapshot(runtime: Runtime) -> None:
+    """Raises ConfigError for a pipeline without one."""
+    if runtime.pipeline.snapshot is None:
+        raise ConfigError(
+            f"{runtime.name} keeps no snapshot",
+            hint="snapshot: {uri: s3://bucket/snapshots} in the pipeline file",
+        )
+
+
+def show(
+    runtime: Runtime, table: str | None = None, *, batch: int | None = None, at: dt.datetime | None = None
+) -> SnapshotShown:
+    """The tables of the snapshot, as of the newest batch that it holds, of ``batch``, or of the last batch that ended at ``at`` or before.
+
+    No question to the source: the tables are those of the stored schema history.
+
+    Raises:
+        ConfigError: there is no snapshot, it holds nothing yet, or not that batch or table. LoadError: that is no longer kept. TargetUnavailable.
+    """
+    require_snapshot(runtime)
+    reader = versions_of(runtime.open_target(SNAPSHOT))
+    assert reader is not None, "tables of a lake have versions"
+    with runtime.state() as state:
+        process = state.process(SNAPSHOT)
+        tables = snapshot_tables(runtime, state)
+    if process is None:
+        raise ConfigError(f"the snapshot of {runtime.name} has not begun", hint=f"`sluice run {runtime.name}`")
+    if table is not None:
+        if table not in map(str, tables):
+            raise ConfigError(f"the snapshot of {runtime.name} has no table {table}{meant(table, map(str, tables))}")
+        tables = [one for one in tables if str(one) == table]
+    wanted = _wanted(reader, tables, at) if at is not None else process.batch if batch is None else batch
+    if wanted > process.batch:
+        raise ConfigError(f"the snapshot of {runtime.name} holds batch {process.batch}; batch {wanted} comes later")
+    found = (reader.as_of(one, wanted) for one in tables)
+    return SnapshotShown(wanted, process.batch, tuple(one for one in found if one is not None))
+
+
+def snapshot_tables(runtime: Runtime, state: PipelineState) -> list[TableId]:
+    """Names of the tables that captured tables go to, by the definitions of now."""
+    cursor = state.cursor()
+    if cursor is None:
+        return []
+    pipeline = runtime.pipeline
+    selection, routes = Selection.compile(pipeline.capture), Mapping.compile(pipeline.mapping)
+    known = tables_at(runtime, state, cursor.position)
+    return sorted({routes.route(table).target for table in known if selection.wants(table)})
+
+
+def _wanted(reader: VersionReader, tables: list[TableId], at: dt.datetime) -> int:
+    time_us = (at - _EPOCH) // dt.timedelta(microseconds=1)
+    return max((reader.batch_at(table, time_us) for table in tables), default=0)

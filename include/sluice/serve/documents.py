@@ -1,0 +1,103 @@
+"""The rows of a read as documents, one a change: JSON as Debezium, Maxwell and canal publish it, or CloudEvents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from sluice.errors import ConfigError
+from sluice.formats import FORMATS, columns
+from sluice.formats.rows import changes_of
+from sluice.merge.compact import user_columns
+from sluice.model.fields import key_fields, true_name
+from sluice.model.nearest import meant
+from sluice.model.tables import TableId
+from sluice.serve.requests import ReadRequest
+from sluice.serve.row_shapes import OWN, StreamShape, sent_name
+
+DOCUMENT = "document"
+_SCHEMA = pa.schema([(DOCUMENT, pa.large_string())])
+ROWS_AT_ONCE = 4096
+"""Whose documents are in memory."""
+
+_BY_COLUMNS = "debezium-json"
+"""The format whose documents are made of whole columns."""
+
+
+@dataclass
+class DocumentShape:
+    """Documents of one read. Tables of any columns are one stream, and columns may change in it: each document has those of its row.
+
+    Attributes:
+        form: a format of :data:`sluice.formats.FORMATS`; source: the name under which documents speak of their source.
+        schema: of what is sent: ``document`` (text).
+    """
+
+    request: ReadRequest
+    form: str
+    source: str
+    schema: pa.Schema = _SCHEMA
+    _number: int = 0
+    _shapes: dict[TableId, StreamShape] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, request: ReadRequest, tables: Iterable[tuple[TableId, pa.Schema]], form: str, source: str
+    ) -> DocumentShape:
+        """For rows of all these tables. Raises ConfigError: the format is not known, or no table has a column that is asked for."""
+        if form not in FORMATS:
+            raise ConfigError(
+                f"{form!r} is not a format{meant(form, list(FORMATS))}", hint=f"choose one of {', '.join(FORMATS)}"
+            )
+        if request.form != "changes":
+            raise ConfigError("documents have every change", hint="leave out form, or read merged rows by Arrow Flight")
+        made = cls(request, form, source)
+        known: set[str] = set()
+        for table, schema in tables:
+            known |= {sent_name(field.name) for field in schema}
+            made._of_table(table, schema)
+        for name in request.columns or ():
+            if name not in known:
+                raise ConfigError(f"no table has a column {name!r}{meant(name, sorted(known))}")
+        return made
+
+    def require(self, columns: pa.Schema, table: TableId, batch: int) -> None:
+        """Rows of all columns fit, if those of one batch and table have the same."""
+
+    def rows(self, rows: pa.Table, table: TableId, batch: int) -> pa.Table:
+        """Those rows of a batch that are sent. Raises SchemaMoved."""
+        if self._number != batch:
+            self._shapes.clear()
+            self._number = batch
+        if table not in self._shapes:
+            self._shapes[table] = self._of_table(
+                table, pa.schema([rows.schema.field(name) for name in user_columns(rows.schema)])
+            )
+        return self._shapes[table].rows(rows, table, batch)
+
+    def sent(self, rows: pa.Table, table: TableId, batch: int) -> Iterator[pa.RecordBatch]:
+        """Documents of rows that :meth:`rows` made. An update that changes the key may be two."""
+        key = tuple(map(true_name, key_fields(rows.schema)))
+        for start in range(0, rows.num_rows, ROWS_AT_ONCE):
+            for piece in self._shapes[table].sent(rows.slice(start, ROWS_AT_ONCE), table, batch):
+                plain = pa.Table.from_batches([piece]).drop_columns(list(OWN))
+                yield pa.record_batch([self._documents(plain, table, key)], self.schema)
+
+    def _of_table(self, table: TableId, schema: pa.Schema) -> StreamShape:
+        """Raises ConfigError: the predicate names a column that this table lacks."""
+        asked = self.request.columns
+        if asked is not None:
+            mine = {sent_name(field.name) for field in schema}
+            asked = tuple(name for name in asked if name in mine)
+        return StreamShape.of(self.request.model_copy(update={"columns": asked}), [(table, schema)])
+
+    def _documents(self, rows: pa.Table, table: TableId, key: tuple[str, ...]) -> pa.Array:
+        if self.form == _BY_COLUMNS and columns.can(rows) and not columns.moved(rows, key).any():
+            return columns.Rows(rows, table).documents(self.source)
+        form = FORMATS[self.form]
+        return pa.array(
+            [text for change in changes_of(rows, table, key) for text in form.row(change, self.source)],
+            pa.large_string(),
+        )

@@ -1,0 +1,322 @@
+"""The second door of the service: HTTP, with documents as lines (NDJSON) or as server-sent events.
+
+=====================================  ====================================================================================
+``GET /v1/pipelines``                  names of the pipelines of which something may be read
+``GET /v1/pipelines/{name}/tables``    their tables that may be read, with columns
+``GET /v1/pipelines/{name}/changes``   documents; the query says of what
+``POST /v1/changes``                   the same; the body is a ticket (:class:`sluice.serve.requests.ReadRequest`)
+``GET /openapi.json``                  the description of all this
+=====================================  ====================================================================================
+
+An error is JSON (RFC 9457): ``title`` (the class), ``detail``, ``retryable``, and what a program may act on (``oldest``, ``batch``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from pathlib import Path as FilePath
+from typing import Annotated, Any, Literal
+
+import structlog
+import uvicorn
+from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.trustedhost import TrustedHostMiddleware
+from fastapi.responses import JSONResponse, Response
+from pydantic import AwareDatetime, BaseModel, Field, ValidationError
+
+from sluice import __version__
+from sluice.config.pipeline import IDENTIFIER
+from sluice.errors import AccessDenied, BatchesGone, ConfigError, SluiceError, TooManyReads
+from sluice.formats import FORMATS
+from sluice.serve.access import ANYBODY, Reader, Readers, is_loopback
+from sluice.serve.documents import DocumentShape
+from sluice.serve.http_streams import Pull, PulledResponse, about, encoding_of, events, lines
+from sluice.serve.reading import Reading
+from sluice.serve.requests import MAX_BYTES, ReadRequest, parsed, wrong_request
+from sluice.serve.service import Service
+
+_log = structlog.get_logger()
+_NDJSON, _EVENTS, _PROBLEM = "application/x-ndjson", "text/event-stream", "application/problem+json"
+_LOOK_S = 0.5
+"""How soon a client that hung up while it waited is noticed."""
+
+FormatName = StrEnum("FormatName", {name: name for name in FORMATS})  # type: ignore[misc]
+
+
+class HowSent(BaseModel):
+    """What an answer looks like, and how long it is waited for."""
+
+    format: FormatName = Field(FormatName["debezium-json"], description="What a document looks like; docs/formats.md.")
+    marks: bool = Field(
+        False, description="NDJSON: a line after each batch, with its number and position. Server-sent events have it."
+    )
+    wait: float = Field(
+        0, ge=0, le=300, description="Seconds to wait for the batch that the read begins with (long poll)."
+    )
+
+
+class WhatIsRead(HowSent):
+    """A read, as a query has it."""
+
+    tables: list[str] = Field(
+        [], description="Names (schema.table) or anchored regular expressions (RE2); none: all that may be read."
+    )
+    from_: Literal["earliest", "latest", "snapshot"] = Field(
+        "earliest",
+        alias="from",
+        description="earliest: the oldest stored batch; latest: what comes next; snapshot: all rows of the snapshot, and what came after it.",
+    )
+    from_batch: int | None = Field(None, ge=1)
+    from_timestamp: AwareDatetime | None = None
+    from_position: str | None = Field(None, description="file:offset in the source's log")
+    to: int | None = Field(None, ge=0, description="The last batch; none: the last that is stored.")
+    follow: bool = Field(False, description="Go on with new batches as they are stored.")
+    columns: list[str] | None = Field(None, description="Columns of the tables; none: all.")
+    on_lost_batches: Literal["snapshot", "stop"] | None = Field(
+        None,
+        description="As in a ticket; NDJSON without marks: stop, unless it says snapshot (header Sluice-Reset-Batch).",
+    )
+
+    def request(self, pipeline: str, last_event: int | None) -> ReadRequest:
+        """As a ticket says it. ``last_event``: number of the last batch that the client of server-sent events had. Raises ConfigError."""
+        starts: dict[str, Any] = {
+            "batch": self.from_batch, "timestamp": self.from_timestamp, "position": self.from_position,
+        }  # fmt: skip
+        named = {name: value for name, value in starts.items() if value is not None}
+        if last_event is not None:
+            named = {"batch": last_event + 1}
+        if len(named) > 1:
+            raise ConfigError(f"a read begins at one place, not at {' and '.join(f'from_{name}' for name in named)}")
+        more = {} if self.columns is None else {"columns": self.columns}
+        try:
+            return ReadRequest.model_validate({
+                "pipeline": pipeline, "tables": self.tables, "from": named or self.from_, "to": self.to, "follow": self.follow,
+                "on_lost_batches": self.on_lost_batches, **more,
+            })  # fmt: skip
+        except ValidationError as error:
+            raise wrong_request(error, "the query") from None
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Who asks, and how the answer is sent."""
+
+    reader: Reader
+    how: HowSent
+    as_events: bool
+    encoding: str
+
+
+class HttpDoor:
+    """Serves from a thread of its own until it is ended.
+
+    Args:
+        port: 0: one that is free. readers: who may read; None: whoever can connect may read everything.
+        tls: files of the certificate (with its chain) and of the private key, PEM.
+
+    Raises:
+        OSError: it cannot listen there, or cannot use the certificate.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        host: str,
+        port: int,
+        *,
+        readers: Readers | None = None,
+        tls: tuple[FilePath, FilePath] | None = None,
+    ) -> None:
+        self._ending = threading.Event()
+        self._threads = ThreadPoolExecutor(service.slots.most + 2, "http-read")
+        app = application(_Reads(service, readers, self._ending.is_set, self._threads))
+        if readers is None and is_loopback(host):  # a page in a browser of this machine is not to read by another name
+            app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "[::1]", host])
+        files = {"ssl_certfile": str(tls[0]), "ssl_keyfile": str(tls[1])} if tls is not None else {}
+        config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=8, **files)  # type: ignore[arg-type]
+        config.load()
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = socket.create_server((host.strip("[]"), port), family=family)
+        self.port: int = listening.getsockname()[1]
+        self._server = uvicorn.Server(config)
+        run = partial(self._server.run, sockets=[listening])
+        self._thread = threading.Thread(target=run, name="http", daemon=True)
+        self._thread.start()
+
+    def end(self, patience_s: float = 10.0) -> bool:
+        """Take no further requests, and wait for the open ones. False: one is still open."""
+        self._ending.set()
+        self._server.should_exit = True
+        self._thread.join(patience_s)
+        self._threads.shutdown(wait=False)
+        return not self._thread.is_alive()
+
+
+@dataclass
+class _Reads:
+    """What requests share."""
+
+    service: Service
+    readers: Readers | None
+    is_ending: Callable[[], bool]
+    threads: ThreadPoolExecutor
+
+    async def answer(self, client: Request, request: ReadRequest, asked: _Asked) -> Response:
+        """What is read, from its first piece on."""
+        gone = threading.Event()
+        is_over = lambda: gone.is_set() or self.is_ending()  # noqa: E731
+        give_back = self.service.slots.take(asked.reader.name)
+        try:
+            opened = asyncio.get_running_loop().run_in_executor(
+                self.threads, _opened, self.service, request, asked, is_over
+            )
+            while not (await asyncio.wait({opened}, timeout=_LOOK_S))[0]:
+                if await client.is_disconnected():
+                    gone.set()
+            reading = opened.result()
+        except BaseException:
+            gone.set()
+            give_back()
+            raise
+        pieces = events(reading, is_over) if asked.as_events else lines(reading, is_over, marks=asked.how.marks)
+        headers = {"Cache-Control": "no-store", "Vary": "Accept, Accept-Encoding"}
+        headers |= {"Content-Encoding": asked.encoding} if asked.encoding else {}
+        if reading.snapshot is not None:
+            headers["Sluice-Reset-Batch"] = str(reading.snapshot.batch)
+        if not request.follow:
+            headers["Sluice-Next-Batch"] = str(max(reading.first, reading.last + 1))
+        pull = Pull(pieces, asked.encoding, self.threads, give_back)
+        media = _EVENTS if asked.as_events else _NDJSON
+        return PulledResponse(pull, gone.set, headers, media, keep_alive=asked.as_events)
+
+
+def application(reads: _Reads) -> FastAPI:
+    """The service as an ASGI application."""
+    app = FastAPI(
+        title="Sluice", version=__version__, summary="The stored changes of pipelines", docs_url=None, redoc_url=None
+    )
+    app.state.reads = reads
+    app.add_exception_handler(SluiceError, _told)
+    app.add_exception_handler(RequestValidationError, _told_of_query)
+    app.include_router(_router)
+    return app
+
+
+def _reads_of(request: Request) -> _Reads:
+    reads: _Reads = request.app.state.reads
+    return reads
+
+
+Reads = Annotated[_Reads, Depends(_reads_of)]
+
+
+def _reader_of(reads: Reads, authorization: Annotated[str | None, Header()] = None) -> Reader:
+    return reads.readers.known(authorization) if reads.readers is not None else ANYBODY
+
+
+def _sending(accept: Annotated[str, Header()] = "", accept_encoding: Annotated[str, Header()] = "") -> tuple[bool, str]:
+    """Whether the client wants server-sent events, and the encoding it gets."""
+    return _EVENTS in accept, encoding_of(accept_encoding)
+
+
+Asking = Annotated[Reader, Depends(_reader_of)]
+Sending = Annotated[tuple[bool, str], Depends(_sending)]
+PipelineName = Annotated[str, Path(pattern=IDENTIFIER)]
+_router = APIRouter(prefix="/v1")
+_ANSWERS: dict[int | str, dict[str, Any]] = {
+    200: {"content": {_NDJSON: {"schema": {"type": "string"}}, _EVENTS: {"schema": {"type": "string"}}}},
+    410: {"description": "Batches at the beginning are no longer stored", "content": {_PROBLEM: {}}},
+    429: {"description": "As many reads are open as may be", "content": {_PROBLEM: {}}},
+}
+_TICKET = {"requestBody": {"required": True, "content": {"application/json": {"schema": ReadRequest.model_json_schema()}}}}  # fmt: skip
+
+
+@_router.get("/pipelines")
+def list_pipelines(reads: Reads, reader: Asking) -> dict[str, list[str]]:
+    """Names of the pipelines of which something may be read."""
+    return {"pipelines": reads.service.pipelines(reader)}
+
+
+@_router.get("/pipelines/{pipeline}/tables")
+def list_tables(pipeline: PipelineName, reads: Reads, reader: Asking) -> dict[str, list[dict[str, Any]]]:
+    """Tables that may be read, with their columns and the columns' Arrow types."""
+    found = reads.service.tables(pipeline, reader)
+    return {
+        "tables": [
+            {"table": str(table), "columns": [{"name": name, "type": str(kind)} for name, kind in shape.columns]}
+            for table, shape in found.items()
+        ]
+    }
+
+
+@_router.get("/pipelines/{pipeline}/changes", response_class=Response, responses=_ANSWERS)
+async def get_changes(
+    client: Request,
+    pipeline: PipelineName,
+    what: Annotated[WhatIsRead, Query()],
+    reads: Reads,
+    reader: Asking,
+    sending: Sending,
+    last_event_id: Annotated[int | None, Header(ge=0)] = None,
+) -> Response:
+    """Documents, one a change."""
+    return await reads.answer(client, what.request(pipeline, last_event_id), _Asked(reader, what, *sending))
+
+
+@_router.post("/changes", response_class=Response, responses=_ANSWERS, openapi_extra=_TICKET)
+async def post_changes(
+    client: Request,
+    how: Annotated[HowSent, Query()],
+    reads: Reads,
+    reader: Asking,
+    sending: Sending,
+) -> Response:
+    """The same for a ticket, which may have a predicate."""
+    text = b""
+    async for part in client.stream():
+        text += part
+        if len(text) > MAX_BYTES:
+            break
+    return await reads.answer(client, parsed(text), _Asked(reader, how, *sending))
+
+
+def _opened(service: Service, request: ReadRequest, asked: _Asked, is_over: Callable[[], bool]) -> Reading:
+    until = time.monotonic() + asked.how.wait
+    if request.on_lost_batches is None and not asked.as_events and not asked.how.marks:
+        request = request.model_copy(update={"on_lost_batches": "stop"})  # no line would say that all rows come
+    shaping = partial(DocumentShape.of, form=asked.how.format.value, source=request.pipeline)
+    reading = service.open(request, asked.reader, shaping)
+    if asked.how.wait and not request.follow:
+        reading.await_first(lambda: is_over() or time.monotonic() >= until)
+    return reading
+
+
+async def _told(_: Request, error: Exception) -> Response:
+    assert isinstance(error, SluiceError)
+    status = 503 if error.retryable else 500
+    if isinstance(error, AccessDenied):
+        status = 403 if error.known else 401
+    elif isinstance(error, ConfigError):
+        status = 400
+    elif isinstance(error, BatchesGone):
+        status = 410
+    elif isinstance(error, TooManyReads):
+        status = 429
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+    return JSONResponse({**about(error), "status": status}, status, headers, _PROBLEM)
+
+
+async def _told_of_query(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return await _told(request, ConfigError(f"{place}: {first['msg']}", hint="GET /openapi.json says what there is"))

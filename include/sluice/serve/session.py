@@ -1,0 +1,143 @@
+"""One client's session of a named subscription: what it reads, what it acknowledged, and whether it still has the subscription."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from sluice.coordination.subscriptions import Subscription, fenced
+from sluice.errors import BatchesGone, OutOfOrder
+from sluice.flows.runtime import Runtime
+from sluice.serve.access import Reader
+from sluice.serve.ack_window import AckWindow
+from sluice.serve.reading import Reading, Sent
+from sluice.serve.requests import FromBatch, ReadRequest, SubscribeRequest
+
+_ATTEMPTS = 20
+"""To take a subscription over while others do, too."""
+
+
+@dataclass
+class Session:
+    """Attributes: held: the subscription as this session had it last. window: what was sent and is not acknowledged."""
+
+    reading: Reading
+    request: SubscribeRequest
+    held: Subscription
+    window: AckWindow
+
+    @property
+    def hello(self) -> dict[str, Any]:
+        """What a client is told first."""
+        return {
+            "subscription": self.held.name,
+            "session": self.held.session,
+            "acknowledged": self.held.batch,
+            "first": self.window.sent + 1,
+            "window": self.window.size,
+        }
+
+    def of_batch(self, number: int) -> Iterator[Sent] | None:
+        """What is sent of a batch, or of the snapshot as of it; None: nothing. Raises as :class:`Reading`, OutOfOrder."""
+        snapshot = self.reading.snapshot
+        if snapshot is not None and number == snapshot.batch:
+            return self.reading.of_snapshot(snapshot)
+        if self.held.from_snapshot and number == self.held.batch + 1:
+            raise OutOfOrder(
+                f"the snapshot that subscription {self.held.name} began with is to be sent again, by a session that went on after it",
+                hint='connect again, without "session"',
+            )
+        manifest = self.reading.manifest(number)
+        return None if manifest is None else self.reading.of_batch(manifest)
+
+    @property
+    def ends_after(self) -> int | None:
+        """The last batch of a session that does not follow."""
+        return None if self.request.follow else self.reading.last
+
+    def acknowledge(self, number: int) -> None:
+        """Everything up to batch ``number`` is stored as acknowledged. Raises ConfigError, Fenced, SubscriptionOver, CoordinationUnavailable."""
+        self.window.acknowledge(number)
+        self._store()
+
+    def pass_over(self, number: int) -> None:
+        """Nothing is sent of batch ``number``. Raises as :meth:`acknowledge`."""
+        self.window.pass_over(number)
+        self._store()
+
+    def require(self, changed: Callable[..., None]) -> None:
+        """Raises Fenced, SubscriptionOver if this session has the subscription no longer. ``changed``: called when that is to be asked again."""
+        self.reading.join()
+        with self.reading.runtime.state() as state:
+            self.held = state.subscriptions.require(self.held, changed)
+
+    def _store(self) -> None:
+        if self.window.acknowledged > self.held.batch:
+            self.reading.join()
+            with self.reading.runtime.state() as state:
+                self.held = state.subscriptions.acknowledge(self.held, self.window.acknowledged, _now_ms())
+
+
+def connected(
+    runtime: Runtime, request: SubscribeRequest, reader: Reader, read: Callable[[ReadRequest], Reading]
+) -> Session:
+    """A new session, which fences the earlier ones of this name.
+
+    Raises:
+        Fenced: it was to go on with a session that is no longer the last one. SubscriptionOver, AccessDenied: see
+            :meth:`Subscriptions.usable`; an expired one begins with the snapshot, if that can be read. What ``read`` does.
+    """
+    name = request.subscription
+    for _ in range(_ATTEMPTS):
+        with runtime.state() as state:
+            known = state.subscriptions
+            anew = request.reset or request.on_lost_batches != "stop"
+            seen = known.owned(name, reader.name) if request.reset else known.usable(name, reader.name, expired=anew)
+        if request.session is not None and (seen is None or seen.session != request.session):
+            raise fenced(request.pipeline, name, seen)
+        kept = None if request.reset else seen
+        try:
+            reading = read(request if kept is None else _goes_on(request, kept))
+        except BatchesGone:
+            with runtime.state() as state:
+                state.subscriptions.usable(name, reader.name)  # says that it expired, if it did
+            raise
+        sent = reading.first - (1 if reading.snapshot is None else 2)
+        acknowledged = sent if kept is None or reading.snapshot is not None else kept.batch
+        from_snapshot = reading.snapshot is not None or (kept is not None and kept.from_snapshot)
+        with runtime.state() as state:
+            held = state.subscriptions.connect(
+                name, reader.name, seen, acknowledged, _now_ms(), from_snapshot=from_snapshot
+            )
+        if held is not None:
+            outstanding = sorted(islice(_sent_before(reading, held, sent), request.window))
+            return Session(reading, request, held, AckWindow(request.window, acknowledged, sent, outstanding))
+    raise OutOfOrder(f"subscription {name} of {runtime.name} is taken over by one client after the other")
+
+
+def _goes_on(request: SubscribeRequest, kept: Subscription) -> ReadRequest:
+    """At the batch after the acknowledged one; a session that goes on with another may have had some of them.
+
+    Where nothing of the snapshot that it began with is acknowledged, and the client did not have it, it begins with the snapshot again.
+    """
+    asked, first = request.from_, kept.batch + 1
+    if request.session is not None and isinstance(asked, FromBatch) and not kept.expired_ms:
+        first = max(first, asked.batch)
+    if kept.from_snapshot and first == kept.batch + 1:
+        return request.model_copy(update={"from_": "snapshot"})
+    return request.model_copy(update={"from_": FromBatch(batch=first)})
+
+
+def _sent_before(reading: Reading, held: Subscription, sent: int) -> Iterator[int]:
+    """Batches that the session before this one had sent and that are not acknowledged, newest first."""
+    for number in range(sent, held.batch, -1):
+        is_snapshot = held.from_snapshot and number == held.batch + 1
+        if is_snapshot or reading.manifest(number) is not None:
+            yield number
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

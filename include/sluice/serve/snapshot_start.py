@@ -1,0 +1,85 @@
+"""The rows that a read begins with which starts from the pipeline's snapshot: those of a batch, as reads of a copy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from sluice.config.pipeline import SNAPSHOT
+from sluice.coordination.acknowledgements import Acknowledgement
+from sluice.coordination.state import PipelineState
+from sluice.errors import ConfigError
+from sluice.flows.load.snapshot_rows import SnapshotTable, SnapshotTables, snapshot_reader
+from sluice.flows.runtime import Runtime
+from sluice.merge.compact import user_columns
+from sluice.model.batches import Op
+from sluice.model.tables import META_FIELDS, TableId
+from sluice.serve.batch_rows import BatchRows, Shaped, Wants
+from sluice.targets.base import VersionReader
+
+
+@dataclass(frozen=True)
+class SnapshotStart:
+    """The snapshot as of ``held.batch``: the read goes on with the batch after it."""
+
+    rows: BatchRows
+    reader: VersionReader
+    held: Acknowledgement
+    tables: tuple[SnapshotTable, ...]
+
+    @classmethod
+    def of(cls, runtime: Runtime, state: PipelineState, rows: BatchRows, wants: Wants) -> SnapshotStart:
+        """As of the newest batch that the snapshot holds. Raises ConfigError, MappingError, LoadError, TargetUnavailable."""
+        held = state.process(SNAPSHOT) if runtime.pipeline.snapshot is not None else None
+        if held is None:
+            raise ConfigError(
+                f"{runtime.name} has no snapshot to start from", hint="docs/snapshot.md says how to keep one"
+            )
+        reader = snapshot_reader(runtime)
+        found = SnapshotTables(runtime, reader, held.batch, held.position).every(state, wants)
+        return cls(rows, reader, held, tuple(found))
+
+    @property
+    def batch(self) -> int:
+        """Of which the rows are."""
+        return self.held.batch
+
+    def columns(self) -> Iterator[tuple[TableId, pa.Schema]]:
+        """The user's columns of the tables, as readers get them."""
+        for table in self.tables:
+            shown = self.rows.shown(table.schema.empty_table(), table.source).schema
+            yield table.route.target, pa.schema([shown.field(name) for name in user_columns(shown)])
+
+    def pieces(self, shaped: Shaped) -> Iterator[tuple[TableId, pa.Table]]:
+        """All rows, table by table. Raises MappingError, LoadError, TargetUnavailable, SchemaMoved."""
+        position = self.held.position
+        constants = {
+            "_op": Op.READ.value, "_commit_ts": position.commit_time_us, "_file": position.file, "_offset": position.offset, "_row": 0, "_txn": 0,
+            "_origin": 0,
+        }  # fmt: skip
+        for table in self.tables:
+            more = [one for one in META_FIELDS if one.name not in table.schema.names and one.name != "_present"]
+            for rows in table.pieces(self.reader, constants, more):
+                yield table.route.target, shaped(table.route.target, self.rows.shown(rows, table.source))
+
+    @property
+    def reset(self) -> bytes:
+        """Said before the first row: what the reader has of these tables goes, as all of their rows come."""
+        return json.dumps({"reset": {"batch": self.batch}}, separators=(",", ":")).encode()
+
+    @property
+    def mark(self) -> bytes:
+        """Said after the last row: as after a stored batch, and that these were rows of the snapshot."""
+        position = self.held.position
+        said = {
+            "batch": self.batch,
+            "position": position.place,
+            "gtid_set": position.gtid_set,
+            "commit_time_us": position.commit_time_us,
+            "statements": [],
+            "snapshot": True,
+        }
+        return json.dumps(said, separators=(",", ":")).encode()

@@ -1,0 +1,153 @@
+"""Several batches that a target writes as one (Feature.BUNDLES, ``commit_every``): which ones may be joined, and what they are joined to.
+
+Decision: the batches stay as they are, merged and numbered each by itself, and are joined where they are written. So nothing of a batch before its
+load depends on which others it is written with, and a repeat may join others than the attempt before it: a table notes the last batch that it has,
+and leaves out those. Batches with something to do between their rows and those of another one stay alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from sluice.errors import SluiceError
+from sluice.model.changes import Change
+from sluice.model.tables import TableId
+from sluice.targets.base import (
+    BatchInput,
+    ChangePiece,
+    KeyRange,
+    RowFile,
+    RowGroup,
+    RowReader,
+    Share,
+    StoredRange,
+    TableInput,
+)
+
+MOST_ROWS = 200_000
+"""Rows or changes that are joined. All of a table's are in memory at once; larger batches are large enough."""
+
+
+def bundles(batches: Iterable[BatchInput]) -> Iterator[list[BatchInput]]:
+    """``batches``, ascending, in runs that may be joined, each as long as it can be.
+
+    A batch that stays alone is given before the next one is read, and so is a run whose next batch cannot be read: what raises comes after it.
+    """
+    given, run = iter(batches), list[BatchInput]()
+    while True:
+        try:
+            batch = next(given, None)
+        except SluiceError:
+            if run:
+                yield run
+            raise
+        if run and (batch is None or not _join([*run, batch])):
+            yield run
+            run = []
+        if batch is None:
+            return
+        run.append(batch)
+        if not _join(run):
+            yield run
+            run = []
+
+
+def joined(batches: Sequence[BatchInput]) -> BatchInput:
+    """A run of :func:`bundles` as one batch: the last one, from where the first begins. Its rows are written by units, whatever Spark could do."""
+    first, last = batches[0], batches[-1]
+    if len(batches) == 1:
+        return first
+    return replace(
+        last,
+        held=first.held,
+        reader=BundledReader(tuple((one.number, one.reader) for one in batches)),
+        tables=_tables(batches),
+        changes=sum(one.changes for one in batches),
+        facts=first.facts,
+        spark=None,
+    )
+
+
+def _join(batches: Sequence[BatchInput]) -> bool:
+    """Nothing happens between their rows; and each target table gets rows of one source table, planned alike: else their order would count."""
+    if any(one.schema_changes or one.reconcile or one.replay for one in batches):
+        return False
+    if sum(one.changes + sum(table.rows for table in one.tables) for one in batches) > MOST_ROWS:
+        return False
+    plans: dict[TableId, TableInput] = {}
+    for one in batches:
+        if len({table.target for table in one.tables}) < len(one.tables):
+            return False
+        for table in one.tables:
+            if plans.setdefault(table.target, table).plan != table.plan:
+                return False
+    return True
+
+
+def _tables(batches: Sequence[BatchInput]) -> tuple[TableInput, ...]:
+    found: dict[TableId, TableInput] = {}
+    for one in batches:
+        for table in one.tables:
+            known = found.get(table.target, replace(table, files=()))
+            numbers = (*known.batches, *(one.number for _ in table.files))
+            found[table.target] = replace(
+                known, files=(*known.files, *table.files), batches=numbers, weight=table.weight
+            )
+    return tuple(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class BundledReader:
+    """Reads several batches, by their numbers, ascending. See :class:`sluice.targets.base.RowReader`."""
+
+    batches: tuple[tuple[int, RowReader], ...]
+
+    @property
+    def _any(self) -> RowReader:
+        """Files of merged rows are read alike, whatever their batch."""
+        return self.batches[-1][1]
+
+    def pieces(self, files: Sequence[RowFile]) -> Iterator[pa.Table]:
+        """Of files as they are: a key may have a row in several."""
+        return self._any.pieces(files)
+
+    def groups(
+        self,
+        files: Sequence[RowFile],
+        keys: tuple[int | None, int | None] | None = None,
+        *,
+        lean: bool = False,
+        in_order: bool = False,
+        streamed: bool = False,
+    ) -> list[RowGroup]:
+        """The same."""
+        return self._any.groups(files, keys, lean=lean, in_order=in_order, streamed=streamed)
+
+    def changes(self, share: Share | None = None) -> Iterator[Change]:
+        """One batch after the other."""
+        for _, reader in self.batches:
+            yield from reader.changes(share)
+
+    def change_pieces(self, share: Share | None = None) -> Sequence[ChangePiece]:
+        """With the number of their batch."""
+        return [
+            replace(piece, batch=number) for number, reader in self.batches for piece in reader.change_pieces(share)
+        ]
+
+    def is_large(self, size_bytes: int) -> bool:
+        """As of one batch."""
+        return self._any.is_large(size_bytes)
+
+    def memory_of(self, size_bytes: int, files: int) -> int:
+        """As of one batch."""
+        return self._any.memory_of(size_bytes, files)
+
+    def key_range(self, stored: StoredRange) -> KeyRange:
+        """As of one batch."""
+        return self._any.key_range(stored)
+
+
+__all__ = ["MOST_ROWS", "BundledReader", "bundles", "joined"]

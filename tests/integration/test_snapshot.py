@@ -1,0 +1,542 @@
+"""The snapshot of a pipeline: the newest row of every key in lake tables, as of an exact batch."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import random
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import flight
+
+from sluice.client import subscribe
+from sluice.config.pipeline import SNAPSHOT
+from sluice.errors import ConfigError, TargetUnavailable
+from sluice.flows.capture.drain import drain
+from sluice.flows.load.ack import ack
+from sluice.flows.load.load import load
+from sluice.flows.operate.check import check
+from sluice.flows.operate.retention import prune
+from sluice.flows.operate.snapshot import show
+from sluice.flows.operate.status import status
+from tests.support.lakes import Lake
+from tests.support.pipelines import Case, case
+from tests.support.subscribing import Exchanger, by_http, documents, replayed, replayed_events, serving
+from tests.support.waiting import wait_until
+
+pytest.importorskip("deltalake")
+
+
+@contextmanager
+def kept(
+    folder: Path, source: Any, target: Any, zookeeper: Any, schema: str, *lines: str, **more: Any
+) -> Iterator[Case]:
+    """A pipeline with a snapshot, and tables for its targets."""
+    extra = "\n".join([f'snapshot: {{uri: "{(folder / "lake").as_uri()}", retain_log: 7d}}', *lines])
+    with case(folder, source, target, zookeeper, schema, extra=extra, **more) as made:
+        made.make_missing()
+        yield made
+
+
+def rows_of(made: Case, table: str, version: int | None = None) -> list[tuple[Any, ...]]:
+    found = Lake(made.folder / "lake").table(made.schema, table)
+    if version is not None:
+        found.load_as_version(version)
+    return sorted(tuple(row.values()) for row in found.to_pyarrow_table().to_pylist())
+
+
+def test_each_key_has_its_newest_row_as_of_a_batch_and_as_of_a_time(
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    """It starts from a dump; a table made later begins in the log. Every older batch can be read as long as it is kept."""
+    schema = fresh_schema(mysql_source, mysql_target)
+    mysql_source.execute("CREATE TABLE a (id INT PRIMARY KEY, v INT)", database=schema)
+    mysql_source.execute("INSERT INTO a VALUES (1, 1), (2, 2), (3, 3)", database=schema)
+    with kept(tmp_path, mysql_source, mysql_target, zookeeper, schema, start="dump") as made:
+        assert not check(made.runtime()).failed
+        states = []
+        for change in (
+            "UPDATE a SET v = 20 WHERE id = 2",
+            "DELETE FROM a WHERE id = 3",
+            "CREATE TABLE b (id INT PRIMARY KEY, v INT)",
+            "INSERT INTO b VALUES (7, 7)",
+            "UPDATE a SET id = 9 WHERE id = 1",
+        ):
+            mysql_source.execute(change, database=schema)
+            made.run_until_head()
+            now = show(made.runtime())
+            states.append((now, sorted(mysql_source.execute("SELECT * FROM a", database=schema))))
+            assert rows_of(made, "a") == states[-1][1]
+        assert rows_of(made, "b") == [(7, 7)]
+        for then, rows in states:
+            again = show(made.runtime(), f"{schema}.a", batch=then.batch)
+            assert rows_of(made, "a", again.tables[0].version) == rows
+            assert again.tables[0].rows == len(rows)
+        there = {one.table.table: one for one in show(made.runtime(), batch=states[-2][0].batch).tables}
+        assert there["b"].rows == 1
+        deleted = next(one for one in states[1][0].tables if one.table.table == "a")
+        found = show(made.runtime(), at=dt.datetime.fromisoformat(deleted.commit_time))
+        assert [one.version for one in found.tables if one.table.table == "a"] == [deleted.version]
+
+        said = json.loads(made.cli("snapshot", "show", made.name, f"{schema}.a", "--batch", "1", "--json").stdout)
+        assert said["batch"] == 1
+        assert [one["table"] for one in said["tables"]] == [f"{schema}.a"]
+        assert f"as of batch {states[-1][0].batch}" in made.cli("snapshot", "show", made.name).stdout
+        for wrong in (["x.y"], ["--batch", "999"], ["--at", "soon"]):
+            assert made.cli("snapshot", "show", made.name, *wrong).returncode == 1
+        with made.runtime().state() as state:
+            assert state.process(SNAPSHOT).batch == state.process("copy").batch
+
+
+def test_a_batch_touches_the_files_that_hold_its_rows(
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    """The cost follows what changed: files of other keys stay as they are, however many there are."""
+    schema = fresh_schema(mysql_source, mysql_target)
+    mysql_source.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)", database=schema)
+    with kept(tmp_path, mysql_source, mysql_target, zookeeper, schema) as made:
+        made.run_until_head()
+        for block in range(6):
+            values = ", ".join(f"({block * 1000 + row}, 0)" for row in range(20))
+            mysql_source.execute(f"INSERT INTO t VALUES {values}", database=schema)
+            made.run_until_head()
+        before = set(Lake(made.folder / "lake").table(schema, "t").file_uris())
+        assert len(before) == 6
+        mysql_source.execute("UPDATE t SET v = 1 WHERE id = 3005", database=schema)
+        made.run_until_head()
+        after = set(Lake(made.folder / "lake").table(schema, "t").file_uris())
+        assert len(before - after) == 1, "the file with the row, and no other, is written anew"
+        assert len(after - before) <= 2
+
+
+def test_a_pipeline_without_a_snapshot_says_so(
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    schema = fresh_schema(mysql_source, mysql_target)
+    with (
+        case(tmp_path, mysql_source, mysql_target, zookeeper, schema) as made,
+        pytest.raises(ConfigError, match="no snapshot"),
+    ):
+        show(made.runtime())
+
+
+TYPES = (
+    "id BIGINT UNSIGNED PRIMARY KEY, n DECIMAL(30,10), t TIME(6), d DATETIME(6), s TIMESTAMP(3) NULL, e ENUM('a','','b'), z SET('x','y'), j JSON, "
+    "b BIT(9), y YEAR, raw VARBINARY(20), f FLOAT, g INT AS (y + 1), txt VARCHAR(50) CHARACTER SET utf8mb4, p POINT"
+)
+VALUES = (
+    "(18446744073709551615, -1.5, '-838:59:59', '2026-01-01 01:02:03.000004', '2026-01-01 01:02:03.5', 'b', 'x,y', '{\"a\": [1, null]}', "
+    "b'100000001', 1999, x'00ff20', 1.5, 'Größe 😀', POINT(1, 2)), "
+    "(2, NULL, NULL, NULL, NULL, '', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)"
+)
+
+
+@contextmanager
+def before_it_joins(
+    folder: Path, source: Any, late: Any, zookeeper: Any, schema: str, *lines: str, **more: Any
+) -> Iterator[Case]:
+    """A pipeline with a snapshot that is full, and a target that :func:`join` adds."""
+    with kept(
+        folder, source, Lake(folder / "first"), zookeeper, schema, *lines, kind="delta", start="dump", **more
+    ) as made:
+        made.run_until_head()
+        made.connections["late"] = late.connection_json(schema=schema)
+        made.target = late
+        yield made
+
+
+def join(made: Case) -> None:
+    """A target joins, which starts from the snapshot; its tables are there."""
+    late = "targets:\n  - {name: late, type: mysql, connection: late, start: snapshot}\n"
+    made.path.write_text(made.path.read_text(encoding="utf-8").replace("targets:\n", late), encoding="utf-8")
+    made.make_missing()
+
+
+@contextmanager
+def no_row_read(source: Any, schema: str) -> Iterator[None]:
+    """The general log has no SELECT from a table of the schema meanwhile."""
+    source.execute("SET GLOBAL log_output = 'TABLE', GLOBAL general_log = ON")
+    try:
+        yield
+    finally:
+        source.execute("SET GLOBAL general_log = OFF, GLOBAL log_output = 'FILE'")
+    said = source.execute("SELECT CONVERT(argument USING utf8mb4) FROM mysql.general_log")
+    source.execute("TRUNCATE mysql.general_log")
+    asked = [text for (text,) in said if text.lstrip().upper().startswith("SELECT") and f"`{schema}`" in text]
+    assert not asked, "no row was read"
+
+
+def test_a_target_that_joins_starts_from_the_snapshot_and_nothing_is_read_at_the_source(
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    """Values of every kind come back as they were, changes go on, and the general log has no SELECT of a row."""
+    schema = fresh_schema(mysql_source, mysql_target)
+    mysql_source.execute(f"CREATE TABLE v ({TYPES})", database=schema)
+    mysql_source.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)", database=schema)
+    mysql_source.execute(
+        f"INSERT INTO v (id, n, t, d, s, e, z, j, b, y, raw, f, txt, p) VALUES {VALUES}", database=schema
+    )
+    mysql_source.execute("INSERT INTO t VALUES " + ", ".join(f"({n}, {n})" for n in range(500)), database=schema)
+    with before_it_joins(tmp_path, mysql_source, mysql_target, zookeeper, schema) as made:
+        mysql_source.execute("DELETE FROM t WHERE id % 5 = 0", database=schema)
+        made.run_until_head()
+        join(made)
+        with no_row_read(mysql_source, schema):
+            mysql_source.execute("UPDATE t SET v = -1 WHERE id < 100", database=schema)
+            made.run_until_head()
+        made.assert_equal("v", "t")
+        with made.runtime().state() as state:
+            assert len(state.dumps.ids()) == 1, "the first copy, and none for the target"
+        mysql_source.execute("INSERT INTO t VALUES (1000, 0)", database=schema)
+        made.run_until_head()
+        made.assert_equal("v", "t")
+
+
+def test_a_start_from_the_snapshot_that_is_killed_ends_equal(
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    """Killed when its batch is recorded, and again when its first rows are there."""
+    schema = fresh_schema(mysql_source, mysql_target)
+    for table in ("a", "b", "c"):
+        mysql_source.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, v INT)", database=schema)
+        values = ", ".join(f"({n}, {n})" for n in range(5000))
+        mysql_source.execute(f"INSERT INTO {table} VALUES {values}", database=schema)
+    with before_it_joins(tmp_path, mysql_source, mysql_target, zookeeper, schema, session_s=2) as made:
+        join(made)
+
+        def recorded() -> bool:
+            with made.runtime().state() as state:
+                return state.process("late") is not None
+
+        def some_rows() -> bool:
+            return any(mysql_target.execute(f"SELECT 1 FROM `{schema}`.{table} LIMIT 1") for table in "abc")
+
+        for step, seen in enumerate((recorded, some_rows)):
+            mysql_source.execute(f"UPDATE a SET v = -1 WHERE id % 7 = {step}", database=schema)
+            process = subprocess.Popen(
+                made.command("run", made.name), env=made.environment, cwd=tmp_path, stdout=subprocess.DEVNULL
+            )
+            try:
+                wait_until(seen, "the start from the snapshot")
+            finally:
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+        mysql_source.execute("DELETE FROM b WHERE id > 4000", database=schema)
+        made.run_until_head()
+        made.assert_equal("a", "b", "c")
+
+
+def test_a_target_that_joins_together_with_the_snapshot_waits_until_a_dump_has_filled_it(
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    schema = fresh_schema(mysql_source, mysql_target)
+    mysql_source.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)", database=schema)
+    mysql_source.execute("INSERT INTO t VALUES (1, 1), (2, 2)", database=schema)
+    with case(tmp_path, mysql_source, Lake(tmp_path / "first"), zookeeper, schema, kind="delta", start="dump") as made:
+        made.make_missing()
+        made.run_until_head()
+        made.connections["late"], made.target = mysql_target.connection_json(schema=schema), mysql_target
+        made.path.write_text(made.yaml + f'snapshot: {{uri: "{tmp_path / "lake"}"}}\n', encoding="utf-8")
+        join(made)
+        made.run_until_head()
+        mysql_source.execute("INSERT INTO t VALUES (3, 3)", database=schema)
+        made.run_until_head()
+        made.assert_equal("t")
+        assert rows_of(made, "t") == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_the_mapping_applies_once_and_tables_with_rules_are_refused(
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    """The snapshot has a table's rows under the names of the target; what a rule made of rows cannot be read back, and check says so."""
+    schema = fresh_schema(mysql_source, mysql_target)
+    mysql_source.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT, secret INT)", database=schema)
+    mysql_source.execute("INSERT INTO t VALUES (1, 10, 100), (2, 20, 200)", database=schema)
+    mapping = f"mapping: [{{from: {schema}.t, to: {schema}.other, columns: {{rename: {{v: w}}, exclude: [secret]}}}}]"
+    with before_it_joins(tmp_path, mysql_source, mysql_target, zookeeper, schema, mapping) as made:
+        join(made)
+        made.run_until_head()
+        assert mysql_target.execute("SELECT id, w FROM other ORDER BY id", database=schema) == [(1, 10), (2, 20)]
+        assert rows_of(made, "other") == [(1, 10), (2, 20)]
+
+        engine = made.folder / "rules" / "engine.yaml"
+        engine.write_text("rules: [{name: few, builtin: filter, params: {where: 'id > 1'}}]\n", encoding="utf-8")
+        made.path.write_text(f"{made.path.read_text(encoding='utf-8')}rules: engine.yaml\n", encoding="utf-8")
+        assert any("cannot be read back from the snapshot" in found.why for found in check(made.runtime()).findings)
+
+
+FALLS_BACK = "    on_lost_batches: snapshot"
+
+
+@contextmanager
+def falling_back(folder: Path, source: Any, target: Any, zookeeper: Any, fresh_schema: Any) -> Iterator[Case]:
+    """A pipeline of two tables with rows, of which the segments keep nothing that they need not, and a target that may lose batches."""
+    schema = fresh_schema(source, target)
+    for table in ("t", "u"):
+        source.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, v INT)", database=schema)
+    source.execute("INSERT INTO t VALUES (1, 1), (2, 2), (3, 3)", database=schema)
+    source.execute("INSERT INTO u VALUES (1, 1), (2, 2)", database=schema)
+    with kept(folder, source, target, zookeeper, schema, target_extra=FALLS_BACK, start="dump", session_s=2) as made:
+        text = made.path.read_text(encoding="utf-8").replace('/store"}', '/store", retain: 1ms}')
+        made.path.write_text(text, encoding="utf-8")
+        assert not check(made.runtime()).failed
+        made.run_until_head()
+        yield made
+
+
+def acknowledged(made: Case, target: str = "copy") -> Any:
+    with made.runtime().state() as state:
+        return state.process(target)
+
+
+def started_again(made: Case) -> bool:
+    with made.runtime().state() as state:
+        return any(entry["what"] == "start again" for entry in state.audit_log())
+
+
+def test_a_target_that_lacks_removed_batches_starts_again_from_the_snapshot(
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    """It was away while rows went, came and changed, and one table lost all of its rows; a kill in between changes nothing."""
+    with falling_back(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema) as made:
+        schema, there = made.schema, made.connections["case_target"]
+        made.connections["case_target"] = there.replace(str(mysql_target.port), "1")
+        held = acknowledged(made).batch
+        for statement in ("DELETE FROM t WHERE id = 2", "UPDATE t SET v = 30 WHERE id = 3", "DELETE FROM u"):
+            mysql_source.execute(statement, database=schema)
+            with pytest.raises(TargetUnavailable):
+                made.run_until_head()
+        assert held + 1 in prune(made.runtime()).removed
+        made.connections["case_target"] = there
+        mysql_source.execute("INSERT INTO t VALUES (4, 4)", database=schema)
+        process = subprocess.Popen(
+            made.command("run", made.name), env=made.environment, cwd=tmp_path, stdout=subprocess.DEVNULL
+        )
+        try:
+            wait_until(lambda: started_again(made), "the drain that finds the batches gone")
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        if acknowledged(made).restart:
+            assert any("starts again from the snapshot" in warning for warning in status(made.runtime()).warnings)
+        with no_row_read(mysql_source, schema):
+            mysql_source.execute("UPDATE t SET v = v + 1", database=schema)
+            made.run_until_head()
+        made.assert_equal("t", "u")
+        assert acknowledged(made).batch == acknowledged(made, SNAPSHOT).batch
+
+
+def test_a_target_restored_from_a_backup_older_than_the_segments_starts_again_from_the_snapshot(
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    with falling_back(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema) as made:
+        schema = made.schema
+        saved = ("t", "_sluice_ack")
+        for table in saved:
+            mysql_target.execute(f"CREATE TABLE saved_{table} AS SELECT * FROM {table}", database=schema)
+        for step in range(3):
+            mysql_source.execute(f"DELETE FROM t WHERE id = {step}", database=schema)
+            mysql_source.execute(f"INSERT INTO t VALUES ({step + 10}, 0)", database=schema)
+            made.run_until_head()
+        assert prune(made.runtime()).removed
+        for table in saved:
+            mysql_target.execute(f"DELETE FROM {table}", database=schema)
+            mysql_target.execute(f"INSERT INTO {table} SELECT * FROM saved_{table}", database=schema)
+        mysql_source.execute("INSERT INTO t VALUES (20, 0)", database=schema)
+        made.run_until_head()
+        made.assert_equal("t", "u")
+
+
+def test_a_target_that_removes_no_ranges_of_keys_is_refused(
+    tmp_path: Path, mysql_source: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    """It could not lose the rows that the source lost meanwhile."""
+    schema = fresh_schema(mysql_source)
+    mysql_source.execute("CREATE TABLE t (id INT PRIMARY KEY)", database=schema)
+    lake = Lake(tmp_path / "copy")
+    with kept(tmp_path, mysql_source, lake, zookeeper, schema, kind="delta", target_extra=FALLS_BACK) as made:
+        found = [one for one in check(made.runtime()).findings if one.setting == "on_lost_batches"]
+        assert [(one.part, one.severity) for one in found] == [("target copy", "error")]
+        assert "cannot be removed: ranges of a table's keys there are not those of the source" in found[0].why
+
+
+@pytest.mark.parametrize("form", ["changes", "merged"])
+def test_a_read_from_the_snapshot_loses_and_repeats_no_change_however_far_the_snapshot_lags(
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, form: str
+) -> None:
+    """A walk over the boundary: now a batch comes, now the snapshot gets one; each read gives its rows, and exactly the batches after them."""
+    schema = fresh_schema(mysql_source, mysql_target)
+    mysql_source.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT, hidden INT)", database=schema)
+    lines = ("window: 64", f'masked: ["{schema}.t.hidden"]')
+    with kept(tmp_path, mysql_source, mysql_target, zookeeper, schema, *lines) as made:
+        made.run_until_head()
+        mysql_source.execute("INSERT INTO t VALUES (1, 1, 1), (2, 2, 2), (3, 3, 3)", database=schema)
+        made.run_until_head()
+        choose, runtime = random.Random(form), made.runtime()
+        with serving(made) as (_, reader), by_http(made) as http, runtime.state() as state:
+            held = newest = state.process(SNAPSHOT).batch
+            for step in range(12):
+                if newest - held < 3 and (newest == held or choose.random() < 0.6):
+                    statements = (
+                        f"INSERT INTO t VALUES ({step + 10}, 0, 0)",
+                        f"UPDATE t SET v = v + 1 WHERE id % 3 = {step % 3}",
+                        f"DELETE FROM t WHERE id = {choose.randrange(1, step + 11)}",
+                        f"UPDATE t SET id = id + 100 WHERE id = {choose.randrange(1, step + 11)}",
+                    )
+                    mysql_source.execute(choose.choice(statements[:1] * 2 + statements), database=schema)
+                    batch = drain(runtime, claim=f"test:walk:{step}", idle_wait_s=2).batch
+                    if batch is not None:  # what was changed was there
+                        load(runtime, "copy", batch)
+                        ack(runtime, "copy", batch)
+                        newest = batch
+                else:
+                    held += 1
+                    load(runtime, SNAPSHOT, held)
+                    ack(runtime, SNAPSHOT, held)
+                read = reader.read(tables=[f"{schema}.t"], from_="snapshot", form=form)
+                assert [mark["batch"] for mark in read.marks] == list(range(held, newest + 1))
+                rows = read.rows()
+                copied = [row["_batch"] for row in rows if row["_op"] == "r"]
+                assert set(copied) <= {held}
+                assert all(row["_op"] == "r" for row in rows[: len(copied)]), "the snapshot's rows come first"
+                changes = [(row["_batch"], row["_seq"], row["_op"], row["id"]) for row in rows[len(copied) :]]
+                assert len(set(changes)) == len(changes)
+                now = mysql_source.execute("SELECT id, v FROM t", database=schema)
+                wanted = {row[0]: dict(zip(("id", "v"), row, strict=True)) for row in now}
+                assert replayed(rows) == wanted
+                by_name = {"tables": f"{schema}.t", "from": "snapshot"}
+                assert replayed_events(documents(http.get("/pipelines/case/changes", params=by_name))) == wanted
+            assert newest - held <= 3 < newest
+
+
+def test_a_reader_at_any_batch_ends_equal_whether_the_batch_is_stored_or_gone(
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    """At each batch a reader has the tables as of the one before. It is told where all rows come anew; who asks for it gets an error instead."""
+    with falling_back(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema) as made:
+        schema, newest = made.schema, made.runtime().store.batches
+
+        def wanted() -> dict[Any, dict[str, Any]]:
+            return {row[0]: {"id": row[0], "v": row[1]} for row in mysql_source.execute(f"SELECT * FROM {schema}.t")}
+
+        tables_after = {newest()[-1]: wanted()}
+        for step, change in enumerate((
+            "DELETE FROM t WHERE id = 2",
+            "UPDATE t SET id = 9 WHERE id = 1",
+            "INSERT INTO t VALUES (5, 5)",
+            "UPDATE t SET v = 0",
+            "DELETE FROM t LIMIT 1",
+        )):
+            mysql_source.execute(change, database=schema)
+            made.run_until_head()
+            tables_after[newest()[-1]] = wanted()
+            if step == 2:
+                removed = prune(made.runtime()).removed
+        name = f"{schema}.t"
+        with serving(made) as (door, reader), by_http(made) as http:
+            for before, held in tables_after.items():
+                first = before + 1
+                ask = {"tables": [name], "from_": {"batch": first}}
+                read, is_gone = reader.read(**ask), first in removed
+                assert read.resets == [max(tables_after)] * is_gone
+                rows = read.rows()
+                assert ("r" in {row["_op"] for row in rows}) == is_gone
+                assert replayed(rows, held={} if is_gone else held) == wanted()
+
+                table = dict(held)
+                for batch in subscribe(
+                    f"grpc://127.0.0.1:{door.port}", "case", tables=[name], start={"batch": first}, follow=False
+                ):
+                    table = replayed(batch.rows.to_pylist(), held={} if batch.replaces_all else table)
+                assert table == wanted()
+
+                query = {"tables": name, "from_batch": str(first)}
+                lines = documents(http.get("/pipelines/case/changes", params={**query, "marks": "true"}))
+                events = http.get("/pipelines/case/changes", params=query, headers={"Accept": "text/event-stream"}).text
+                plain = http.get("/pipelines/case/changes", params=query)
+                forced = http.get("/pipelines/case/changes", params={**query, "on_lost_batches": "snapshot"})
+                if not is_gone:
+                    assert "reset" not in events + forced.text
+                    assert "Sluice-Reset-Batch" not in forced.headers
+                    continue
+                assert lines[0] == {"reset": {"batch": max(tables_after)}}
+                assert replayed_events([line for line in lines if "op" in line]) == wanted()
+                assert events.split("\n\n")[1] == f'event: reset\ndata: {{"reset":{{"batch":{max(tables_after)}}}}}'
+                assert plain.status_code == 410, "no line could say it"
+                assert forced.headers["Sluice-Reset-Batch"] == str(max(tables_after))
+                assert replayed_events(documents(forced)) == wanted()
+                for more in ({"on_lost_batches": "stop"}, {"to": first}):
+                    with pytest.raises(flight.FlightServerError) as caught:
+                        reader.read(**ask, **more)
+                    assert json.loads(caught.value.extra_info)["error"] == "BatchesGone"
+
+
+def test_a_named_subscription_begins_with_the_snapshot_until_that_is_acknowledged(
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    """For the first time, and where what it lacks was removed. The client that has it goes on; the next one gets it again."""
+    with falling_back(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema) as made:
+        schema = made.schema
+        ask = {"from_": "snapshot", "tables": [f"{schema}.t"]}
+
+        def change(statement: str) -> int:
+            mysql_source.execute(statement, database=schema)
+            made.run_until_head()
+            return made.runtime().store.batches()[-1]
+
+        def wanted() -> dict[Any, dict[str, Any]]:
+            return {row[0]: {"id": row[0], "v": row[1]} for row in mysql_source.execute(f"SELECT * FROM {schema}.t")}
+
+        def kept() -> tuple[int, bool]:
+            with made.runtime().state() as state:
+                found = state.subscriptions.get("mine")
+            return found.batch, found.from_snapshot
+
+        with serving(made) as (door, reader):
+            newest = made.runtime().store.batches()[-1]
+            one = Exchanger(reader, **ask)
+            assert one.said("reset") == {"reset": {"batch": newest}}
+            assert one.until(newest) == [newest]
+            assert replayed(one.rows) == wanted()
+            one.say(rollback=True)
+            one.said("rolled_back")
+            assert one.said("reset") == {"reset": {"batch": newest}}
+            one.stream.cancel()
+            assert kept() == (newest - 1, True)
+
+            newest = change("DELETE FROM t WHERE id = 2")
+            other = Exchanger(reader, **ask)
+            assert other.said("reset") == {"reset": {"batch": newest}}
+            assert other.until(newest) == [newest]
+            other.stream.cancel()
+            same = Exchanger(reader, session=other.hello["session"], **{**ask, "from_": {"batch": newest + 1}})
+            following = change("INSERT INTO t VALUES (7, 7)")
+            assert same.until(following) == [following], "it had the snapshot"
+            assert same.ack(newest) == newest
+            assert kept() == (newest, False)
+            same.stream.cancel()
+
+            address = f"grpc://127.0.0.1:{door.port}"
+            named = subscribe(address, "case", name="mine", tables=ask["tables"])
+            batch = next(named)
+            assert (batch.number, batch.replaces_all) == (following, False)
+            text = made.path.read_text(encoding="utf-8")
+            made.path.write_text(f"{text}subscriptions: {{expire: 0s}}\n", encoding="utf-8")
+            newest = change("UPDATE t SET id = 8 WHERE id = 7")
+            assert prune(made.runtime()).expired == ("mine",)
+            stopping = {**ask, "from_": "earliest", "on_lost_batches": "stop"}
+            with pytest.raises(flight.FlightServerError, match="has expired"):
+                Exchanger(reader, **stopping)
+            while not batch.replaces_all:  # the update may have been on its way
+                batch = next(named)
+            assert batch.number == newest
+            assert replayed(batch.rows.to_pylist()) == wanted()
+            batch.ack()
+            assert kept() == (newest, False)
+            named.close()
