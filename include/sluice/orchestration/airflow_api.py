@@ -33,10 +33,21 @@ class AirflowApi:
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """JSON of the answer. Raises ConfigError for a refused login, RetryableError for all else that fails."""
-        if not self._token:
-            login = {"username": self.endpoint.user, "password": self.endpoint.password}
-            self._token = self._send("POST", "/auth/token", login)["access_token"]
-        return self._send(method, f"/api/v2{path}", body)
+        known = bool(self._token)
+        if not known:
+            self._login()
+        try:
+            return self._send(method, f"/api/v2{path}", body)
+        except ConfigError:  # a token that was good may be too old now
+            if not known:
+                raise
+            self._login()
+            return self._send(method, f"/api/v2{path}", body)
+
+    def _login(self) -> None:
+        self._token = ""
+        login = {"username": self.endpoint.user, "password": self.endpoint.password}
+        self._token = self._send("POST", "/auth/token", login)["access_token"]
 
     def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
         host = (

@@ -252,11 +252,11 @@ def test_a_rule_that_starts_failing_is_the_merges_to_report(one: Pipe) -> None:
     ruled(one, right)
     insert(one, 1)
     assert len(go(one, "test:one:1").carried) == 1
-    insert(one, 2, 3, 4, 5)
+    insert(one, *range(2, 13))
     broken = one.made.folder / "rules/up.py"
     outcome = go(one, "test:one:2", tell=at_batch(3, lambda: broken.write_text(right.replace("'v'", "'w'"))))
     done = one.acknowledged()
-    assert done in {3, 4}  # the one after it may have been merged meanwhile
+    assert 3 <= done < 12  # those within the window may have been merged meanwhile
     assert not outcome.last.merged
     assert "rule 'up'" in outcome.ended_by
     last = int(outcome.last.batch or 0)
@@ -266,7 +266,7 @@ def test_a_rule_that_starts_failing_is_the_merges_to_report(one: Pipe) -> None:
     broken.write_text(right)
     finish(one, "test:one:2", last)
     go(one)
-    assert one.rows() == {n: f"V{n}" for n in range(1, 6)}
+    assert one.rows() == {n: f"V{n}" for n in range(1, 13)}
 
 
 def test_slow_rules_have_tasks_of_their_own(one: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -251,13 +251,13 @@ class ReadDumpOperator(SluiceOperator):
                 except DumpRefused as error:  # nothing to wait for, either
                     raise AirflowFailException(str(error)) from None
             if self._stop.is_set():
-                note.write(progress_note(one_view(runtime, name)))
+                note.write(progress_note(one_view(runtime, name)), last=True)
                 raise TaskError(ended, may_pass=True)
             with runtime.state() as state:
                 over = is_over(state, name, tables)
                 goes_on = has_work(state, name, tables)
             if not goes_on:
-                note.write(progress_note(one_view(runtime, name)))
+                note.write(progress_note(one_view(runtime, name)), last=True)
                 self.log.info(
                     "nothing to read now: waiting for the sync DAG to place chunks, or for the end of a pause"
                 )
@@ -286,7 +286,7 @@ class PlacedOperator(SluiceOperator):
             seen = one_view(open_runtime(self.pipeline), name)
         except ConfigError:  # a dry run records nothing
             return {"rows": 0}
-        RunNote(context).write(progress_note(seen))
+        RunNote(context).write(progress_note(seen), last=True)
         self.log.info("done %s", seen.to_json())
         return {"dump": seen.id, "state": seen.state, "rows": seen.rows}
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 from airflow.sdk import DAG, Param
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_fixed
 
 from sluice.config.channel import Channels
 from sluice.config.folders import channels_folder
 from sluice.config.loading import load_pipeline, shown, yaml_files
 from sluice.config.pipeline import PipelineConfig
-from sluice.errors import ConfigError, SluiceError
+from sluice.errors import ConfigError, RetryableError, SluiceError
 from sluice.model.nearest import meant
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 
 NOTE_EVERY_S = 2.0
+_LAST_ATTEMPTS = 4
 
 
 def build_each(
@@ -113,8 +115,11 @@ class RunNote:
         self._api: Any = None
         self._off = False
 
-    def write(self, text: str) -> None:
-        """Replace the note. What goes wrong with it harms nothing."""
+    def write(self, text: str, *, last: bool = False) -> None:
+        """Replace the note. What goes wrong with it harms nothing: a note that did not come through is skipped, and the next one is tried.
+
+        ``last``: no other one follows, so that this one is tried several times.
+        """
         from urllib.parse import quote
 
         from sluice.orchestration.airflow_api import AirflowApi
@@ -123,9 +128,17 @@ class RunNote:
 
         if self._off:
             return
+        attempts = Retrying(
+            stop=stop_after_attempt(_LAST_ATTEMPTS if last else 1),
+            wait=wait_fixed(NOTE_EVERY_S),
+            retry=retry_if_exception_type(RetryableError),
+            reraise=True,
+        )
         try:
             if self._api is None:
                 self._api = AirflowApi(from_airflow(API_CONNECTION), timeout_s=10.0)
-            self._api.call("PATCH", quote(self._path), {"note": text})
-        except SluiceError:
+            attempts(self._api.call, "PATCH", quote(self._path), {"note": text})
+        except RetryableError as error:
+            _log.info("note_not_written", error=str(error))
+        except SluiceError:  # there is no such connection, or its login is refused
             self._off = True

@@ -134,7 +134,7 @@ class VerifyOperator(SluiceOperator):
             result = verify(runtime, spec, _Told(note))
         except ConfigError as error:  # nothing to wait for: somebody has to ask for something else
             raise AirflowFailException(str(error)) from None
-        note.write(result_note(result, page_of(result)))
+        note.write(result_note(result, page_of(result)), last=True)
         self.log.info("verified %s", result.in_a_line())
         if result.differing:
             raise AirflowFailException(
