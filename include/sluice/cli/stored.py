@@ -17,9 +17,13 @@ def segments(
     batch: Annotated[int | None, typer.Option(help="Show the files of one batch.")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Read everything and compare checksums.")] = False,
     prune: Annotated[
-        bool, typer.Option("--prune", help="Remove what every target has and retention no longer keeps.")
+        bool,
+        typer.Option(
+            "--prune",
+            help="Remove what every target has and retention no longer keeps, and compact what is older than compact_after.",
+        ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --prune: only say what would go.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --prune: only say what would be done.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List, verify or prune the stored batches."""
@@ -34,6 +38,11 @@ def segments(
         else:
             word = "would remove" if dry_run else "removed"
             out.print(f"{word} {len(outcome.removed)} batches, kept {outcome.kept}", highlight=False)
+            if outcome.compacted:
+                word = "would compact" if dry_run else "compacted"
+                out.print(f"{word} {len(outcome.compacted)} batches into {outcome.archives} archives", highlight=False)
+            for warning in outcome.warnings:
+                out.print(f"[yellow]{escape(warning)}[/]", highlight=False)
         return
     rows = stored.segments(runtime, batch=batch, verify=verify)
     if as_json:

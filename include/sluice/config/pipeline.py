@@ -251,6 +251,10 @@ class SegmentConfig(StrictModel):
         timedelta(days=7),
         description="Kept at least this long, and always until every target has acknowledged; for subscriptions, see there.",
     )
+    compact_after: Span | None = Field(
+        None,
+        description="Batches that are older, and that every target has, are put together into large files, which are read as before. Default: never.",
+    )
 
 
 class Event(StrEnum):

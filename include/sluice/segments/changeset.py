@@ -21,10 +21,11 @@ from sluice.model.fields import declared_type, key_ordinal, neutral_type, true_n
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.sizes import cuts, row_bytes
 from sluice.model.tables import META_COLUMNS, TableId
+from sluice.segments.checksums import ChecksumSink
 from sluice.segments.footers import footer_crc32, opened
 from sluice.segments.manifest import PositionRecord, ReplaceRecord, SegmentFile
 from sluice.segments.packed import SMALL_BYTES, packed
-from sluice.segments.store import ChecksumSink, SegmentStore, made_anew, quoted
+from sluice.segments.store import SegmentStore, made_anew, quoted
 
 ROW_GROUP_ROWS = 16_384
 """Small enough that a unit which loads a range of keys reads little else."""

@@ -4,6 +4,9 @@ Layout, relative to ``{uri}/{pipeline}/``::
 
     batch=0000000042/{schema}.{table}/{schema version}-e{epoch}-{part}.parquet
     batch=0000000042/manifest-e{epoch}.json                                     written last; small data files are in it (``segments.packed``)
+    archive/{first batch}-{last batch}-{unique}.slog                            the files of older batches (``segments.archive``)
+
+A path of a batch means the file in the batch's folder, and where that has none, the same file in an archive. Files that are written go to the folder.
 """
 
 from __future__ import annotations
@@ -13,10 +16,10 @@ import posixpath
 import re
 import shutil
 import zlib
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -24,6 +27,10 @@ import pyarrow as pa
 from pyarrow import fs
 
 from sluice.errors import ConfigError, SegmentError, StorageUnavailable
+from sluice.segments.archive import ArchivedFile
+from sluice.segments.archives import Archives
+from sluice.segments.checksums import ChecksumSink
+from sluice.segments.file_part import part_of
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.packed import file_of, parted
 
@@ -51,6 +58,20 @@ def made_anew(pipeline: str) -> str:
     )
 
 
+def is_manifest(path: str) -> bool:
+    """True for the manifest of a batch, of any epoch."""
+    return posixpath.basename(path).startswith("manifest-")
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """A file in a folder of the store. ``written_s``: seconds since 1970; 0: the store does not say."""
+
+    path: str
+    size_bytes: int
+    written_s: float
+
+
 def quoted(name: str) -> str:
     """A schema's or table's name as a part of a path; never contains a dot or a slash."""
     return quote(name, safe="").replace(".", "%2E")
@@ -76,6 +97,7 @@ class SegmentStore:
         self.min_free_bytes = min_free_bytes
         self._base = posixpath.join(base, quoted(pipeline))
         self._local = isinstance(self._fs, fs.LocalFileSystem)
+        self._archives = Archives(self._fs, self._base, f"{uri} {self._base}")
 
     # paths ---------------------------------------------------------------------------------------------------------
     def batch_path(self, batch: int) -> str:
@@ -102,17 +124,17 @@ class SegmentStore:
     # reading -------------------------------------------------------------------------------------------------------
     def read_bytes(self, path: str) -> bytes:
         """The whole of a file, or of a part of one (see :mod:`sluice.segments.packed`)."""
-        part = parted(path)
-        if part is not None:
-            return self._read_part(*part)
-        with self._errors(f"reading {path}"), self._fs.open_input_stream(self.full_path(path)) as stream:
-            return bytes(stream.read())
+        return self._whole(path)
+
+    def _whole(self, path: str) -> bytes:
+        with self._errors(f"reading {path}"), self._opened(path) as (source, start, size):
+            return bytes(source.read_at(size, start))
 
     def read_text(self, path: str) -> bytes:
         """The text of a manifest, without the data files that are packed after it."""
         found: list[bytes] = []
-        with self._errors(f"reading {path}"), self._fs.open_input_stream(self.full_path(path)) as stream:
-            while piece := bytes(stream.read(_TEXT_BYTES)):
+        with self._errors(f"reading {path}"), self._opened(path) as opened:
+            for piece in _pieces(*opened, _TEXT_BYTES):
                 text, nul, _ = piece.partition(b"\0")
                 found.append(text)
                 if nul:
@@ -121,64 +143,124 @@ class SegmentStore:
 
     def checksum(self, path: str) -> tuple[int, str]:
         """(size in bytes, CRC32) of a file or of a part of one, read in pieces."""
-        part = parted(path)
-        if part is not None:
-            data = self._read_part(*part)
-            return len(data), f"{zlib.crc32(data):08x}"
         size = crc = 0
-        with self._errors(f"reading {path}"), self._fs.open_input_stream(self.full_path(path)) as stream:
-            while piece := stream.read(_PIECE_BYTES):
-                size, crc = size + len(piece), zlib.crc32(piece, crc)
+        for piece in self.pieces(path):
+            size, crc = size + len(piece), zlib.crc32(piece, crc)
         return size, f"{crc:08x}"
+
+    def pieces(self, path: str) -> Iterator[bytes]:
+        """A file or a part of one, a few megabytes at a time."""
+        with self._errors(f"reading {path}"), self._opened(path) as opened:
+            yield from _pieces(*opened, _PIECE_BYTES)
 
     @contextmanager
     def open_input(self, path: str) -> Iterator[Any]:
         """A random-access file (``pyarrow.NativeFile``); closed at the end of the block."""
-        part = parted(path)
-        if part is not None:
-            yield pa.BufferReader(self._read_part(*part))
+        if parted(path) is not None:
+            yield pa.BufferReader(self._whole(path))
             return
         with self._errors(f"opening {path}"):
-            full = self.full_path(path)
-            source = pa.memory_map(full) if self._local else self._fs.open_input_file(full)
+            source, place = self._found(path, mapped=self._local)
         with source:
-            yield source
+            if place is None:
+                yield source
+            else:
+                with part_of(source, place.start, place.size_bytes, mapped=self._local) as part:
+                    yield part
 
-    def _read_part(self, path: str, start: int, size: int) -> bytes:
-        with self._errors(f"reading {path}"), self._fs.open_input_file(self.full_path(path)) as file:
-            return bytes(file.read_at(size, start))
+    @contextmanager
+    def _opened(self, path: str) -> Iterator[tuple[Any, int, int]]:
+        """A random-access file, and where in it the bytes of ``path`` begin and how many they are."""
+        name, start, size = parted(path) or (path, 0, None)
+        source, place = self._found(name)
+        with source:
+            if size is None:
+                size = place.size_bytes if place is not None else source.size()
+            yield source, start + (place.start if place is not None else 0), size
+
+    def _found(self, path: str, *, mapped: bool = False) -> tuple[Any, ArchivedFile | None]:
+        """The open file of ``path``, or the open archive that has it and its place there. Raises FileNotFoundError."""
+        try:
+            return self._open(path, mapped=mapped), None
+        except FileNotFoundError:
+            for listed in (True, False):
+                found = self._archives.place(path, listed=listed)
+                if found is not None:
+                    with suppress(FileNotFoundError):
+                        return self._open(found[0].path, mapped=mapped), found[1]
+            raise
+
+    def _open(self, path: str, *, mapped: bool) -> Any:
+        full = self.full_path(path)
+        return pa.memory_map(full) if mapped else self._fs.open_input_file(full)
 
     def exists(self, path: str) -> bool:
         """True if the file or folder is there."""
         path = file_of(path)
         with self._errors(f"looking for {path}"):
-            return bool(self._fs.get_file_info(self.full_path(path)).type != fs.FileType.NotFound)
+            return self._in_folder(path) or self._archives.has(path)
+
+    def _in_folder(self, path: str) -> bool:
+        return bool(self._fs.get_file_info(self.full_path(path)).type != fs.FileType.NotFound)
 
     def read_manifest(self, path: str) -> SegmentManifest:
         """The manifest at ``path``. Raises SegmentError if it is missing or damaged."""
         return SegmentManifest.from_json(self.read_text(path), where=path)
 
     def batches(self) -> list[int]:
+        """Numbers of the batches that have a folder or are in an archive, ascending."""
+        folders = self.batch_folders()  # first: what leaves its folder is in an archive by then
+        with self._errors("listing archives"):
+            return sorted({*folders, *(batch for name in self._archives.names() for batch in name.batches)})
+
+    def batch_folders(self) -> list[int]:
         """Numbers of the batches that have a folder, ascending."""
         with self._errors("listing batches"):
             selector = fs.FileSelector(self._base, allow_not_found=True)
             names = [info.base_name for info in self._fs.get_file_info(selector)]
         return sorted(int(match[1]) for match in map(_BATCH.match, names) if match)
 
+    def folder_files(self, folder: str) -> list[FileInfo]:
+        """The files below a folder, without those of archives; of a batch, orphans of older epochs too."""
+        with self._errors(f"listing {folder}"):
+            selector = fs.FileSelector(self.full_path(folder), recursive=True, allow_not_found=True)
+            infos = self._fs.get_file_info(selector)
+        return [
+            FileInfo(self._relative(info.path), info.size, info.mtime.timestamp() if info.mtime else 0.0)
+            for info in infos
+            if info.is_file
+        ]
+
     def files(self, batch: int) -> list[tuple[str, int]]:
         """(path, size in bytes) of every file of a batch, orphans of older epochs too."""
+        found = {info.path: info.size_bytes for info in self.folder_files(self.batch_path(batch))}
         with self._errors(f"listing batch {batch}"):
-            folder = self.full_path(self.batch_path(batch))
-            infos = self._fs.get_file_info(fs.FileSelector(folder, recursive=True, allow_not_found=True))
-        return [(posixpath.relpath(info.path, self._base), info.size) for info in infos if info.is_file]
+            for _, contents in self._archives.of_batch(batch):
+                for file in contents.batches[batch].files:
+                    found.setdefault(file.path, file.size_bytes)
+        return list(found.items())
+
+    def written_s(self, batch: int) -> float:
+        """When the newest file of a batch was written, seconds since 1970; 0: there is none."""
+        newest = max((info.written_s for info in self.folder_files(self.batch_path(batch))), default=0.0)
+        if newest:
+            return newest
+        with self._errors(f"listing batch {batch}"):
+            return max((found.batches[batch].written_s for _, found in self._archives.of_batch(batch)), default=0.0)
 
     def list_files(self, folder: str) -> list[str]:
         """Paths of all files below a folder, sorted; none if it is not there."""
+        found = {info.path for info in self.folder_files(folder)}
         with self._errors(f"listing {folder}"):
-            infos = self._fs.get_file_info(
-                fs.FileSelector(self.full_path(folder), recursive=True, allow_not_found=True)
-            )
-        return sorted(posixpath.relpath(info.path, self._base) for info in infos if info.is_file)
+            return sorted(found.union(self._archives.below(folder)))
+
+    @property
+    def archives(self) -> Archives:
+        """The archives that the store has."""
+        return self._archives
+
+    def _relative(self, full: str) -> str:
+        return posixpath.relpath(full, self._base)
 
     # writing -------------------------------------------------------------------------------------------------------
     def write_bytes(self, path: str, data: bytes) -> None:
@@ -236,7 +318,7 @@ class SegmentStore:
         if parted(path) is not None:
             return
         with self._errors(f"deleting {path}"):
-            if self.exists(path):
+            if self._in_folder(path):
                 self._fs.delete_file(self.full_path(path))
 
     def move(self, path: str, to: str) -> None:
@@ -244,6 +326,13 @@ class SegmentStore:
         with self._errors(f"moving {path}"):
             self._fs.create_dir(posixpath.dirname(self.full_path(to)), recursive=True)
             self._fs.move(self.full_path(path), self.full_path(to))
+
+    def publish(self, path: str, to: str) -> None:
+        """As :meth:`move`, of a file that is durable; its new name is durable when this returns."""
+        self.move(path, to)
+        if self._local:
+            with self._errors(f"syncing {to}"):
+                self._sync_folders(posixpath.dirname(self.full_path(to)))
 
     def folders(self, path: str) -> list[str]:
         """Paths of the folders in a folder, sorted; none if it is not there."""
@@ -257,12 +346,38 @@ class SegmentStore:
             self._fs.delete_dir(self.full_path(path))
 
     def delete_batch(self, batch: int) -> None:
-        """Delete all of a batch. The manifests go first, so that half a batch never looks whole."""
-        for path, _ in self.files(batch):
-            if posixpath.basename(path).startswith("manifest-"):
-                self.delete(path)
-        with self._errors(f"deleting batch {batch}"), suppress(FileNotFoundError):
-            self._fs.delete_dir(self.full_path(self.batch_path(batch)))
+        """Delete a batch's folder. The manifests go first, so that half a batch never looks whole. What archives have of it stays."""
+        self._delete_files(
+            batch, [info.path for info in self.folder_files(self.batch_path(batch)) if is_manifest(info.path)]
+        )
+        self.delete_folder(self.batch_path(batch))
+
+    def delete_files(self, batch: int, files: Sequence[FileInfo]) -> None:
+        """Delete files from a batch's folder unless they were written anew since they were listed, and the folder if nothing is in it then."""
+        now = set(self.folder_files(self.batch_path(batch)))
+        paths = [info.path for info in files if info in now]
+        self._delete_files(batch, [path for path in paths if is_manifest(path)])
+        self._delete_files(batch, [path for path in paths if not is_manifest(path)])
+        with self._errors(f"deleting batch {batch}"):
+            self._delete_empty(self.batch_path(batch))
+
+    def _delete_files(self, batch: int, paths: Sequence[str]) -> None:
+        with self._errors(f"deleting batch {batch}"):
+            for path in sorted(paths):
+                with suppress(FileNotFoundError):
+                    self._fs.delete_file(self.full_path(path))
+
+    def _delete_empty(self, folder: str) -> None:
+        full = self.full_path(folder)
+        if self._local:  # what another process writes there meanwhile stays
+            for path, _, _ in os.walk(full, topdown=False):
+                with suppress(OSError):
+                    os.rmdir(path)
+        elif not any(
+            i.is_file for i in self._fs.get_file_info(fs.FileSelector(full, recursive=True, allow_not_found=True))
+        ):
+            with suppress(FileNotFoundError):
+                self._fs.delete_dir(full)
 
     def free_bytes(self) -> int | None:
         """Free bytes where the store is; None if the file system does not say."""
@@ -319,59 +434,10 @@ class SegmentStore:
             raise StorageUnavailable(f"{doing}: {error.strerror or error}", where=self.uri) from error
 
 
-LARGEST_FOOTER = 2 * 2**20
-"""Bytes of a Parquet footer of which the manifest has a checksum; one of a larger footer would keep too much in memory."""
-
-
-class ChecksumSink:
-    """A writable file object that counts and sums (CRC32) what goes through; for ``pyarrow.parquet.ParquetWriter``."""
-
-    def __init__(self, raw: Any) -> None:
-        self._raw = raw
-        self._tail: deque[bytes] = deque()
-        self._tail_bytes = 0
-        self.size_bytes = 0
-        self.crc32 = 0
-        self.closed = False
-
-    def write(self, data: Any) -> int:
-        """Write bytes or a buffer."""
-        view = memoryview(data).cast("B")
-        self._raw.write(view)
-        self.crc32 = zlib.crc32(view, self.crc32)
-        self.size_bytes += len(view)
-        self._tail.append(bytes(view[-LARGEST_FOOTER:]))
-        self._tail_bytes += len(self._tail[-1])
-        while self._tail_bytes - len(self._tail[0]) >= LARGEST_FOOTER:
-            self._tail_bytes -= len(self._tail.popleft())
-        return len(view)
-
-    def tail(self) -> bytes:
-        """The last bytes that were written: :data:`LARGEST_FOOTER` of them at least, or all."""
-        return b"".join(self._tail)
-
-    def flush(self) -> None:
-        """Nothing is held back here."""
-
-    def close(self) -> None:
-        """The store closes the file."""
-        self.closed = True
-
-    def tell(self) -> int:
-        """Bytes written."""
-        return self.size_bytes
-
-    def writable(self) -> bool:
-        """True."""
-        return True
-
-    def readable(self) -> bool:
-        """False."""
-        return False
-
-    def seekable(self) -> bool:
-        """False."""
-        return False
+def _pieces(source: Any, start: int, size: int, most: int) -> Iterator[bytes]:
+    """``size`` bytes of a random-access file from ``start`` on, ``most`` at a time."""
+    for at in range(0, size, most):
+        yield bytes(source.read_at(min(most, size - at), start + at))
 
 
 def _sync_folder(folder: str) -> None:

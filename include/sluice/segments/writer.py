@@ -22,10 +22,11 @@ from sluice.model.schema_changes import SchemaStatement
 from sluice.model.sizes import Sizes, row_bytes
 from sluice.model.tables import TableId, TableSchema
 from sluice.segments.buckets import key_bucket
+from sluice.segments.checksums import ChecksumSink
 from sluice.segments.footers import footer_crc32
 from sluice.segments.manifest import DdlRecord, MarkRecord, PositionRecord, ReplaceRecord, SegmentFile, SegmentManifest
 from sluice.segments.packed import fitting, packed
-from sluice.segments.store import ChecksumSink, SegmentStore
+from sluice.segments.store import SegmentStore
 
 ROW_GROUP_ROWS = 8_192
 """Small enough that a work unit which reads an eighth of the buckets reads little else: 70,000 changes to a part, 0.2 s instead of 0.5 s."""

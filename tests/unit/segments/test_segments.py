@@ -20,10 +20,11 @@ from sluice.model.positions import Position
 from sluice.model.tables import Column, TableId, TableSchema
 from sluice.segments.buckets import key_bucket
 from sluice.segments.changeset import ChangesetReader, write_changeset_file
+from sluice.segments.checksums import LARGEST_FOOTER, ChecksumSink
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.packed import SMALL_BYTES, fitting, packed, parted
 from sluice.segments.reader import first_seq, iter_changes, read_file, read_projected, verify_file
-from sluice.segments.store import LARGEST_FOOTER, ChecksumSink, SegmentStore, quoted
+from sluice.segments.store import SegmentStore, quoted
 from sluice.segments.writer import SegmentWriter, row_groups
 
 POSITION = Position("u", "binlog.000001", 4)

@@ -13,9 +13,11 @@ import structlog
 from sluice.coordination.state import PipelineState
 from sluice.errors import SluiceError
 from sluice.flows.deadletters.store import prune_letters
-from sluice.flows.operate.subscriptions import Held, written_s
+from sluice.flows.operate.compaction import Compaction
+from sluice.flows.operate.subscriptions import Held
 from sluice.flows.runtime import Runtime
 from sluice.model.dumps import DumpState
+from sluice.segments.archive import ArchiveName
 from sluice.segments.schemas import SchemaStore
 from sluice.segments.store import SegmentStore
 
@@ -25,13 +27,15 @@ _log = structlog.get_logger()
 @dataclass(frozen=True, slots=True)
 class PruneOutcome:
     """Batches removed from the store, and those kept; ``warnings``: about the room that is left; ``audit``: entries of the audit removed;
-    ``expired``: subscriptions that had not acknowledged what was removed."""
+    ``expired``: subscriptions that had not acknowledged what was removed; ``compacted``: batches put into ``archives`` archives."""
 
     removed: tuple[int, ...]
     kept: int
     warnings: tuple[str, ...] = ()
     audit: int = 0
     expired: tuple[str, ...] = ()
+    compacted: tuple[int, ...] = ()
+    archives: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -40,6 +44,8 @@ class PruneOutcome:
             "warnings": list(self.warnings),
             "audit": self.audit,
             "expired": list(self.expired),
+            "compacted": list(self.compacted),
+            "archives": self.archives,
         }
 
 
@@ -77,7 +83,8 @@ def rate_warning(free_bytes: int, written: Sequence[tuple[float, int]], now_s: f
 
 
 def prune(runtime: Runtime, *, dry_run: bool = False, keep_audit_s: float = math.inf) -> PruneOutcome:
-    """Remove batches that are acknowledged by every target and older than ``capture.segments.retain``.
+    """Remove batches that are acknowledged by every target and older than ``capture.segments.retain``; put those into archives that are older than
+    ``compact_after``.
 
     What some target still needs stays, whatever its age, unless it starts again from the snapshot (``on_lost_batches``); what a subscription has not
     acknowledged, until it is ``subscriptions.expire`` old.
@@ -85,26 +92,32 @@ def prune(runtime: Runtime, *, dry_run: bool = False, keep_audit_s: float = math
     """
     store = runtime.store
     limit_s = time.time() - runtime.pipeline.capture.segments.retain.total_seconds()
-    batches = store.batches()
-    removed: list[int] = []
-    written: list[tuple[float, int]] = []
+    before = store.batches()
     with runtime.state() as state:
         waited_for = [one.name for one in runtime.pipeline.targets if one.on_lost_batches == "stop"]
         delivered = state.delivered(waited_for)
         held = Held(runtime, state)
-        for batch in batches:
-            at_s = written_s(store, batch)
-            if batch <= delivered and at_s < limit_s and not held.keeps(batch, at_s):
-                if not dry_run and batch > state.delivered(
-                    waited_for
-                ):  # taken back just before: it is to be delivered again
-                    break
+        written_s = {batch: store.written_s(batch) for batch in before}
+        may_go = {
+            batch
+            for batch, at_s in written_s.items()
+            if batch <= delivered and at_s < limit_s and not held.keeps(batch, at_s)
+        }
+        removed: list[int] = []
+        for unit in removable(store, before, may_go):
+            if not dry_run and unit.last > state.delivered(waited_for):
+                break  # taken back just before: it is to be delivered again
+            for batch in unit.batches:
                 held.let_go(batch, dry_run=dry_run)
-                if not dry_run:
-                    store.delete_batch(batch)
-                removed.append(batch)
-            elif time.time() - at_s < 3600:
-                written.append((at_s, sum(size for _, size in store.files(batch))))
+            if not dry_run:
+                unit.remove(store)
+            removed += unit.batches
+        written = [
+            (at_s, sum(size for _, size in store.files(batch)))
+            for batch, at_s in written_s.items()
+            if batch not in removed and time.time() - at_s < 3600
+        ]
+        compacted = Compaction(runtime, state, waited_for).run(removed, dry_run=dry_run)
         if not dry_run:
             _forget_dumps(state, store)
         audit = state.forget_audit(before_s=time.time() - keep_audit_s, dry_run=dry_run)
@@ -112,14 +125,61 @@ def prune(runtime: Runtime, *, dry_run: bool = False, keep_audit_s: float = math
         if cursor is not None and cursor.schema:
             SchemaStore(store).prune(cursor.schema, cursor.position, limit_s, dry_run=dry_run)
     prune_letters(runtime, older_than_s=runtime.pipeline.capture.segments.retain.total_seconds(), dry_run=dry_run)
-    warnings = space_warnings(runtime)
+    warnings = [*compacted.warnings, *space_warnings(runtime)]
     space = store.space()
     soon = rate_warning(space[0], written, time.time()) if space else None
     warnings += [soon] if soon else []
     for warning in warnings:
-        _log.warning("space", pipeline=runtime.name, warning=warning, undelivered=sum(b > delivered for b in batches))
-    _log.info("pruned", pipeline=runtime.name, removed=len(removed), kept=len(batches) - len(removed), dry_run=dry_run)
-    return PruneOutcome(tuple(removed), len(batches) - len(removed), tuple(warnings), audit, tuple(held.expired))
+        _log.warning("space", pipeline=runtime.name, warning=warning, undelivered=sum(b > delivered for b in before))
+    kept = len(before) - len(removed)
+    _log.info("pruned", pipeline=runtime.name, removed=len(removed), kept=kept, dry_run=dry_run)
+    return PruneOutcome(
+        tuple(removed), kept, tuple(warnings), audit, tuple(held.expired), tuple(compacted.batches), compacted.archives
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Removable:
+    """What goes as a whole: the folder of a batch, or archives with what folders have of their batches."""
+
+    batches: tuple[int, ...]
+    archives: tuple[ArchiveName, ...] = ()
+
+    @property
+    def last(self) -> int:
+        """The newest batch."""
+        return self.batches[-1]
+
+    def remove(self, store: SegmentStore) -> None:
+        """The folders first: until the archive is gone, its batches are whole."""
+        for batch in self.batches:
+            store.delete_batch(batch)
+        for archive in self.archives:
+            store.delete(archive.path)
+
+
+def removable(store: SegmentStore, batches: Sequence[int], may_go: set[int]) -> list[Removable]:
+    """An archive goes when all of its batches may. Archives that have a batch in common go together. What follows an archive that stays does, too:
+    the log has no hole. By their first batch.
+    """
+    groups: list[tuple[list[int], list[ArchiveName]]] = []
+    for name in store.archives.names():
+        if groups and name.first <= groups[-1][0][-1]:
+            numbers, archives = groups[-1]
+            numbers += range(numbers[-1] + 1, name.last + 1)
+            archives.append(name)
+        else:
+            groups.append((list(name.batches), [name]))
+    archived = {batch for numbers, _ in groups for batch in numbers}
+    units = [Removable(tuple(numbers), tuple(archives)) for numbers, archives in groups]
+    units += [Removable((batch,)) for batch in batches if batch not in archived]
+    found: list[Removable] = []
+    for unit in sorted(units, key=lambda one: one.batches[0]):
+        if may_go.issuperset(unit.batches):
+            found.append(unit)
+        elif unit.archives:
+            break
+    return found
 
 
 def _forget_dumps(state: PipelineState, store: SegmentStore) -> None:

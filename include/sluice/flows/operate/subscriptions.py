@@ -20,7 +20,6 @@ from sluice.flows.batches import stored_manifest
 from sluice.flows.operate.control import ActionPlan
 from sluice.flows.runtime import Runtime
 from sluice.model.nearest import meant
-from sluice.segments.store import SegmentStore
 
 _log = structlog.get_logger()
 
@@ -71,12 +70,6 @@ def alert_key(subscription: str) -> str:
     return f"subscription:{subscription}"
 
 
-def written_s(store: SegmentStore, batch: int) -> float:
-    """When the newest file of a batch was written, seconds since 1970; 0: there is none."""
-    infos = store.filesystem.get_file_info([store.full_path(path) for path, _ in store.files(batch)])
-    return max((info.mtime.timestamp() for info in infos if info.mtime), default=0.0)
-
-
 def kept_s(runtime: Runtime) -> float:
     """How long a batch is kept for a subscription that has not acknowledged it."""
     pipeline = runtime.pipeline
@@ -125,7 +118,7 @@ def _expires_at(runtime: Runtime, found: Subscription, lag_ms: int | None, now_s
     limit_s = kept_s(runtime)
     if not lag_ms or lag_ms / 1000 < limit_s / 2:
         return None
-    at_s = written_s(runtime.store, found.batch + 1)
+    at_s = runtime.store.written_s(found.batch + 1)
     return _iso(at_s + limit_s) if at_s and now_s - at_s >= limit_s / 2 else None
 
 

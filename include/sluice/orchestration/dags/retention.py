@@ -39,7 +39,7 @@ _DOC = f"""Every hour:
 
 - `segments.*` removes the batches of one pipeline that every target has acknowledged and that are older than its
   `capture.segments.retain` (and than `subscriptions.expire`, where a named subscription lacks them), and entries of its audit (`sluice audit`)
-  that are older than *keep_audit*.
+  that are older than *keep_audit*. With `compact_after` it puts older batches together into archives.
 - `targets.*` looks after the files of targets that keep tables as files (Delta Lake, Iceberg): it compacts small ones and removes those that no
   version within its retention needs, while batches are loaded. The target's `maintenance` in its options says how.
 - `runs` removes runs of Sluice's DAGs from Airflow's own database, with all rows of their tasks: those of sync, catch-up and this
@@ -88,7 +88,8 @@ class PruneSegmentsOperator(SluiceOperator):
             dry, keep = is_dry(context), age(context, "keep_audit")
             outcome = prune(open_runtime(self.pipeline), dry_run=dry, keep_audit_s=keep.total_seconds()).to_json()
         self.log.info("%s %s", "dry run, would prune" if dry else "pruned", outcome)
-        return {"removed": len(outcome["removed"]), "kept": outcome["kept"], "audit": outcome["audit"], "dry_run": dry}
+        counts = {name: len(outcome[name]) for name in ("removed", "compacted")}
+        return {**counts, "kept": outcome["kept"], "audit": outcome["audit"], "dry_run": dry}
 
 
 class MaintainTargetsOperator(SluiceOperator):

@@ -1,0 +1,61 @@
+"""Files that are summed while they are written."""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from typing import Any
+
+LARGEST_FOOTER = 2 * 2**20
+"""Bytes of a Parquet footer of which the manifest has a checksum; one of a larger footer would keep too much in memory."""
+
+
+class ChecksumSink:
+    """A writable file object that counts and sums (CRC32) what goes through; for ``pyarrow.parquet.ParquetWriter``."""
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+        self._tail: deque[bytes] = deque()
+        self._tail_bytes = 0
+        self.size_bytes = 0
+        self.crc32 = 0
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        """Write bytes or a buffer."""
+        view = memoryview(data).cast("B")
+        self._raw.write(view)
+        self.crc32 = zlib.crc32(view, self.crc32)
+        self.size_bytes += len(view)
+        self._tail.append(bytes(view[-LARGEST_FOOTER:]))
+        self._tail_bytes += len(self._tail[-1])
+        while self._tail_bytes - len(self._tail[0]) >= LARGEST_FOOTER:
+            self._tail_bytes -= len(self._tail.popleft())
+        return len(view)
+
+    def tail(self) -> bytes:
+        """The last bytes that were written: :data:`LARGEST_FOOTER` of them at least, or all."""
+        return b"".join(self._tail)
+
+    def flush(self) -> None:
+        """Nothing is held back here."""
+
+    def close(self) -> None:
+        """The store closes the file."""
+        self.closed = True
+
+    def tell(self) -> int:
+        """Bytes written."""
+        return self.size_bytes
+
+    def writable(self) -> bool:
+        """True."""
+        return True
+
+    def readable(self) -> bool:
+        """False."""
+        return False
+
+    def seekable(self) -> bool:
+        """False."""
+        return False
