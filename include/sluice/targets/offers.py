@@ -8,7 +8,8 @@ from sluice.model.schema_changes import ChangeKind
 from sluice.targets.base import BatchInput, Capabilities, Feature, SchemaChange, Target
 
 _NOBODY = frozenset({ChangeKind.ROWS_REPLACED, ChangeKind.UNKNOWN, ChangeKind.NOTHING})
-"""Kinds that no target follows. Rows changed without a row event, or the statement is not understood: these are only checked. Or there was nothing to do."""
+"""Kinds that no target follows. Rows changed without a row event, or the statement is not understood: these are only checked. Or there is
+nothing to do."""
 
 
 def require_offered(config: TargetConfig, target: Target) -> None:
