@@ -805,6 +805,7 @@ def schema_changes(bench: Bench) -> None:
     K, s = ChangeKind, bench.schema
     moved = TableId(s, "moved")
     steps = [
+        (K.NOTHING, f"CREATE TABLE IF NOT EXISTS `{s}`.`t` (id INT PRIMARY KEY)", _definition(s, "t"), _definition(s, "t"), None),
         (K.ADD_COLUMN, f"ALTER TABLE `{s}`.`t` ADD COLUMN extra INT", _definition(s, "t"), _definition(s, "t", "extra"), None),
         (K.DROP_COLUMN, f"ALTER TABLE `{s}`.`t` DROP COLUMN extra", _definition(s, "t", "extra"), _definition(s, "t"), None),
         (K.TRUNCATE_TABLE, f"TRUNCATE TABLE `{s}`.`t`", _definition(s, "t"), _definition(s, "t"), None),
@@ -819,13 +820,14 @@ def schema_changes(bench: Bench) -> None:
     for kind, sql, before, after, renamed in steps:
         change = _schema_change(pipe, 0, sql, (kind,), before, after, renamed)
         config, capabilities = pipe.target.config, pipe.target.capabilities
-        if kind not in offered:
+        if kind not in offered | {K.NOTHING}:
             try:
                 require_kinds(config, capabilities, change)
             except LoadError:
                 left += ["extra"] * (kind is K.DROP_COLUMN and K.ADD_COLUMN in offered)
                 continue
             raise AssertionError(f"{kind} is not declared, and was not refused")
+        require_kinds(config, capabilities, change)
         batch = pipe.given([], schema_changes=(change,))
         with suppress(_Crash):
             pipe.write(batch, after=_crash_at("plan"))

@@ -7,8 +7,9 @@ from sluice.errors import ConfigError, LoadError, MappingError
 from sluice.model.schema_changes import ChangeKind
 from sluice.targets.base import BatchInput, Capabilities, Feature, SchemaChange, Target
 
-_NOBODY = frozenset({ChangeKind.ROWS_REPLACED, ChangeKind.UNKNOWN})
-"""Kinds that no target follows: rows changed without a row event, or the statement is not understood. They are only checked."""
+_NOBODY = frozenset({ChangeKind.ROWS_REPLACED, ChangeKind.UNKNOWN, ChangeKind.NOTHING})
+"""Kinds that no target follows. Rows changed without a row event, or the statement is not understood: these are only checked. Or there is
+nothing to do."""
 
 
 def require_offered(config: TargetConfig, target: Target) -> None:
