@@ -17,12 +17,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sluice.errors import BatchesGone, SegmentError
+from sluice.flows.operate.compaction import MOST_BYTES, SPAN_S, grouped
 from sluice.flows.operate.control import redeliver
 from sluice.flows.operate.retention import prune
 from sluice.segments.archive import ArchiveIndex
 from sluice.segments.archive_writer import BatchFiles, write_archive
 from sluice.segments.reader import iter_changes
-from sluice.segments.store import SegmentStore
+from sluice.segments.store import FileInfo, SegmentStore
 from sluice.serve.batch_range import StoredBatches, read_manifest
 from sluice.serve.requests import FromBatch, ReadRequest
 from tests.support.pipes import Pipe, pipe
@@ -321,3 +322,70 @@ def test_two_runs_at_once_leave_one_copy(made: Pipe) -> None:
     prune(made.made.runtime())
     assert len(files(made)) == 1
     assert all_contents(made) == before
+
+
+def test_a_batch_of_which_a_file_is_gone_keeps_its_folder_and_the_run_says_so(made: Pipe) -> None:
+    next((root(made) / "batch=0000000002").glob("changeset-*/manifest.json")).unlink()
+    done = prune(made.made.runtime())
+    assert done.compacted == (3, 4)
+    assert [warning.partition(":")[0] for warning in done.warnings] == ["batch 2 was not compacted"]
+    assert store_of(made).batch_folders() == [1, 2]
+
+
+def test_what_is_written_to_a_batch_meanwhile_stays(made: Pipe) -> None:
+    store = store_of(made)
+    known = store.folder_files(store.batch_path(2))
+    store.write_bytes("batch=0000000002/changeset-new/manifest.json", b"{}")
+    store.write_bytes(known[0].path, b"anew")
+    store.delete_files(2, known)
+    assert {path: store.read_bytes(path) for path, _ in store.files(2)} == {
+        "batch=0000000002/changeset-new/manifest.json": b"{}",
+        known[0].path: b"anew",
+    }
+
+
+def test_the_folder_wins_over_the_archive(made: Pipe) -> None:
+    prune(made.made.runtime())
+    store = store_of(made)
+    path = next(path for path, _ in store.files(2))
+    store.write_bytes(path, b"recovered")
+    assert store.read_bytes(path) == b"recovered"
+    assert dict(store.files(2))[path] == 9
+    store.delete(path)
+    assert store.read_bytes(path) != b"recovered"
+
+
+def test_batches_after_an_archive_that_stays_stay_too(made: Pipe) -> None:
+    """One of its batches has a newer file, since a target got it again."""
+    for batch in range(1, 5):
+        age(made, batch, 3)
+    set_segments(made, compact_after=timedelta(days=2))
+    prune(made.made.runtime())
+    store_of(made).write_bytes("batch=0000000002/changeset-new/manifest.json", b"{}")
+    deliver(made, 5)
+    age(made, 5, 2)
+    set_segments(made, retain=timedelta(days=1), compact_after=None)
+    assert prune(made.made.runtime()).removed == ()
+    age(made, 2, 2)
+    assert prune(made.made.runtime()).removed == (1, 2, 3, 4, 5)
+    assert files(made) == []
+
+
+def batch(number: int, *, size_bytes: int = 10, written_s: float = 0.0) -> BatchFiles:
+    return BatchFiles(number, (FileInfo(f"batch={number:010d}/manifest-e000001.json", size_bytes, written_s),))
+
+
+@pytest.mark.parametrize(
+    ("batches", "expected"),
+    [
+        ([batch(1)], []),
+        ([batch(1), batch(2), batch(4), batch(5), batch(7)], [[1, 2], [4, 5]]),
+        ([batch(n, size_bytes=MOST_BYTES // 2) for n in range(1, 6)], [[1, 2], [3, 4]]),
+        ([batch(n, written_s=n * SPAN_S / 2) for n in range(1, 6)], [[1, 2, 3], [4, 5]]),
+    ],
+    ids=["alone", "gaps", "size", "time"],
+)
+def test_an_archive_has_consecutive_batches_and_is_bounded(
+    batches: list[BatchFiles], expected: list[list[int]]
+) -> None:
+    assert [[one.batch for one in group] for group in grouped(batches)] == expected

@@ -103,11 +103,15 @@ class Compaction:
     def _is_delivered(self, batch: int) -> bool:
         return batch <= self.state.delivered(self.waited_for)
 
+    def _may_be_merged(self, batch: int, record: Batch | None) -> bool:
+        """True if a target that is not waited for needs it merged: files that no manifest names yet may count soon."""
+        return record is not None and not record.changeset and batch > self.state.delivered()
+
     def _files(self, store: SegmentStore, batch: int, infos: Sequence[FileInfo], done: Compacted) -> BatchFiles | None:
         """None: the batch stays as it is."""
         record = self.state.batch(batch)
-        if record is not None and (record.dropped or (not record.changeset and batch > self.state.delivered())):
-            return None  # a person let it go; or a target that is not waited for needs it, and a merge may be at work on it
+        if (record is not None and record.dropped) or self._may_be_merged(batch, record):
+            return None
         try:
             named = named_files(store, batch, record)
         except SegmentError as error:
@@ -128,11 +132,11 @@ class Compaction:
         for name in needless(store):
             store.delete(name.path)
         for batch in both:
-            infos = store.folder_files(store.batch_path(batch))
-            if not self._is_due(batch, infos, before_s):
+            infos, record = store.folder_files(store.batch_path(batch)), self.state.batch(batch)
+            if not self._is_due(batch, infos, before_s) or self._may_be_merged(batch, record):
                 continue
             try:
-                files = _parted(batch, infos, named_files(store, batch, self.state.batch(batch)))
+                files = _parted(batch, infos, named_files(store, batch, record))
             except SegmentError as error:
                 done.warnings.append(f"the folder of batch {batch}, which is in an archive, stays: {error}")
                 continue
