@@ -10,8 +10,10 @@ import pytest
 from pyarrow import fs
 
 from sluice.flows.operate.retention import prune
+from sluice.segments.archive_writer import BatchFiles, write_archive
 from sluice.segments.archives import Archives
 from sluice.segments.reader import iter_changes
+from sluice.segments.store import is_manifest
 from tests.support.pipes import Pipe, pipe
 from tests.support.s3.server import S3Server, moto_server
 
@@ -75,3 +77,17 @@ def test_batches_in_archives_of_a_bucket_are_read_as_before_and_removed(
     )
     assert prune(made.made.runtime()).removed == (1, 2, 3, 4)
     assert objects(made) == []
+
+
+def test_what_a_killed_run_left_in_a_bucket_is_removed_by_the_next_one(made: Pipe) -> None:
+    store = made.made.runtime().store
+    before = {path: store.read_bytes(path) for batch in store.batches() for path, _ in store.files(batch)}
+    every = [BatchFiles(n, tuple(store.folder_files(store.batch_path(n)))) for n in (1, 2, 3, 4)]
+    write_archive(store, every)  # the run ended here
+    manifest = next(info for info in every[1].kept if is_manifest(info.path))
+    store.delete(manifest.path)  # and another one within a batch
+    assert {path: store.read_bytes(path) for path in before} == before
+    assert store.batches() == [1, 2, 3, 4]
+    prune(made.made.runtime())
+    assert len(objects(made)) == 1
+    assert {path: store.read_bytes(path) for path in before} == before

@@ -261,7 +261,8 @@ def test_an_end_at_any_write_or_delete_loses_and_doubles_nothing(tmp_path: Path)
             patch.undo()
             assert all_contents(made) == before
             assert {n: {p: reader.read_bytes(p) for p in found} for n, found in before.items()} == before
-            assert read_from(made, 2) == [(2, 2), (3, 3)]
+            for first in range(1, 5):  # a reader that had taken what is before
+                assert read_from(made, first) == [(number, number) for number in range(first, 4)]
             for path in (root(made) / "archive").glob("*.tmp") if (root(made) / "archive").exists() else ():
                 os.utime(path, (0, 0))
             prune(made.made.runtime())
