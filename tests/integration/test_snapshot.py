@@ -158,9 +158,15 @@ def test_a_snapshot_that_takes_batches_together_is_read_as_of_those_that_end_a_c
         wanted = {1: {"id": 1, "v": 30}, 2: {"id": 2, "v": 2}}
         with serving(made) as (_, reader):
             ask = {"tables": [f"{schema}.t"], "from_": "snapshot"}
-            read = reader.read(**ask)
-            assert [mark["batch"] for mark in read.marks] == list(range(before, last + 1))
-            assert replayed(read.rows()) == wanted
+            runtime = made.runtime()
+            for is_midway in (False, True):
+                if is_midway:  # all is written, and the first batch of it acknowledged
+                    load(runtime, SNAPSHOT, last)
+                    with runtime.state() as state:
+                        state.acknowledge(SNAPSHOT, state.require(before + 1), seen=state.process(SNAPSHOT))
+                read = reader.read(**ask)
+                assert [mark["batch"] for mark in read.marks] == list(range(before, last + 1))
+                assert replayed(read.rows()) == wanted
             assert made.cli("targets", "commit", made.name, SNAPSHOT).returncode == 0
             assert Lake(made.folder / "lake").table(schema, "t").version() == version + 1
             again = reader.read(**ask)
@@ -439,6 +445,38 @@ def test_a_target_restored_from_a_backup_older_than_the_segments_starts_again_fr
         mysql_source.execute("INSERT INTO t VALUES (20, 0)", database=schema)
         made.run_until_head()
         made.assert_equal("t", "u")
+
+
+def test_a_postgresql_target_that_lacks_removed_batches_starts_again_from_the_snapshot(
+    tmp_path: Path, mysql_source: Any, postgresql: Any, zookeeper: Any, fresh_schema: Any, fresh_pg_schema: Any
+) -> None:
+    """Rows that went at the source meanwhile go there, too; one table lost all of its rows."""
+    schema = fresh_pg_schema(fresh_schema(mysql_source))
+    for table in ("t", "u"):
+        mysql_source.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, v VARCHAR(20))", database=schema)
+        mysql_source.execute(f"INSERT INTO {table} VALUES (1, 'a'), (2, 'b'), (3, 'c')", database=schema)
+    lines = f"{FALLS_BACK}\n    options: {{ack_schema: {schema}}}"
+    more = {"kind": "postgresql", "target_extra": lines, "start": "dump"}
+    with kept(tmp_path, mysql_source, postgresql, zookeeper, schema, **more) as made:
+        text = made.path.read_text(encoding="utf-8").replace('/store"}', '/store", retain: 1ms}')
+        made.path.write_text(text, encoding="utf-8")
+        assert not check(made.runtime()).failed
+        made.run_until_head()
+        there, held = made.connections["case_target"], acknowledged(made).batch
+        made.connections["case_target"] = there.replace(str(postgresql.port), "1")
+        for statement in ("DELETE FROM t WHERE id = 2", "UPDATE t SET v = 'changed' WHERE id = 3", "DELETE FROM u"):
+            mysql_source.execute(statement, database=schema)
+            with pytest.raises(TargetUnavailable):
+                made.run_until_head()
+        assert held + 1 in prune(made.runtime()).removed
+        made.connections["case_target"] = there
+        mysql_source.execute("INSERT INTO t VALUES (4, 'new')", database=schema)
+        made.run_until_head()
+        assert started_again(made)
+        for table in ("t", "u"):
+            wanted = mysql_source.execute(f"SELECT id, v FROM {table} ORDER BY id", database=schema)
+            assert postgresql.execute(f'SELECT id, v FROM "{schema}".{table} ORDER BY id') == wanted
+        assert acknowledged(made).batch == acknowledged(made, SNAPSHOT).batch
 
 
 def test_a_target_that_removes_no_ranges_of_keys_is_refused(
