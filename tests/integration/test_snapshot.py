@@ -200,6 +200,7 @@ def test_a_target_that_joins_has_the_waiting_batches_of_the_snapshot_written_up_
         made.connections["late"], made.target = mysql_target.connection_json(schema=schema), mysql_target
         join(made)
         list(run(made.runtime(), batches=1))
+        assert acknowledged(made, "late").batch == acknowledged(made).batch, "it began at once, and was not tried again"
         written = show(made.runtime(), batch=waits_for)
         assert [one.batch for one in written.tables] == [waits_for], "the batch before the start ends the commit"
         mysql_source.execute("DELETE FROM t WHERE id = 2", database=schema)
