@@ -25,6 +25,7 @@ from sluice.flows.operate.check import check
 from sluice.flows.operate.retention import prune
 from sluice.flows.operate.snapshot import show
 from sluice.flows.operate.status import status
+from sluice.flows.run import run
 from tests.support.lakes import Lake
 from tests.support.pipelines import Case, case
 from tests.support.subscribing import Exchanger, by_http, documents, replayed, replayed_events, serving
@@ -113,6 +114,100 @@ def test_a_batch_touches_the_files_that_hold_its_rows(
         after = set(Lake(made.folder / "lake").table(schema, "t").file_uris())
         assert len(before - after) == 1, "the file with the row, and no other, is written anew"
         assert len(after - before) <= 2
+
+
+def run_one_batch(made: Case) -> int:
+    """What comes next is drained and given to every target; what waits goes on waiting. Returns the number of the batch."""
+    for _ in range(20):
+        runtime = made.runtime()
+        before = acknowledged(made).batch if acknowledged(made) is not None else 0
+        list(run(runtime, batches=1))
+        if acknowledged(made).batch > before:
+            return acknowledged(made).batch
+    raise AssertionError("no batch was made")
+
+
+@contextmanager
+def kept_together(folder: Path, source: Any, target: Any, zookeeper: Any, schema: str) -> Iterator[Case]:
+    """A pipeline whose snapshot takes batches together; the first rows are there."""
+    source.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)", database=schema)
+    source.execute("CREATE TABLE u (id INT PRIMARY KEY, v INT)", database=schema)
+    with kept(folder, source, target, zookeeper, schema) as made:
+        text = made.path.read_text(encoding="utf-8").replace("retain_log: 7d}", "retain_log: 7d, every: 1h}")
+        made.path.write_text(text, encoding="utf-8")
+        made.run_until_head()
+        source.execute("INSERT INTO t VALUES (1, 1), (2, 2)", database=schema)
+        source.execute("INSERT INTO u VALUES (1, 1)", database=schema)
+        made.run_until_head()
+        yield made
+
+
+def test_a_snapshot_that_takes_batches_together_is_read_as_of_those_that_end_a_commit(
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    """Batches wait, also for readers; a command writes them, one commit a table; a batch within them is shown as of the one before them."""
+    schema = fresh_schema(mysql_source, mysql_target)
+    with kept_together(tmp_path, mysql_source, mysql_target, zookeeper, schema) as made:
+        before, rows = acknowledged(made, SNAPSHOT).batch, rows_of(made, "t")
+        version = Lake(made.folder / "lake").table(schema, "t").version()
+        for value in (10, 20, 30):
+            mysql_source.execute(f"UPDATE t SET v = {value} WHERE id = 1", database=schema)
+            last = run_one_batch(made)
+        assert last >= before + 3
+        assert (acknowledged(made, SNAPSHOT).batch, rows_of(made, "t")) == (before, rows)
+        wanted = {1: {"id": 1, "v": 30}, 2: {"id": 2, "v": 2}}
+        with serving(made) as (_, reader):
+            ask = {"tables": [f"{schema}.t"], "from_": "snapshot"}
+            runtime = made.runtime()
+            for is_midway in (False, True):
+                if is_midway:  # all is written, and the first batch of it acknowledged
+                    load(runtime, SNAPSHOT, last)
+                    with runtime.state() as state:
+                        state.acknowledge(SNAPSHOT, state.require(before + 1), seen=state.process(SNAPSHOT))
+                read = reader.read(**ask)
+                assert [mark["batch"] for mark in read.marks] == list(range(before, last + 1))
+                assert replayed(read.rows()) == wanted
+            assert made.cli("targets", "commit", made.name, SNAPSHOT).returncode == 0
+            assert Lake(made.folder / "lake").table(schema, "t").version() == version + 1
+            again = reader.read(**ask)
+            assert [mark["batch"] for mark in again.marks] == [last]
+            assert replayed(again.rows()) == wanted
+        within = show(made.runtime(), batch=last - 1)
+        assert (within.batch, within.asked, within.holds) == (before, last - 1, last)
+        old = next(one for one in within.tables if one.table.table == "t")
+        assert rows_of(made, "t", old.version) == rows
+        assert show(made.runtime()).batch == last
+        said = made.cli("snapshot", "show", made.name, "--batch", str(last - 1)).stdout
+        assert f"no version as of batch {last - 1}" in said
+
+
+def test_a_target_that_joins_has_the_waiting_batches_of_the_snapshot_written_up_to_its_start(
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    schema = fresh_schema(mysql_source, mysql_target)
+    first = Lake(tmp_path / "first")
+    mysql_source.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)", database=schema)
+    with kept(tmp_path, mysql_source, first, zookeeper, schema, kind="delta") as made:
+        text = made.path.read_text(encoding="utf-8").replace("retain_log: 7d}", "retain_log: 7d, every: 1h}")
+        made.path.write_text(text, encoding="utf-8")
+        made.run_until_head()
+        mysql_source.execute("INSERT INTO t VALUES (1, 1), (2, 2)", database=schema)
+        made.run_until_head()
+        for value in (10, 20):
+            mysql_source.execute(f"UPDATE t SET v = {value} WHERE id = 1", database=schema)
+            waits_for = run_one_batch(made)
+        assert acknowledged(made, SNAPSHOT).batch < waits_for
+        made.connections["late"], made.target = mysql_target.connection_json(schema=schema), mysql_target
+        join(made)
+        list(run(made.runtime(), batches=1))
+        assert acknowledged(made, "late").batch == acknowledged(made).batch, "it began at once, and was not tried again"
+        written = show(made.runtime(), batch=waits_for)
+        assert [one.batch for one in written.tables] == [waits_for], "the batch before the start ends the commit"
+        mysql_source.execute("DELETE FROM t WHERE id = 2", database=schema)
+        run_one_batch(made)
+        mysql_source.execute("INSERT INTO t VALUES (3, 3)", database=schema)
+        made.run_until_head()
+        made.assert_equal("t")
 
 
 def test_a_pipeline_without_a_snapshot_says_so(
@@ -351,6 +446,38 @@ def test_a_target_restored_from_a_backup_older_than_the_segments_starts_again_fr
         mysql_source.execute("INSERT INTO t VALUES (20, 0)", database=schema)
         made.run_until_head()
         made.assert_equal("t", "u")
+
+
+def test_a_postgresql_target_that_lacks_removed_batches_starts_again_from_the_snapshot(
+    tmp_path: Path, mysql_source: Any, postgresql: Any, zookeeper: Any, fresh_schema: Any, fresh_pg_schema: Any
+) -> None:
+    """Rows that went at the source meanwhile go there, too; one table lost all of its rows."""
+    schema = fresh_pg_schema(fresh_schema(mysql_source))
+    for table in ("t", "u"):
+        mysql_source.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, v VARCHAR(20))", database=schema)
+        mysql_source.execute(f"INSERT INTO {table} VALUES (1, 'a'), (2, 'b'), (3, 'c')", database=schema)
+    lines = f"{FALLS_BACK}\n    options: {{ack_schema: {schema}}}"
+    more = {"kind": "postgresql", "target_extra": lines, "start": "dump"}
+    with kept(tmp_path, mysql_source, postgresql, zookeeper, schema, **more) as made:
+        text = made.path.read_text(encoding="utf-8").replace('/store"}', '/store", retain: 1ms}')
+        made.path.write_text(text, encoding="utf-8")
+        assert not check(made.runtime()).failed
+        made.run_until_head()
+        there, held = made.connections["case_target"], acknowledged(made).batch
+        made.connections["case_target"] = there.replace(str(postgresql.port), "1")
+        for statement in ("DELETE FROM t WHERE id = 2", "UPDATE t SET v = 'changed' WHERE id = 3", "DELETE FROM u"):
+            mysql_source.execute(statement, database=schema)
+            with pytest.raises(TargetUnavailable):
+                made.run_until_head()
+        assert held + 1 in prune(made.runtime()).removed
+        made.connections["case_target"] = there
+        mysql_source.execute("INSERT INTO t VALUES (4, 'new')", database=schema)
+        made.run_until_head()
+        assert started_again(made)
+        for table in ("t", "u"):
+            wanted = mysql_source.execute(f"SELECT id, v FROM {table} ORDER BY id", database=schema)
+            assert postgresql.execute(f'SELECT id, v FROM "{schema}".{table} ORDER BY id') == wanted
+        assert acknowledged(made).batch == acknowledged(made, SNAPSHOT).batch
 
 
 def test_a_target_that_removes_no_ranges_of_keys_is_refused(

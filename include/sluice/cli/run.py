@@ -25,7 +25,13 @@ def run(
     until_head: Annotated[
         bool, typer.Option("--until-head", help="Stop when the log's end, as of now, is acknowledged.")
     ] = False,
-    batches: Annotated[int | None, typer.Option(min=1, help="Stop after this number of batches.")] = None,
+    batches: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Stop after this number of batches; what waits because of commit_every goes on waiting, `sluice targets commit` writes it.",
+        ),
+    ] = None,
     spark: Annotated[
         bool, typer.Option("--spark", help="Do the work on Spark as the pipeline says, not in this process.")
     ] = False,

@@ -40,6 +40,11 @@ def show(
         return
     newest = "" if found.batch == found.holds else f" (the snapshot holds batch {found.holds})"
     out.print(f"as of batch {found.batch}{newest}", highlight=False)
+    if found.batch != found.asked:
+        out.print(
+            f"there is no version as of batch {found.asked}: batches from {found.batch + 1} on were written together",
+            highlight=False,
+        )
     shown = Table(box=None, pad_edge=False)
     for heading in ("table", "rows", "files", "bytes", "version", "changed by batch", "of", "place"):
         shown.add_column(heading, overflow="fold")

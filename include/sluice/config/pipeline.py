@@ -595,6 +595,12 @@ class SnapshotConfig(StrictModel):
         le=timedelta(days=30),
         description="As long can the tables be read as of an older batch.",
     )
+    every: Span | None = Field(
+        None,
+        ge=timedelta(seconds=1),
+        le=timedelta(hours=1),
+        description="Batches wait for so long, and are then written together, in one commit a table. Default: each batch at once.",
+    )
     options: dict[str, Any] = Field(
         default_factory=dict,
         description="Further options of a target of type delta (zero_dates, wide_decimals, partition_by, execution, ...).",
@@ -625,6 +631,7 @@ class SnapshotConfig(StrictModel):
             name=SNAPSHOT,
             type=self.format,
             connection=self.connection,
+            commit_every=self.every,
             options={**self.options, "location": self.uri, "maintenance": maintenance},
         )
 

@@ -12,8 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from sluice.config.pipeline import SNAPSHOT
 from sluice.coordination.acknowledgements import Acknowledgements
 from sluice.coordination.batches import Batches
+from sluice.model.batches import Batch
 
 _PATIENCE_S = 30.0
 """Batches that are due for longer than this, and than ``commit_every``, count as what the target should have by now."""
@@ -21,13 +23,18 @@ _PATIENCE_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class WaitingBatches:
-    """What a target gets later, together: batches ``first`` to ``last``, due at ``due_ms`` (milliseconds since 1970). ``overdue``: since long."""
+    """What a target gets later, together: batches ``first`` to ``last``, due at ``due_ms`` (milliseconds since 1970).
+
+    Attributes:
+        overdue: since long. asked: another target begins with what this one has after that batch: it is due; 0: none does.
+    """
 
     target: str
     first: int
     last: int
     due_ms: int
     overdue: bool = False
+    asked: int = 0
 
     @property
     def is_due(self) -> bool:
@@ -69,9 +76,15 @@ class Bundling:
         first = self._batches.get(lacking[0]) if lacking else None
         if first is None:
             return None
-        due_ms = first.created_ms + int(every_s * 1000)
+        due_ms, asked = first.created_ms + int(every_s * 1000), 0
+        if target == SNAPSHOT and (start := self._start(lacking)) is not None:
+            due_ms, asked = min(due_ms, start.created_ms), start.snapshot
         overdue = time.time() * 1000 - due_ms > max(every_s, _PATIENCE_S) * 1000
-        return WaitingBatches(target, lacking[0], lacking[-1], due_ms, overdue)
+        return WaitingBatches(target, lacking[0], lacking[-1], due_ms, overdue, asked)
+
+    def _start(self, numbers: Sequence[int]) -> Batch | None:
+        """The first batch of these that stands for the rows of the snapshot."""
+        return next((found for found in map(self._batches.get, numbers) if found is not None and found.snapshot), None)
 
 
 __all__ = ["Bundling", "WaitingBatches"]

@@ -57,7 +57,7 @@ def run(runtime: Runtime, *, until_head: bool = False, batches: int | None = Non
     ``until_head``: end when the log as it stood at the call is acknowledged, by whomever. ``batches``: end after this number. While another
     installation works on the pipeline, this one stands by, and takes over when it has gone silent. A target that fails while others go
     on is quarantined and tried again; with ``until_head`` its error is raised at the end, and what waits for a target with ``commit_every`` is
-    delivered then.
+    delivered then. With ``batches`` it goes on waiting: the next call goes on where this one ended, and a commit for each call would be one a batch.
     """
     owned = runtime.owner is None
     if owned:

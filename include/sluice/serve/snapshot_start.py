@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from sluice.config.pipeline import SNAPSHOT
 from sluice.coordination.acknowledgements import Acknowledgement
 from sluice.coordination.state import PipelineState
-from sluice.errors import ConfigError
-from sluice.flows.load.snapshot_rows import SnapshotTable, SnapshotTables, snapshot_reader
+from sluice.errors import ConfigError, SegmentError, TargetUnavailable
+from sluice.flows.batches import known_again
+from sluice.flows.load.snapshot_rows import SnapshotTable, SnapshotTables
+from sluice.flows.operate.snapshot import snapshot_tables
 from sluice.flows.runtime import Runtime
+from sluice.flows.snapshot_versions import snapshot_reader, whole_batch
 from sluice.merge.compact import user_columns
 from sluice.model.batches import Op
+from sluice.model.positions import BatchNumber
 from sluice.model.tables import META_FIELDS, TableId
 from sluice.serve.batch_rows import BatchRows, Shaped, Wants
 from sluice.targets.base import VersionReader
@@ -32,13 +36,17 @@ class SnapshotStart:
 
     @classmethod
     def of(cls, runtime: Runtime, state: PipelineState, rows: BatchRows, wants: Wants) -> SnapshotStart:
-        """As of the newest batch that the snapshot holds. Raises ConfigError, MappingError, LoadError, TargetUnavailable."""
+        """As of the newest batch that the snapshot holds. Raises ConfigError, MappingError, LoadError, TargetUnavailable.
+
+        While batches that were written together are acknowledged one by one, the newest is the one before them, if what follows it is stored.
+        """
         held = state.process(SNAPSHOT) if runtime.pipeline.snapshot is not None else None
         if held is None:
             raise ConfigError(
                 f"{runtime.name} has no snapshot to start from", hint="docs/snapshot.md says how to keep one"
             )
         reader = snapshot_reader(runtime)
+        held = _whole(runtime, state, reader, held)
         found = SnapshotTables(runtime, reader, held.batch, held.position).every(state, wants)
         return cls(rows, reader, held, tuple(found))
 
@@ -83,3 +91,21 @@ class SnapshotStart:
             "snapshot": True,
         }
         return json.dumps(said, separators=(",", ":")).encode()
+
+
+def _whole(runtime: Runtime, state: PipelineState, reader: VersionReader, held: Acknowledgement) -> Acknowledgement:
+    """``held``, or an earlier batch as of which all tables can be read. Raises TargetUnavailable, LoadError."""
+    batch = whole_batch(reader, snapshot_tables(runtime, state), held.batch)
+    if batch == held.batch:
+        return held
+    try:
+        for number in range(batch, held.batch + 1):
+            known_again(runtime, runtime.store, SNAPSHOT, number)
+        return replace(
+            held, batch=BatchNumber(batch), position=known_again(runtime, runtime.store, SNAPSHOT, batch).last
+        )
+    except SegmentError as error:
+        raise TargetUnavailable(
+            f"the snapshot of {runtime.name} is being written, and cannot be read as of batch {held.batch}",
+            hint=f"read again soon; `sluice targets commit {runtime.name} {SNAPSHOT}` writes all of it",
+        ) from error

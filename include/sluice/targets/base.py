@@ -484,6 +484,7 @@ class BatchInput:
         tables: merged rows (Input.MERGED). changes: how many there are to read (Input.CHANGES).
         reconcile: ranges of which the source's rows are all there is.
         schema_changes: in log order.
+        apart: it is not written with others, so that the tables can be read as of the batch before it.
         replay: "" for a batch in its turn; else the name of a dead letter, whose rows are written again: the checkpoint stays.
         spark: for kinds with Execution.FRAME; None: there is no Spark, and all is written by units.
     """
@@ -499,6 +500,7 @@ class BatchInput:
     replay: str = ""
     changes: int = 0
     spark: StatementRunner | None = None
+    apart: bool = False
 
 
 # -- writing ------------------------------------------------------------------------------------------------------------
@@ -872,7 +874,16 @@ class VersionReader(Protocol):
     """Optional (``Target.versions()``): for targets that keep older states of their tables, each as of a batch."""
 
     def as_of(self, table: TableId, batch: int) -> TableVersion | None:
-        """A table after ``batch``; None: it was not there. Raises LoadError if that is no longer kept, TargetUnavailable."""
+        """A table after ``batch``; None: it was not there.
+
+        Raises LoadError if that is no longer kept, or the batch was written together with a later one (:meth:`whole`); TargetUnavailable.
+        """
+
+    def whole(self, table: TableId, batch: int) -> int:
+        """The newest batch at or before ``batch`` that the table can be read as of: ``batch``, or the one before a commit of several that has it.
+
+        Raises LoadError if that is no longer kept, TargetUnavailable.
+        """
 
     def rows(self, version: TableVersion, fields: Sequence[pa.Field]) -> Iterator[pa.Table]:
         """All rows of a version in pieces: the columns of ``fields`` under their true names, in the types in which the source's values are stored.

@@ -73,7 +73,7 @@ def joined(batches: Sequence[BatchInput]) -> BatchInput:
 
 def _join(batches: Sequence[BatchInput]) -> bool:
     """Nothing happens between their rows; and each target table gets rows of one source table, planned alike: else their order would count."""
-    if any(one.schema_changes or one.reconcile or one.replay for one in batches):
+    if any(one.schema_changes or one.reconcile or one.replay or one.apart for one in batches):
         return False
     if sum(one.changes + sum(table.rows for table in one.tables) for one in batches) > MOST_ROWS:
         return False

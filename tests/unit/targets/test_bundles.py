@@ -55,8 +55,12 @@ ALONE: SchemaChange = object()  # type: ignore[assignment] - only that there is 
             [[1, 2], [3], [4]],
         ),
         ([batch(1, changes=6), batch(2, changes=5), batch(3, changes=5)], [[1], [2, 3]]),
+        (
+            [batch(1, table()), batch(2, table()), batch(3, apart=True), batch(4, table()), batch(5, table())],
+            [[1, 2], [3], [4, 5]],
+        ),
     ],
-    ids=["none", "all", "definitions", "columns", "two sources", "rows", "changes"],
+    ids=["none", "all", "definitions", "columns", "two sources", "rows", "changes", "a start from the snapshot"],
 )
 def test_runs(monkeypatch: pytest.MonkeyPatch, batches: list[BatchInput], expected: list[list[int]]) -> None:
     monkeypatch.setattr(module, "MOST_ROWS", 10)

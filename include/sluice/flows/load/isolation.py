@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
+from sluice.config.pipeline import SNAPSHOT
 from sluice.coordination.bundling import WaitingBatches
 from sluice.coordination.target_holds import Hold
-from sluice.errors import ConfigError, LoadError, MappingError, SluiceError, TargetUnavailable
+from sluice.errors import ConfigError, LeaseHeld, LoadError, MappingError, SluiceError, TargetUnavailable
 from sluice.flows.load.ack import ack
 from sluice.flows.load.bundling import ready, waits
 from sluice.flows.load.load import LoadOutcome, Unprepared, load, prepare, write
@@ -87,6 +89,8 @@ class _OfTheTarget(Exception):
 def _load(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
     """As :func:`load`. Raises _OfTheTarget for an error of the target itself. A merge that has to be done first is not the target's: a broken rule
     stops the pipeline, and never holds the target whose load met it."""
+    if runtime.pipeline.target(target).snapshot_keys:
+        _write_snapshot(runtime)
     while True:
         try:
             return write(runtime, target, batch)
@@ -95,6 +99,16 @@ def _load(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
         except TARGET_ERRORS as error:
             raise _OfTheTarget(error) from error
         prepare(runtime, target, batch)
+
+
+def _write_snapshot(runtime: Runtime) -> None:
+    """The snapshot gets what a target waits for that begins with it. If another process is at it already, the load waits for that."""
+    with runtime.state() as state:
+        waiting = state.waiting().get(SNAPSHOT)
+        if waiting is None or waiting.asked < waiting.first:
+            return
+        with suppress(LeaseHeld):
+            _together(runtime, SNAPSHOT, waiting.first - 1, waiting.asked)
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,7 +210,8 @@ class _Delivery:
         record = self.state.require(number)
         if not record.is_for(self._config.name):  # a dump for other targets, or a batch that a person dropped
             store = self.runtime.store
-            nothing = BatchInput(number, record.last, self._before(number), StoredRows(store.uri, store.pipeline))
+            rows, apart = StoredRows(store.uri, store.pipeline), bool(record.snapshot)
+            nothing = BatchInput(number, record.last, self._before(number), rows, apart=apart)
             return _Given(record, nothing, empty=True)
         if record.snapshot and not record.changeset:
             record = write_snapshot_rows(self.runtime, self.state, record, self.watch)

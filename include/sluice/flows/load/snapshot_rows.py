@@ -21,6 +21,7 @@ from sluice.errors import MappingError, TargetUnavailable
 from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.dump.reconcile import why_not
 from sluice.flows.runtime import Runtime, attempt_id
+from sluice.flows.snapshot_versions import snapshot_reader
 from sluice.flows.stored_definitions import definitions_at
 from sluice.flows.transform.changeset_writer import ChangesetPart, MergeResult, write_changeset_manifest
 from sluice.mapping import Mapping as Routes
@@ -36,7 +37,7 @@ from sluice.segments.changeset import changeset_file_path, changeset_folder, col
 from sluice.segments.manifest import ReplaceRecord
 from sluice.segments.store import SegmentStore, quoted
 from sluice.sources.table_filter import Selection
-from sluice.targets.base import TableVersion, VersionReader, versions_of
+from sluice.targets.base import TableVersion, VersionReader
 
 _WAIT_S = 60.0
 """For the snapshot, which has the batch before this one at hand, or lags for a reason of its own."""
@@ -217,13 +218,6 @@ class SnapshotTables:
         empty = without_origin(route.apply(merged_schema(keyed.arrow_schema).empty_table()))
         CHANGESET_ROWS.require(empty.schema, where=str(route.target))
         return SnapshotTable(table, route, version, empty.schema)
-
-
-def snapshot_reader(runtime: Runtime) -> VersionReader:
-    """Of the pipeline's snapshot. Raises ConfigError."""
-    reader = versions_of(runtime.open_target(SNAPSHOT))
-    assert reader is not None, "tables of a lake have versions"
-    return reader
 
 
 def _part(

@@ -10,27 +10,39 @@ from sluice.config.pipeline import SNAPSHOT
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError
 from sluice.flows.runtime import Runtime
+from sluice.flows.snapshot_versions import snapshot_reader, whole_batch
 from sluice.flows.stored_definitions import tables_at
 from sluice.mapping import Mapping
 from sluice.model.nearest import meant
 from sluice.model.tables import TableId
 from sluice.sources.table_filter import Selection
-from sluice.targets.base import TableVersion, VersionReader, versions_of
+from sluice.targets.base import TableVersion, VersionReader
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotShown:
-    """The tables as of ``batch``; ``holds``: the newest batch that the snapshot has. Tables that are not there yet are left out."""
+    """The tables as of ``batch``. Tables that are not there yet are left out.
+
+    Attributes:
+        asked: the batch that was meant; it is later than ``batch`` where several batches were written together, and it is one of them.
+        holds: the newest batch that the snapshot has.
+    """
 
     batch: int
+    asked: int
     holds: int
     tables: tuple[TableVersion, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return {"batch": self.batch, "holds": self.holds, "tables": [one.to_json() for one in self.tables]}
+        return {
+            "batch": self.batch,
+            "asked": self.asked,
+            "holds": self.holds,
+            "tables": [one.to_json() for one in self.tables],
+        }
 
 
 def require_snapshot(runtime: Runtime) -> None:
@@ -53,8 +65,7 @@ def show(
         ConfigError: there is no snapshot, it holds nothing yet, or not that batch or table. LoadError: that is no longer kept. TargetUnavailable.
     """
     require_snapshot(runtime)
-    reader = versions_of(runtime.open_target(SNAPSHOT))
-    assert reader is not None, "tables of a lake have versions"
+    reader = snapshot_reader(runtime)
     with runtime.state() as state:
         process = state.process(SNAPSHOT)
         tables = snapshot_tables(runtime, state)
@@ -63,12 +74,15 @@ def show(
     if table is not None:
         if table not in map(str, tables):
             raise ConfigError(f"the snapshot of {runtime.name} has no table {table}{meant(table, map(str, tables))}")
-        tables = [one for one in tables if str(one) == table]
-    wanted = _wanted(reader, tables, at) if at is not None else process.batch if batch is None else batch
+        named = [one for one in tables if str(one) == table]
+    else:
+        named = tables
+    wanted = _wanted(reader, named, at) if at is not None else process.batch if batch is None else batch
     if wanted > process.batch:
         raise ConfigError(f"the snapshot of {runtime.name} holds batch {process.batch}; batch {wanted} comes later")
-    found = (reader.as_of(one, wanted) for one in tables)
-    return SnapshotShown(wanted, process.batch, tuple(one for one in found if one is not None))
+    shown = whole_batch(reader, tables, wanted)
+    found = (reader.as_of(one, shown) for one in named)
+    return SnapshotShown(shown, wanted, process.batch, tuple(one for one in found if one is not None))
 
 
 def snapshot_tables(runtime: Runtime, state: PipelineState) -> list[TableId]:

@@ -33,6 +33,12 @@ class _Commit:
     version: int
     batch: int
     commit_time: str
+    first: int = 0
+    """The first batch of several (``commit_every``), else ``batch``."""
+
+    def has_within(self, batch: int) -> bool:
+        """It has ``batch`` and later ones."""
+        return 0 < self.first <= batch < self.batch
 
     def ended_by(self, time_us: int) -> bool:
         """True if its batch ended at the source at ``time_us`` or before."""
@@ -56,6 +62,12 @@ class DeltaVersions:
         version = -1
         for commit in self._commits(found, table):
             version = commit.version
+            if commit.has_within(batch):
+                raise LoadError(
+                    f"{table} cannot be read as of batch {batch}: batches {commit.first} to {commit.batch} were written together",
+                    where=self.site.uri(table),
+                    hint=f"as of batch {commit.first - 1} or {commit.batch} it can be read",
+                )
             if commit.batch > batch:
                 newest = None
             elif newest is None:
@@ -66,6 +78,16 @@ class DeltaVersions:
         if version > 0:
             raise self._gone(table, f"batch {batch}", version)
         return None if newest is None else self._version(found, table, newest, _Commit(newest, 0, ""))
+
+    def whole(self, table: TableId, batch: int) -> int:
+        """See :meth:`sluice.targets.base.VersionReader.whole`."""
+        found = self.site.open(table)
+        for commit in self._commits(found, table) if found is not None else ():
+            if commit.has_within(batch):
+                return commit.first - 1
+            if 0 < commit.batch <= batch:
+                break
+        return batch
 
     def rows(self, version: TableVersion, fields: Sequence[pa.Field]) -> Iterator[pa.Table]:
         """See :meth:`sluice.targets.base.VersionReader.rows`."""
@@ -100,9 +122,9 @@ class DeltaVersions:
                 history = found.history(limit)
             for entry in history[seen:]:
                 said = said_by(entry)
-                yield _Commit(
-                    int(entry["version"]), int(said.get("sluice.batch", 0)), said.get("sluice.commit_time", "")
-                )
+                batch = int(said.get("sluice.batch", 0))
+                first = int(said.get("sluice.first_batch", batch))
+                yield _Commit(int(entry["version"]), batch, said.get("sluice.commit_time", ""), first)
             if len(history) < limit:
                 return
             seen, limit = len(history), limit * 8

@@ -1,0 +1,27 @@
+"""Which batches the tables of a pipeline's snapshot can be read as of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sluice.config.pipeline import SNAPSHOT
+from sluice.flows.runtime import Runtime
+from sluice.model.tables import TableId
+from sluice.targets.base import VersionReader, versions_of
+
+
+def snapshot_reader(runtime: Runtime) -> VersionReader:
+    """Of the pipeline's snapshot. Raises ConfigError."""
+    reader = versions_of(runtime.open_target(SNAPSHOT))
+    assert reader is not None, "tables of a lake have versions"
+    return reader
+
+
+def whole_batch(reader: VersionReader, tables: Sequence[TableId], batch: int) -> int:
+    """The newest batch at or before ``batch`` as of which every table can be read: one that no commit has together with later ones.
+
+    Raises LoadError if that is no longer kept, TargetUnavailable.
+    """
+    while (found := min((reader.whole(table, batch) for table in tables), default=batch)) < batch:
+        batch = found
+    return batch
