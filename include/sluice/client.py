@@ -30,6 +30,9 @@ from pyarrow import flight
 from sluice.errors import RetryableError
 
 _PAUSE_S = 0.5
+_ALIVE_S = 5.0
+"""A stream that was open for so long was not refused: a quiet time is no absence of the service."""
+
 _SESSION_S = 10.0
 _ZOOKEEPER = "zk://"
 
@@ -146,10 +149,13 @@ class _Door:
 def _unnamed(door: _Door, ticket: dict[str, Any], patience_s: float) -> Iterator[StoredBatch]:
     until = time.monotonic() + patience_s
     while True:
-        opened = ticket["from"]
+        opened, since = ticket["from"], None
         try:
             with door.connect() as client:
-                for batch in _batches(client.do_get(flight.Ticket(json.dumps(ticket)), door.options)):
+                stream = client.do_get(flight.Ticket(json.dumps(ticket)), door.options)
+                _ = stream.schema  # waits for the service's answer
+                since = time.monotonic()
+                for batch in _batches(stream):
                     yield batch
                     ticket["from"] = {"batch": batch.number + 1}
                     until = time.monotonic() + patience_s
@@ -166,6 +172,8 @@ def _unnamed(door: _Door, ticket: dict[str, Any], patience_s: float) -> Iterator
                 raise
             ticket["from"] = {"batch": moved}
             continue
+        if since is not None and time.monotonic() - since > _ALIVE_S:
+            until = time.monotonic() + patience_s
         if ticket["from"] == "latest" or time.monotonic() > until:
             raise failed
         time.sleep(_PAUSE_S)
@@ -245,6 +253,8 @@ class Subscription(Iterator[StoredBatch]):
                 self._take(self._call.read(self._acknowledge))
             self._until = time.monotonic() + self._patience_s
         except flight.FlightUnavailableError:
+            if self._call is not None:
+                self._until = time.monotonic() + self._patience_s
             self.close()
             if time.monotonic() > self._until:
                 raise

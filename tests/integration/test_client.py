@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyarrow import flight
 
 from devstack import ports
+from sluice import client
 from sluice.client import StoredBatch, subscribe
 from sluice.config.readers import hashed
 from sluice.serve.access import Readers
@@ -54,7 +58,13 @@ def test_batches_come_whole_and_once_over_a_change_of_columns(shop: Case) -> Non
             next(subscribe(address, "case", tables=["shop.none"], token="mine"))
 
 
-def test_it_goes_on_where_it_was_when_the_service_comes_again(shop: Case) -> None:
+@pytest.mark.parametrize("name", [None, "late"])
+def test_it_goes_on_where_it_was_when_the_service_comes_again_after_a_quiet_hour(
+    shop: Case, monkeypatch: pytest.MonkeyPatch, name: str | None
+) -> None:
+    quiet_s = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + quiet_s[0], sleep=time.sleep)
+    monkeypatch.setattr(client, "time", clock)
     first = write(shop, "INSERT INTO orders (id, v) VALUES (1, 10)")
     port = ports.free_port()
     address = f"grpc://127.0.0.1:{port}"
@@ -68,14 +78,18 @@ def test_it_goes_on_where_it_was_when_the_service_comes_again(shop: Case) -> Non
     wanted = [first]
 
     def read() -> None:
-        for batch in subscribe(address, "case", patience_s=600):
-            batches.append(batch)
-            if len(wanted) > 1 and batch.number >= wanted[-1]:
-                return
+        with closing(subscribe(address, "case", name=name, patience_s=600)) as given:
+            for batch in given:
+                batches.append(batch)
+                if name:
+                    batch.ack()
+                if len(wanted) > 1 and batch.number >= wanted[-1]:
+                    return
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
     wait_until(lambda: any(batch.number == first for batch in batches), "the first batch")
+    quiet_s[0] = 3600.0
     assert door.end(60)
     served.close()
     write(shop, "UPDATE orders SET v = 11")
