@@ -45,8 +45,10 @@ AT_ONCE = 500
 FILLED = 5_000
 """Rows of a statement that fills tables before."""
 
-_NEW = """INSERT INTO {table} WITH RECURSIVE s AS (SELECT {first} n UNION ALL SELECT n + 1 FROM s WHERE n < {last})
+NEW = """INSERT INTO {table} WITH RECURSIVE s AS (SELECT {first} n UNION ALL SELECT n + 1 FROM s WHERE n < {last})
  SELECT n, n * 7, REPEAT(LEFT(SHA2(RAND(), 256), 32), 3), REPEAT(LEFT(SHA2(RAND(), 256), 32), 1) FROM s"""
+"""Rows from ``first`` to ``last``."""
+
 _CHANGED = (
     "UPDATE {table} SET k = k + 1, c = REPEAT(LEFT(SHA2(RAND(), 256), 32), 3) WHERE id BETWEEN {first} AND {last}"
 )
@@ -153,7 +155,7 @@ def backlog(source: MySQLServer, names: Sequence[str], there: int, new: int) -> 
     def work(name: str) -> Callable[[Any], None]:
         table = f"{SCHEMA}.{name}"
         inserts = [
-            _NEW.format(table=table, first=first, last=min(first + AT_ONCE - 1, there + new))
+            NEW.format(table=table, first=first, last=min(first + AT_ONCE - 1, there + new))
             for first in range(there + 1, there + new + 1, AT_ONCE)
         ]
         updates = [
