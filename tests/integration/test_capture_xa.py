@@ -15,6 +15,7 @@ from sluice.sources.mysql.events import xa
 from sluice.sources.mysql.server.connection import open_connection, server_info
 from tests.support.capturing import draining, head
 from tests.support.pipelines import case
+from tests.support.waiting import wait_until
 
 BOTH = pytest.mark.parametrize("kind", ["mysql_source", "mariadb"])
 
@@ -29,8 +30,13 @@ def made(request, kind, tmp_path, fresh_schema):
 
 
 def prepare(server, db, xid, *statements):
-    """On a connection of its own, which then goes away: the server keeps the transaction."""
-    server.execute(f"XA START '{xid}'", *statements, f"XA END '{xid}'", f"XA PREPARE '{xid}'", database=db)
+    """On a connection of its own, which then goes away: the server keeps the transaction, and others may end it once the session is over."""
+    with server.connect(db) as connection, connection.cursor() as cursor:
+        for statement in (f"XA START '{xid}'", *statements, f"XA END '{xid}'", f"XA PREPARE '{xid}'"):
+            cursor.execute(statement)
+        session = connection.thread_id()
+    there = f"SELECT id FROM information_schema.processlist WHERE id = {session}"
+    wait_until(lambda: not server.execute(there), "the end of the session")
 
 
 def purge(server):
