@@ -66,25 +66,30 @@ class Bundling:
             return {}
         numbers = self._batches.numbers()
         found = (
-            (target, self._of(target, every, numbers)) for target, every in self._every.items() if target in targets
+            (target, self._of(target, every, numbers, targets))
+            for target, every in self._every.items()
+            if target in targets
         )
         return {target: one for target, one in found if one is not None}
 
-    def _of(self, target: str, every_s: float, numbers: Sequence[int]) -> WaitingBatches | None:
+    def _of(self, target: str, every_s: float, numbers: Sequence[int], targets: Sequence[str]) -> WaitingBatches | None:
         process = self._acknowledgements.of(target)
         lacking = [number for number in numbers if process is not None and number > process.batch]
         first = self._batches.get(lacking[0]) if lacking else None
         if first is None:
             return None
         due_ms, asked = first.created_ms + int(every_s * 1000), 0
-        if target == SNAPSHOT and (start := self._start(lacking)) is not None:
+        if target == SNAPSHOT and (start := self._start(lacking, targets)) is not None:
             due_ms, asked = min(due_ms, start.created_ms), start.snapshot
         overdue = time.time() * 1000 - due_ms > max(every_s, _PATIENCE_S) * 1000
         return WaitingBatches(target, lacking[0], lacking[-1], due_ms, overdue, asked)
 
-    def _start(self, numbers: Sequence[int]) -> Batch | None:
-        """The first batch of these that stands for the rows of the snapshot."""
-        return next((found for found in map(self._batches.get, numbers) if found is not None and found.snapshot), None)
+    def _start(self, lacking: Sequence[int], targets: Sequence[str]) -> Batch | None:
+        """The first batch that stands for the rows of the snapshot, and comes next for one of ``targets``."""
+        processes = filter(None, map(self._acknowledgements.of, targets))
+        next_ones = sorted({process.following for process in processes}.intersection(lacking))
+        found = map(self._batches.get, next_ones)
+        return next((batch for batch in found if batch is not None and batch.snapshot), None)
 
 
 __all__ = ["Bundling", "WaitingBatches"]

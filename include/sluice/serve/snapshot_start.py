@@ -99,11 +99,8 @@ def _whole(runtime: Runtime, state: PipelineState, reader: VersionReader, held: 
     if batch == held.batch:
         return held
     try:
-        for number in range(batch, held.batch + 1):
-            known_again(runtime, runtime.store, SNAPSHOT, number)
-        return replace(
-            held, batch=BatchNumber(batch), position=known_again(runtime, runtime.store, SNAPSHOT, batch).last
-        )
+        first, *_ = [known_again(runtime, runtime.store, SNAPSHOT, number) for number in range(batch, held.batch + 1)]
+        return replace(held, batch=BatchNumber(batch), position=first.last)
     except SegmentError as error:
         raise TargetUnavailable(
             f"the snapshot of {runtime.name} is being written, and cannot be read as of batch {held.batch}",
