@@ -10,11 +10,12 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
 import pyarrow as pa
 
+from sluice.serve.ahead import ahead
 from sluice.serve.feed import LOOK_S
 from sluice.serve.incoming import Incoming
 from sluice.serve.session import Session
@@ -88,13 +89,14 @@ class Exchange:
         if pieces is None:
             self._session.pass_over(number)
             return
-        for rows, said in pieces:
-            if self._obey() or self._is_over():
-                return
-            if said:
-                self._out.write_with_metadata(rows, said)
-            else:
-                self._out.write_batch(rows)
+        with closing(ahead(pieces)) as made:
+            for rows, said in made:
+                if self._obey() or self._is_over():
+                    return
+                if said:
+                    self._out.write_with_metadata(rows, said)
+                else:
+                    self._out.write_batch(rows)
         self._window.send(number)
 
     def _obey(self) -> bool:

@@ -29,6 +29,7 @@ from sluice.config.pipeline import IDENTIFIER
 from sluice.errors import AccessDenied, ConfigError, SluiceError
 from sluice.model.tables import TableId
 from sluice.serve.access import ANYBODY, Reader, Readers
+from sluice.serve.ahead import ahead
 from sluice.serve.exchange import Exchange
 from sluice.serve.reading import Reading, Sent
 from sluice.serve.requests import ReadRequest, SubscribeRequest, for_programs, parsed
@@ -107,7 +108,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
             return flight.SchemaResult(self._service.open(_asked(descriptor), self._reader(context)).shape.schema)
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.GeneratorStream:
-        """Rows are made when the client takes them: a slow one makes the server wait, and costs one piece of rows."""
+        """A few pieces of rows are made ahead of the client: a slow one makes the server wait, and costs these."""
         with told():
             reader = self._reader(context)
             give_back = self._service.slots.take(reader.name)
@@ -144,10 +145,16 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
 
 
 def _sent(reading: Reading, is_over: Callable[[], bool], give_back: Callable[[], None]) -> Iterator[Sent]:
+    hung_up = threading.Event()
+    pieces = ahead(reading.sent(lambda: hung_up.is_set() or is_over()))
     try:
         with told():
-            yield from reading.sent(is_over)
+            for piece in pieces:
+                yield piece
+                del piece
     finally:
+        hung_up.set()
+        pieces.close()
         give_back()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Protocol
@@ -151,7 +151,7 @@ class Reading:
             if following is not None:
                 self.last = following - 1 if end is None else min(end, following - 1)
 
-    def sent(self, is_over: Callable[[], bool]) -> Iterator[Sent]:
+    def sent(self, is_over: Callable[[], bool]) -> Generator[Sent, None, None]:
         """What the stream has. Memory: two files of a table, and rows that wait for others. Raises as :class:`Reading`, and SchemaMoved.
 
         Args:
@@ -164,7 +164,7 @@ class Reading:
             if manifest is not None:
                 yield from self.of_batch(manifest)
 
-    def of_snapshot(self, start: SnapshotStart) -> Iterator[Sent]:
+    def of_snapshot(self, start: SnapshotStart) -> Generator[Sent, None, None]:
         """What a read begins with that starts from the snapshot, and the mark that ends it. The first thing that is said is that it does."""
         shape = self.shape
         yield pa.RecordBatch.from_pylist([], schema=shape.schema), start.reset
@@ -201,7 +201,7 @@ class Reading:
         with self.runtime.state() as state:
             return read_manifest(self.runtime, number, state)
 
-    def of_batch(self, manifest: SegmentManifest) -> Iterator[Sent]:
+    def of_batch(self, manifest: SegmentManifest) -> Generator[Sent, None, None]:
         """Its rows, and the mark that ends it."""
         shape, batch = self.shape, manifest.batch
         if not any(self.rows.ruling.concerning(file.table_id) for file in manifest.files):

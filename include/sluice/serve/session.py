@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -40,7 +40,7 @@ class Session:
             "window": self.window.size,
         }
 
-    def of_batch(self, number: int) -> Iterator[Sent] | None:
+    def of_batch(self, number: int) -> Generator[Sent, None, None] | None:
         """What is sent of a batch, or of the snapshot as of it; None: nothing. Raises as :class:`Reading`, OutOfOrder."""
         snapshot = self.reading.snapshot
         if snapshot is not None and number == snapshot.batch:
