@@ -6,7 +6,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPATH := $(CURDIR)/include:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help demo demo-down status venv kernels servers test test-fast check lint format lock bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-subscribe bench-memory bench-control bench-catchup bench-channel bench-pipelines bench-targets faults clean
+.PHONY: help demo demo-down status venv kernels servers test test-fast check lint format lock bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-subscribe bench-snapshot bench-memory bench-control bench-catchup bench-channel bench-pipelines bench-targets faults clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -90,6 +90,9 @@ bench-dump: venv kernels servers ## rows a second of a dump with the log flowing
 
 bench-subscribe: venv kernels servers ## rows a second to one Arrow Flight client of sluice serve, against pyarrow that reads the same files
 	@$(BIN)/python tests/bench/bench_subscribe.py
+
+bench-snapshot: venv kernels servers ## a cold start from the snapshot against a copy and mysqldump with a replica, rows a second of it to a reader, and what a batch costs it
+	@$(BIN)/python tests/bench/bench_snapshot.py
 
 bench-verify: venv kernels servers ## rows a second of a verification, by checksums beside pt-table-checksum and by rows through a rule, and the log's lag meanwhile
 	@$(BIN)/python tests/bench/bench_verify.py

@@ -131,15 +131,21 @@ def draining(made: Case) -> Iterator[list[tuple[float, float, int]]]:
         process.wait()
 
 
+def program(name: str) -> list[str]:
+    """How a client program of MySQL is called; empty where there is none."""
+    distribution = find_mysql()
+    places = [Path(distribution.origin) / "usr/bin" / name, Path("/usr/bin") / name]
+    found = next((place for place in places if place.exists()), None)
+    if found is None:
+        return []
+    return [*distribution.command[:-2], str(found)] if len(distribution.command) > 2 else [str(found)]
+
+
 def mysqldump(server: MySQLServer, schema: str, rows: int) -> float:
     """Rows a second of mysqldump into /dev/null, with its own defaults for one table."""
-    distribution = find_mysql()
-    program = next(
-        (p for p in [Path(distribution.origin) / "usr/bin/mysqldump", Path("/usr/bin/mysqldump")] if p.exists()), None
-    )
-    if program is None:
+    command = program("mysqldump")
+    if not command:
         return 0.0
-    command = [*distribution.command[:-2], str(program)] if len(distribution.command) > 2 else [str(program)]
     started = time.monotonic()
     subprocess.run(
         [*command, "--no-defaults", "-h127.0.0.1", f"-P{server.port}", "-uroot", "--single-transaction", schema, "sbtest"],
