@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
@@ -88,6 +89,16 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 def _shares(item: pytest.Item | None) -> bool:
     return "shared_airflow" in getattr(item, "fixturenames", ())
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """After a failure: what the machine had left. A full disk or memory fails everything that follows it."""
+    if any(terminalreporter.stats.get(kind) for kind in ("failed", "error")):
+        free, memory = shutil.disk_usage(tempfile.gettempdir()).free >> 20, psutil.virtual_memory().available >> 20
+        terminalreporter.line(
+            f"left on this machine: {free} MB of disk, {memory} MB of memory, load {os.getloadavg()[0]:.1f}"
+        )
 
 
 from tests.support.browsers import browser  # noqa: E402
