@@ -408,24 +408,47 @@ def test_a_target_that_joins_together_with_the_snapshot_waits_until_a_dump_has_f
         assert rows_of(made, "t") == [(1, 1), (2, 2), (3, 3)]
 
 
-def test_the_mapping_applies_once_and_tables_with_rules_are_refused(
+def test_rules_and_mapping_apply_once_and_what_only_rows_tell_is_refused(
     tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
 ) -> None:
-    """The snapshot has a table's rows under the names of the target; what a rule made of rows cannot be read back, and check says so."""
+    """The snapshot has a table's rows as rules made them, under the names of the target. A target and a reader that begin with it get them so."""
     schema = fresh_schema(mysql_source, mysql_target)
-    mysql_source.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT, secret INT)", database=schema)
-    mysql_source.execute("INSERT INTO t VALUES (1, 10, 100), (2, 20, 200)", database=schema)
-    mapping = f"mapping: [{{from: {schema}.t, to: {schema}.other, columns: {{rename: {{v: w}}, exclude: [secret]}}}}]"
-    with before_it_joins(tmp_path, mysql_source, mysql_target, zookeeper, schema, mapping) as made:
+    mysql_source.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT, at TIME(3), secret VARCHAR(20))", database=schema)
+    values = "(1, 10, '-1:00:00.5', 'a@x'), (2, 20, NULL, 'b@x'), (3, 30, '838:59:59', 'c@x')"
+    mysql_source.execute(f"INSERT INTO t VALUES {values}", database=schema)
+    mapping = f"mapping: [{{from: {schema}.t, to: {schema}.other, columns: {{rename: {{v: w}}}}}}]"
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules/engine.yaml").write_text(
+        "rules:\n"
+        "  - {name: few, builtin: filter, params: {where: 'id > 1'}}\n"
+        "  - {name: hide, builtin: mask, params: {columns: [secret]}}\n"
+        "  - {name: more, path: more.sql, type: sql}\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "rules/more.sql").write_text("SELECT * REPLACE (v + 1 AS v) FROM rows", encoding="utf-8")
+    lines = (mapping, "rules: engine.yaml")
+    with before_it_joins(tmp_path, mysql_source, mysql_target, zookeeper, schema, *lines) as made:
         join(made)
+        assert not [
+            found for found in check(made.runtime()).findings if found.part == "rules" and found.severity == "error"
+        ]
+        with serving(made) as (_, reader):
+            read = reader.read(tables=[f"{schema}.other"], from_="snapshot")
+            assert [(row["id"], row["w"], row["secret"]) for row in read.rows()] == [(2, 21, "***"), (3, 31, "***")]
+        mysql_source.execute("INSERT INTO t VALUES (4, 40, NULL, 'd@x')", database=schema)
         made.run_until_head()
-        assert mysql_target.execute("SELECT id, w FROM other ORDER BY id", database=schema) == [(1, 10), (2, 20)]
-        assert rows_of(made, "other") == [(1, 10), (2, 20)]
+        rows = mysql_target.execute("SELECT id, w, CAST(at AS CHAR), secret FROM other ORDER BY id", database=schema)
+        assert rows == [(2, 21, None, "***"), (3, 31, "838:59:59.000", "***"), (4, 41, None, "***")]
+        lake = Lake(made.folder / "lake").rows(schema, "other").sort_by("id")
+        assert lake["w"].to_pylist() == [21, 31, 41]
 
         engine = made.folder / "rules" / "engine.yaml"
-        engine.write_text("rules: [{name: few, builtin: filter, params: {where: 'id > 1'}}]\n", encoding="utf-8")
-        made.path.write_text(f"{made.path.read_text(encoding='utf-8')}rules: engine.yaml\n", encoding="utf-8")
-        assert any("cannot be read back from the snapshot" in found.why for found in check(made.runtime()).findings)
+        engine.write_text("rules: [{name: own, path: own.py, type: row}]\n", encoding="utf-8")
+        (made.folder / "rules/own.py").write_text("def transform(row, context):\n    return row\n", encoding="utf-8")
+        [refused] = [
+            one for one in check(made.runtime()).findings if "cannot be read back from the snapshot" in one.why
+        ]
+        assert "rule 'own' is of type row, and what columns it makes is known when it runs" in refused.why
 
 
 FALLS_BACK = "    on_lost_batches: snapshot"
