@@ -16,7 +16,7 @@ from sluice.rules.script import Rule
 
 
 def known_when_it_runs(rules: RuleSet, table: TableId) -> str:
-    """Why only rows tell what the rules make of a table, "" if it can be told without one: built-in rules and those in SQL, that send none elsewhere."""
+    """Why only rows tell what the rules make of a table; "" for built-in rules and those in SQL that send no row elsewhere."""
     for rule in rules.matching(table):
         if rule.config.builtin is None and rule.kind is not RuleKind.SQL:
             return f"rule {rule.name!r} is of type {rule.kind}, and what columns it makes is known when it runs"
