@@ -91,6 +91,8 @@ class Walk:
             if finding.statement:
                 schema.schema().apply(finding.statement)
         self.rows = {one: (*row, None) for one, row in self.rows.items()}
+        if self.pipe.batch in self.states:  # the table as of its last batch has the column from here on
+            self.states[self.pipe.batch] = (self.table, Counter(self.rows.values()))
 
     def redeliver(self) -> None:
         """The last batch comes again."""
