@@ -26,45 +26,63 @@ from sluice.flows.operate.retention import prune
 from sluice.flows.operate.snapshot import show
 from sluice.flows.operate.status import status
 from sluice.flows.run import run
-from tests.support.lakes import Lake
+from tests.support.lakes import IcebergLake, Lake
 from tests.support.pipelines import Case, case
 from tests.support.subscribing import Exchanger, by_http, documents, replayed, replayed_events, serving
 from tests.support.waiting import wait_until
 
 pytest.importorskip("deltalake")
+pytest.importorskip("pyiceberg")
+
+LAKES: dict[str, Any] = {"delta": Lake, "iceberg": IcebergLake}
+both_formats = pytest.mark.parametrize("kept_as", LAKES)
 
 
 @contextmanager
 def kept(
-    folder: Path, source: Any, target: Any, zookeeper: Any, schema: str, *lines: str, **more: Any
+    folder: Path,
+    source: Any,
+    target: Any,
+    zookeeper: Any,
+    schema: str,
+    *lines: str,
+    kept_as: str = "delta",
+    **more: Any,
 ) -> Iterator[Case]:
-    """A pipeline with a snapshot, and tables for its targets."""
-    extra = "\n".join([f'snapshot: {{uri: "{(folder / "lake").as_uri()}", retain_log: 7d}}', *lines])
+    """A pipeline with a snapshot in this format, and tables for its targets."""
+    place = f'uri: "{(folder / "lake").as_uri()}", format: {kept_as}'
+    extra = "\n".join([f"snapshot: {{{place}, retain_log: 7d}}", *lines])
     with case(folder, source, target, zookeeper, schema, extra=extra, **more) as made:
         made.make_missing()
         yield made
 
 
+def lake_of(made: Case) -> Any:
+    kept = made.runtime().pipeline.snapshot
+    assert kept is not None
+    return LAKES[kept.format](made.folder / "lake")
+
+
 def rows_of(made: Case, table: str, version: int | None = None) -> list[tuple[Any, ...]]:
-    found = Lake(made.folder / "lake").table(made.schema, table)
-    if version is not None:
-        found.load_as_version(version)
-    return sorted(tuple(row.values()) for row in found.to_pyarrow_table().to_pylist())
+    """As the format's own client reads them."""
+    return sorted(tuple(row.values()) for row in lake_of(made).rows(made.schema, table, version).to_pylist())
 
 
+@both_formats
 def test_each_key_has_its_newest_row_as_of_a_batch_and_as_of_a_time(
-    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, kept_as: str
 ) -> None:
-    """It starts from a dump; a table made later begins in the log. Every older batch can be read as long as it is kept."""
+    """It starts from a dump; a table made later begins in the log. Every older batch can be read as long as it is kept, with its columns."""
     schema = fresh_schema(mysql_source, mysql_target)
     mysql_source.execute("CREATE TABLE a (id INT PRIMARY KEY, v INT)", database=schema)
     mysql_source.execute("INSERT INTO a VALUES (1, 1), (2, 2), (3, 3)", database=schema)
-    with kept(tmp_path, mysql_source, mysql_target, zookeeper, schema, start="dump") as made:
+    with kept(tmp_path, mysql_source, mysql_target, zookeeper, schema, kept_as=kept_as, start="dump") as made:
         assert not check(made.runtime()).failed
         states = []
         for change in (
             "UPDATE a SET v = 20 WHERE id = 2",
             "DELETE FROM a WHERE id = 3",
+            "ALTER TABLE a ADD n INT DEFAULT 7, RENAME COLUMN v TO w",
             "CREATE TABLE b (id INT PRIMARY KEY, v INT)",
             "INSERT INTO b VALUES (7, 7)",
             "UPDATE a SET id = 9 WHERE id = 1",
@@ -95,23 +113,24 @@ def test_each_key_has_its_newest_row_as_of_a_batch_and_as_of_a_time(
             assert state.process(SNAPSHOT).batch == state.process("copy").batch
 
 
+@both_formats
 def test_a_batch_touches_the_files_that_hold_its_rows(
-    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, kept_as: str
 ) -> None:
     """The cost follows what changed: files of other keys stay as they are, however many there are."""
     schema = fresh_schema(mysql_source, mysql_target)
     mysql_source.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)", database=schema)
-    with kept(tmp_path, mysql_source, mysql_target, zookeeper, schema) as made:
+    with kept(tmp_path, mysql_source, mysql_target, zookeeper, schema, kept_as=kept_as) as made:
         made.run_until_head()
         for block in range(6):
             values = ", ".join(f"({block * 1000 + row}, 0)" for row in range(20))
             mysql_source.execute(f"INSERT INTO t VALUES {values}", database=schema)
             made.run_until_head()
-        before = set(Lake(made.folder / "lake").table(schema, "t").file_uris())
+        before = set(lake_of(made).files(schema, "t"))
         assert len(before) == 6
         mysql_source.execute("UPDATE t SET v = 1 WHERE id = 3005", database=schema)
         made.run_until_head()
-        after = set(Lake(made.folder / "lake").table(schema, "t").file_uris())
+        after = set(lake_of(made).files(schema, "t"))
         assert len(before - after) == 1, "the file with the row, and no other, is written anew"
         assert len(after - before) <= 2
 
@@ -128,11 +147,11 @@ def run_one_batch(made: Case) -> int:
 
 
 @contextmanager
-def kept_together(folder: Path, source: Any, target: Any, zookeeper: Any, schema: str) -> Iterator[Case]:
+def kept_together(folder: Path, source: Any, target: Any, zookeeper: Any, schema: str, kept_as: str) -> Iterator[Case]:
     """A pipeline whose snapshot takes batches together; the first rows are there."""
     source.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)", database=schema)
     source.execute("CREATE TABLE u (id INT PRIMARY KEY, v INT)", database=schema)
-    with kept(folder, source, target, zookeeper, schema) as made:
+    with kept(folder, source, target, zookeeper, schema, kept_as=kept_as) as made:
         text = made.path.read_text(encoding="utf-8").replace("retain_log: 7d}", "retain_log: 7d, every: 1h}")
         made.path.write_text(text, encoding="utf-8")
         made.run_until_head()
@@ -142,14 +161,15 @@ def kept_together(folder: Path, source: Any, target: Any, zookeeper: Any, schema
         yield made
 
 
+@both_formats
 def test_a_snapshot_that_takes_batches_together_is_read_as_of_those_that_end_a_commit(
-    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, kept_as: str
 ) -> None:
     """Batches wait, also for readers; a command writes them, one commit a table; a batch within them is shown as of the one before them."""
     schema = fresh_schema(mysql_source, mysql_target)
-    with kept_together(tmp_path, mysql_source, mysql_target, zookeeper, schema) as made:
+    with kept_together(tmp_path, mysql_source, mysql_target, zookeeper, schema, kept_as) as made:
         before, rows = acknowledged(made, SNAPSHOT).batch, rows_of(made, "t")
-        version = Lake(made.folder / "lake").table(schema, "t").version()
+        versions = lake_of(made).versions(schema, "t")
         for value in (10, 20, 30):
             mysql_source.execute(f"UPDATE t SET v = {value} WHERE id = 1", database=schema)
             last = run_one_batch(made)
@@ -168,7 +188,7 @@ def test_a_snapshot_that_takes_batches_together_is_read_as_of_those_that_end_a_c
                 assert [mark["batch"] for mark in read.marks] == list(range(before, last + 1))
                 assert replayed(read.rows()) == wanted
             assert made.cli("targets", "commit", made.name, SNAPSHOT).returncode == 0
-            assert Lake(made.folder / "lake").table(schema, "t").version() == version + 1
+            assert lake_of(made).versions(schema, "t") == versions + 1
             again = reader.read(**ask)
             assert [mark["batch"] for mark in again.marks] == [last]
             assert replayed(again.rows()) == wanted
@@ -208,6 +228,47 @@ def test_a_target_that_joins_has_the_waiting_batches_of_the_snapshot_written_up_
         mysql_source.execute("INSERT INTO t VALUES (3, 3)", database=schema)
         made.run_until_head()
         made.assert_equal("t")
+
+
+def test_old_batches_are_given_up_after_retain_log_and_no_earlier(
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """In Iceberg tables, by what the DAG retention does: small files become larger ones, and files that only old batches need go.
+
+    Delta's client looks at the times of files: tests/integration/test_target_delta.py.
+    """
+    schema = fresh_schema(mysql_source, mysql_target)
+    mysql_source.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)", database=schema)
+    with kept(tmp_path, mysql_source, mysql_target, zookeeper, schema, kept_as="iceberg") as made:
+        retained = "retain_log: 1h, options: {maintenance: {small_files: 2}}}"
+        text = made.path.read_text(encoding="utf-8").replace("retain_log: 7d}", retained)
+        made.path.write_text(text, encoding="utf-8")
+        made.run_until_head()
+        for step in range(4):
+            mysql_source.execute(f"INSERT INTO t VALUES ({step}, 0)", database=schema)
+            made.run_until_head()
+        rows, newest = rows_of(made, "t"), show(made.runtime()).batch
+        old = show(made.runtime(), batch=newest - 1).tables[0]
+
+        def maintained(after: dt.timedelta) -> Any:
+            at = dt.datetime.now(dt.UTC) + after
+            clock = type("Clock", (dt.datetime,), {"now": classmethod(lambda cls, zone=None: at)})
+            monkeypatch.setattr("sluice.targets.iceberg.maintaining.datetime", clock)
+            said = made.cli("targets", "maintain", made.name, "--json")
+            return json.loads(said.stdout)[0]["tables"]
+
+        [done] = maintained(dt.timedelta(minutes=50))
+        assert (done["merged"], done["removed"], done["expired"]) == (4, 0, 0)
+        assert len(lake_of(made).files(schema, "t")) == 1
+        assert rows_of(made, "t", old.version) == [row for row in rows if row != (3, 0)]
+        [done] = maintained(dt.timedelta(minutes=70))
+        assert done["expired"] == 4
+        assert done["removed"] >= 4
+        assert rows_of(made, "t") == rows
+        said = made.cli("snapshot", "show", made.name, "--batch", str(newest - 1))
+        assert (said.returncode, "cannot be read as of batch" in said.stderr) == (1, True)
+        [now] = show(made.runtime()).tables
+        assert (now.batch, now.rows, now.files, now.commit_time != "") == (newest, 4, 1, True)
 
 
 def test_a_pipeline_without_a_snapshot_says_so(
@@ -267,8 +328,9 @@ def no_row_read(source: Any, schema: str) -> Iterator[None]:
     assert not asked, "no row was read"
 
 
+@both_formats
 def test_a_target_that_joins_starts_from_the_snapshot_and_nothing_is_read_at_the_source(
-    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, kept_as: str
 ) -> None:
     """Values of every kind come back as they were, changes go on, and the general log has no SELECT of a row."""
     schema = fresh_schema(mysql_source, mysql_target)
@@ -278,7 +340,7 @@ def test_a_target_that_joins_starts_from_the_snapshot_and_nothing_is_read_at_the
         f"INSERT INTO v (id, n, t, d, s, e, z, j, b, y, raw, f, txt, p) VALUES {VALUES}", database=schema
     )
     mysql_source.execute("INSERT INTO t VALUES " + ", ".join(f"({n}, {n})" for n in range(500)), database=schema)
-    with before_it_joins(tmp_path, mysql_source, mysql_target, zookeeper, schema) as made:
+    with before_it_joins(tmp_path, mysql_source, mysql_target, zookeeper, schema, kept_as=kept_as) as made:
         mysql_source.execute("DELETE FROM t WHERE id % 5 = 0", database=schema)
         made.run_until_head()
         join(made)
@@ -346,38 +408,64 @@ def test_a_target_that_joins_together_with_the_snapshot_waits_until_a_dump_has_f
         assert rows_of(made, "t") == [(1, 1), (2, 2), (3, 3)]
 
 
-def test_the_mapping_applies_once_and_tables_with_rules_are_refused(
+def test_rules_and_mapping_apply_once_and_what_only_rows_tell_is_refused(
     tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
 ) -> None:
-    """The snapshot has a table's rows under the names of the target; what a rule made of rows cannot be read back, and check says so."""
+    """The snapshot has a table's rows as rules made them, under the names of the target. A target and a reader that begin with it get them so."""
     schema = fresh_schema(mysql_source, mysql_target)
-    mysql_source.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT, secret INT)", database=schema)
-    mysql_source.execute("INSERT INTO t VALUES (1, 10, 100), (2, 20, 200)", database=schema)
-    mapping = f"mapping: [{{from: {schema}.t, to: {schema}.other, columns: {{rename: {{v: w}}, exclude: [secret]}}}}]"
-    with before_it_joins(tmp_path, mysql_source, mysql_target, zookeeper, schema, mapping) as made:
+    mysql_source.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT, at TIME(3), secret VARCHAR(20))", database=schema)
+    values = "(1, 10, '-1:00:00.5', 'a@x'), (2, 20, NULL, 'b@x'), (3, 30, '838:59:59', 'c@x')"
+    mysql_source.execute(f"INSERT INTO t VALUES {values}", database=schema)
+    mapping = f"mapping: [{{from: {schema}.t, to: {schema}.other, columns: {{rename: {{v: w}}}}}}]"
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules/engine.yaml").write_text(
+        "rules:\n"
+        "  - {name: few, builtin: filter, params: {where: 'id > 1'}}\n"
+        "  - {name: hide, builtin: mask, params: {columns: [secret]}}\n"
+        "  - {name: more, path: more.sql, type: sql}\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "rules/more.sql").write_text("SELECT * REPLACE (v + 1 AS v) FROM rows", encoding="utf-8")
+    lines = (mapping, "rules: engine.yaml")
+    with before_it_joins(tmp_path, mysql_source, mysql_target, zookeeper, schema, *lines) as made:
         join(made)
+        assert not [
+            found for found in check(made.runtime()).findings if found.part == "rules" and found.severity == "error"
+        ]
+        with serving(made) as (_, reader):
+            read = reader.read(tables=[f"{schema}.other"], from_="snapshot")
+            assert [(row["id"], row["w"], row["secret"]) for row in read.rows()] == [(2, 21, "***"), (3, 31, "***")]
+        mysql_source.execute("INSERT INTO t VALUES (4, 40, NULL, 'd@x')", database=schema)
         made.run_until_head()
-        assert mysql_target.execute("SELECT id, w FROM other ORDER BY id", database=schema) == [(1, 10), (2, 20)]
-        assert rows_of(made, "other") == [(1, 10), (2, 20)]
+        rows = mysql_target.execute("SELECT id, w, CAST(at AS CHAR), secret FROM other ORDER BY id", database=schema)
+        assert rows == [(2, 21, None, "***"), (3, 31, "838:59:59.000", "***"), (4, 41, None, "***")]
+        lake = Lake(made.folder / "lake").rows(schema, "other").sort_by("id")
+        assert lake["w"].to_pylist() == [21, 31, 41]
 
         engine = made.folder / "rules" / "engine.yaml"
-        engine.write_text("rules: [{name: few, builtin: filter, params: {where: 'id > 1'}}]\n", encoding="utf-8")
-        made.path.write_text(f"{made.path.read_text(encoding='utf-8')}rules: engine.yaml\n", encoding="utf-8")
-        assert any("cannot be read back from the snapshot" in found.why for found in check(made.runtime()).findings)
+        engine.write_text("rules: [{name: own, path: own.py, type: row}]\n", encoding="utf-8")
+        (made.folder / "rules/own.py").write_text("def transform(row, context):\n    return row\n", encoding="utf-8")
+        [refused] = [
+            one for one in check(made.runtime()).findings if "cannot be read back from the snapshot" in one.why
+        ]
+        assert "rule 'own' is of type row, and what columns it makes is known when it runs" in refused.why
 
 
 FALLS_BACK = "    on_lost_batches: snapshot"
 
 
 @contextmanager
-def falling_back(folder: Path, source: Any, target: Any, zookeeper: Any, fresh_schema: Any) -> Iterator[Case]:
+def falling_back(
+    folder: Path, source: Any, target: Any, zookeeper: Any, fresh_schema: Any, kept_as: str = "delta"
+) -> Iterator[Case]:
     """A pipeline of two tables with rows, of which the segments keep nothing that they need not, and a target that may lose batches."""
     schema = fresh_schema(source, target)
     for table in ("t", "u"):
         source.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, v INT)", database=schema)
     source.execute("INSERT INTO t VALUES (1, 1), (2, 2), (3, 3)", database=schema)
     source.execute("INSERT INTO u VALUES (1, 1), (2, 2)", database=schema)
-    with kept(folder, source, target, zookeeper, schema, target_extra=FALLS_BACK, start="dump", session_s=2) as made:
+    more = {"target_extra": FALLS_BACK, "start": "dump", "session_s": 2}
+    with kept(folder, source, target, zookeeper, schema, kept_as=kept_as, **more) as made:
         text = made.path.read_text(encoding="utf-8").replace('/store"}', '/store", retain: 1ms}')
         made.path.write_text(text, encoding="utf-8")
         assert not check(made.runtime()).failed
@@ -395,11 +483,12 @@ def started_again(made: Case) -> bool:
         return any(entry["what"] == "start again" for entry in state.audit_log())
 
 
+@both_formats
 def test_a_target_that_lacks_removed_batches_starts_again_from_the_snapshot(
-    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, kept_as: str
 ) -> None:
     """It was away while rows went, came and changed, and one table lost all of its rows; a kill in between changes nothing."""
-    with falling_back(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema) as made:
+    with falling_back(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema, kept_as) as made:
         schema, there = made.schema, made.connections["case_target"]
         made.connections["case_target"] = there.replace(str(mysql_target.port), "1")
         held = acknowledged(made).batch
@@ -493,15 +582,15 @@ def test_a_target_that_removes_no_ranges_of_keys_is_refused(
         assert "cannot be removed: ranges of a table's keys there are not those of the source" in found[0].why
 
 
-@pytest.mark.parametrize("form", ["changes", "merged"])
+@pytest.mark.parametrize(("form", "kept_as"), [("changes", "delta"), ("merged", "delta"), ("changes", "iceberg")])
 def test_a_read_from_the_snapshot_loses_and_repeats_no_change_however_far_the_snapshot_lags(
-    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, form: str
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, form: str, kept_as: str
 ) -> None:
     """A walk over the boundary: now a batch comes, now the snapshot gets one; each read gives its rows, and exactly the batches after them."""
     schema = fresh_schema(mysql_source, mysql_target)
     mysql_source.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT, hidden INT)", database=schema)
     lines = ("window: 64", f'masked: ["{schema}.t.hidden"]')
-    with kept(tmp_path, mysql_source, mysql_target, zookeeper, schema, *lines) as made:
+    with kept(tmp_path, mysql_source, mysql_target, zookeeper, schema, *lines, kept_as=kept_as) as made:
         made.run_until_head()
         mysql_source.execute("INSERT INTO t VALUES (1, 1, 1), (2, 2, 2), (3, 3, 3)", database=schema)
         made.run_until_head()

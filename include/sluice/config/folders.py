@@ -1,4 +1,4 @@
-"""Where the user's files are."""
+"""Where the user's files are, and addresses that are folders."""
 
 from __future__ import annotations
 
@@ -31,3 +31,9 @@ def targets_folder() -> Path:
 def rules_folder() -> Path:
     """Where engine.yaml and the rules are: ``SLUICE_RULES``, else include/rules."""
     return repository_folder("rules", "SLUICE_RULES")
+
+
+def local_folder(uri: str) -> str:
+    """The path of an absolute folder or ``file:///…``, without a slash at its end; "" for any other place."""
+    path = uri.removeprefix("file://")
+    return path.rstrip("/") if path.startswith("/") else ""

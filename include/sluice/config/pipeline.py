@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from sluice.config.connections import ENVIRONMENT
+from sluice.config.folders import local_folder
 from sluice.errors import ConfigError
 from sluice.model.nearest import meant
 
@@ -581,13 +582,18 @@ class SnapshotConfig(StrictModel):
     """A lake table for each table, with the newest row of every key as of an exact batch. It is kept as a target with the name ``snapshot``."""
 
     uri: StoreUri = Field(
-        min_length=1, description="Where the tables lie: an absolute folder, file:///lake or s3://bucket/path."
+        "",
+        description="Where the tables lie: an absolute folder, file:///lake or s3://bucket/path. iceberg: the warehouse; a folder has a catalog of "
+        "its own (SQLite), any other place needs one, which may name the warehouse instead of this.",
     )
-    format: Literal["delta"] = Field("delta", description="delta: Delta Lake tables.")
+    format: Literal["delta", "iceberg"] = Field(
+        "delta", description="delta: Delta Lake tables. iceberg: Iceberg tables."
+    )
     connection: ConnectionId = Field(
         ENVIRONMENT,
         validate_default=False,
-        description="Id of an Airflow connection with credentials, as for a target of type delta. Default: the environment has them.",
+        description="Id of an Airflow connection with credentials (iceberg: or with the catalog), as for a target of that type. Default: the "
+        "environment has them.",
     )
     retain_log: Span = Field(
         timedelta(days=30),
@@ -603,22 +609,31 @@ class SnapshotConfig(StrictModel):
     )
     options: dict[str, Any] = Field(
         default_factory=dict,
-        description="Further options of a target of type delta (zero_dates, wide_decimals, partition_by, execution, ...).",
+        description="Further options of a target of that type (catalog, zero_dates, wide_decimals, partition_by, execution, ...).",
     )
 
-    @field_validator("format", mode="before")
-    @classmethod
-    def _not_yet(cls, value: Any) -> Any:
-        if value == "iceberg":
-            raise ValueError("the snapshot is kept in Delta tables only; write delta, or add a target of type iceberg")
-        return value
-
-    @field_validator("options")
-    @classmethod
-    def _own(cls, value: dict[str, Any]) -> dict[str, Any]:
-        if "location" in value:
+    @model_validator(mode="after")
+    def _placed(self) -> SnapshotConfig:
+        if "location" in self.options:
             raise ValueError("location is the snapshot's uri")
-        return value
+        if self.format == "delta":
+            if not self.uri:
+                raise ValueError("uri is missing: where the tables lie, an absolute folder or s3://bucket/path")
+            return self
+        if self.uri and "warehouse" in self._catalog:
+            raise ValueError("catalog.warehouse is the snapshot's uri; write one of the two")
+        named = self.connection != ENVIRONMENT or {"uri", "type"} & self._catalog.keys()
+        if not named and not local_folder(self.uri or str(self._catalog.get("warehouse", ""))):
+            raise ValueError(
+                "nothing says which catalog has the Iceberg tables; write options: {catalog: {type: rest, uri: https://...}}, a connection that has "
+                "it, or a folder of this machine as uri, which then has a catalog of its own"
+            )
+        return self
+
+    @property
+    def _catalog(self) -> dict[str, Any]:
+        given = self.options.get("catalog")
+        return given if isinstance(given, dict) else {}
 
     @property
     def target(self) -> TargetConfig:
@@ -627,12 +642,15 @@ class SnapshotConfig(StrictModel):
         given = self.options.get("maintenance")
         if isinstance(given, dict):
             maintenance |= given
+        place: dict[str, Any] = {"location": self.uri}
+        if self.format == "iceberg":
+            place = {"catalog": {**self._catalog, "warehouse": self.uri}} if self.uri else {}
         return TargetConfig(
             name=SNAPSHOT,
             type=self.format,
             connection=self.connection,
             commit_every=self.every,
-            options={**self.options, "location": self.uri, "maintenance": maintenance},
+            options={**self.options, **place, "maintenance": maintenance},
         )
 
 

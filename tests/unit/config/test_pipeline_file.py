@@ -68,7 +68,16 @@ def test_the_documented_example_loads() -> None:
         ("  start: latest", "  start: {file: binlog.000001, gtid: x}", 6, "exactly one of"),
         ("schedule: continuous", "schedule: hourly-ish", 14, "is not a schedule"),
         ("    to: reporting.orders", "    to: orders", 20, "must be schema.table"),
-        ("window: 3", "snapshot: {uri: /lake, format: iceberg}", 15, "Delta tables only"),
+        ("window: 3", "snapshot: {format: delta}", 15, "uri is missing"),
+        ("window: 3", "snapshot: {uri: /lake, format: hudi}", 15, "snapshot.format"),
+        ("window: 3", "snapshot: {uri: s3://lake/shop, format: iceberg}", 15, "nothing says which catalog"),
+        ("window: 3", "snapshot: {format: iceberg}", 15, "nothing says which catalog"),
+        (
+            "window: 3",
+            "snapshot: {uri: /lake, format: iceberg, options: {catalog: {warehouse: /other}}}",
+            15,
+            "catalog.warehouse is the snapshot's uri",
+        ),
         ("    consistency: row", "    start: snapshot", 1, "the pipeline keeps none"),
         (
             "    changes: latest",
@@ -99,6 +108,35 @@ def test_a_snapshot_is_one_of_the_targets_under_a_name_that_no_other_has() -> No
     assert PipelineConfig.model_validate(pipeline.model_dump(by_alias=True)) == pipeline
     with pytest.raises(ConfigError, match="which the pipeline's snapshot has"):
         parse_model(text.replace("name: reporting", "name: snapshot"), "example.yaml", PipelineConfig)
+
+
+@pytest.mark.parametrize(
+    ("lines", "catalog"),
+    [
+        ("uri: /lake/shop", {"warehouse": "/lake/shop"}),
+        ("uri: file:///lake/shop/", {"warehouse": "file:///lake/shop/"}),
+        (
+            "uri: s3://lake/shop, options: {catalog: {type: rest, uri: 'https://c'}}",
+            {"type": "rest", "uri": "https://c", "warehouse": "s3://lake/shop"},
+        ),
+        (
+            "options: {catalog: {type: rest, uri: 'https://c', warehouse: shop}}",
+            {"type": "rest", "uri": "https://c", "warehouse": "shop"},
+        ),
+        ("uri: s3://lake/shop, connection: lake", {"warehouse": "s3://lake/shop"}),
+        ("connection: lake", None),
+    ],
+)
+def test_an_iceberg_snapshot_has_the_catalog_of_its_folder_or_the_one_that_is_named(
+    lines: str, catalog: dict[str, str] | None
+) -> None:
+    text = EXAMPLE + f"snapshot: {{format: iceberg, retain_log: 2d, {lines}}}\n"
+    pipeline = parse_model(text, "example.yaml", PipelineConfig)
+    target = pipeline.target("snapshot")
+    assert target.type == "iceberg"
+    assert target.options.get("catalog") == catalog
+    assert target.options["maintenance"] == {"keep": "172800s"}
+    assert PipelineConfig.model_validate(pipeline.model_dump(by_alias=True)) == pipeline
 
 
 def test_broken_yaml_names_the_line() -> None:

@@ -24,6 +24,8 @@ from sluice.flows.runtime import Runtime, attempt_id
 from sluice.flows.snapshot_versions import snapshot_reader
 from sluice.flows.stored_definitions import definitions_at
 from sluice.flows.transform.changeset_writer import ChangesetPart, MergeResult, write_changeset_manifest
+from sluice.flows.transform.made_columns import made_columns
+from sluice.flows.transform.stage_rules import StageRules
 from sluice.mapping import Mapping as Routes
 from sluice.mapping import TableRoute
 from sluice.merge.compact import merged_schema
@@ -169,13 +171,14 @@ class SnapshotTables:
     reader: VersionReader
     batch: int
     at: Position
-    rules: RuleSet = field(init=False)
+    ruling: StageRules = field(init=False)
     routes: Routes = field(init=False)
 
     def __post_init__(self) -> None:
-        """Raises MappingError, RuleError."""
+        """Raises MappingError, RuleError, ConfigError."""
         path = self.runtime.rules_path
-        self.rules = RuleSet.load(path) if path is not None else RuleSet()
+        rules = RuleSet.load(path) if path is not None else RuleSet()
+        self.ruling = StageRules.of(rules, self.runtime.pipeline, path, self.runtime.resolver)
         self.routes = Routes.compile(self.runtime.pipeline.mapping)
 
     def every(
@@ -199,13 +202,8 @@ class SnapshotTables:
             yield self._found(self.runtime.source.stored_table(known.tables[table]))
 
     def _found(self, schema: TableSchema) -> SnapshotTable:
+        """Raises MappingError, RuleError."""
         table = schema.table
-        if self.rules.matching(table).rules:
-            raise MappingError(
-                f"rules apply to {table}: what they made of its rows is in the snapshot, and not what columns those have",
-                where=str(table),
-                hint="`sluice dump start` copies the table through the rules",
-            )
         route = replace(self.routes.route(table), changed_only=False)
         version = self.reader.as_of(route.target, self.batch)
         if version is None:
@@ -215,7 +213,13 @@ class SnapshotTables:
                 hint=f"`sluice check {self.runtime.name} --apply` makes it; `sluice dump start {self.runtime.name} --target {SNAPSHOT}` fills it",
             )
         keyed = replace(schema, primary_key=schema.primary_key or route.key)
-        empty = without_origin(route.apply(merged_schema(keyed.arrow_schema).empty_table()))
+        try:
+            made = made_columns(self.ruling, table, merged_schema(keyed.arrow_schema).empty_table())
+        except MappingError as error:
+            raise MappingError(
+                error.message, where=error.where, hint="`sluice dump start` copies the table through the rules"
+            ) from error
+        empty = without_origin(route.apply(made))
         CHANGESET_ROWS.require(empty.schema, where=str(route.target))
         return SnapshotTable(table, route, version, empty.schema)
 

@@ -18,6 +18,7 @@ from sluice.flows.operate.channel import ends_of, members, ring
 from sluice.flows.operate.copy_plan import PlannedCopy, planned_copies
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform.column_changes import NOT_BY_COLUMN, whole_rows
+from sluice.flows.transform.made_columns import known_when_it_runs
 from sluice.flows.transform.stage_rules import StageRules
 from sluice.mapping import Mapping
 from sluice.merge.compact import merged_schema
@@ -255,7 +256,7 @@ def _rules_on_tables(runtime: Runtime, tables: list[SourceTable]) -> list[CheckF
 
 
 def _rules_before_snapshot(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFinding]:
-    """Rows of ruled tables cannot be read back from the snapshot."""
+    """Rows of tables cannot be read back from the snapshot where only they tell what columns the rules made."""
     from sluice.rules import RuleSet
 
     keyed = {target.name: target.snapshot_keys for target in runtime.pipeline.targets if target.snapshot_keys}
@@ -267,13 +268,13 @@ def _rules_before_snapshot(runtime: Runtime, tables: list[SourceTable]) -> list[
         CheckFinding(
             "error",
             "rules",
-            f"{found[0].name} on {table.id}",
+            str(table.id),
             f"{keys} of {', '.join(keyed)}",
-            "rules apply to the table, so that its rows cannot be read back from the snapshot",
+            f"its rows cannot be read back from the snapshot: {why}",
             f"leave out {keys}, and copy the tables: `sluice dump start`",
         )
         for table in tables
-        if (found := rules.matching(table.id).rules)
+        if (why := known_when_it_runs(rules, table.id))
     ]
 
 

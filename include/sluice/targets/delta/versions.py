@@ -1,135 +1,48 @@
-"""A table as of a batch: which version of it that is, by what its commits say of themselves."""
+"""A Delta table as of a batch, by the history of its log."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.errors import LoadError
-from sluice.model.fields import true_name
 from sluice.model.tables import TableId
 from sluice.targets.base import TableVersion
 from sluice.targets.delta.client import errors
 from sluice.targets.delta.comparing import read
 from sluice.targets.delta.notes import said_by
 from sluice.targets.delta.site import Site
-from sluice.targets.lake.column_types import arrow_of
-from sluice.targets.lake.values import SentColumn, sent_columns, stored
+from sluice.targets.lake.columns import TableInfo
+from sluice.targets.lake.versions import Commit, LakeVersions
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_LOOK = 32
 """Commits: the newest ones answer most questions, and a log may have a million."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Commit:
-    """``batch`` 0: it is of none (the table was made, extended or compacted)."""
-
-    version: int
-    batch: int
-    commit_time: str
-    first: int = 0
-    """The first batch of several (``commit_every``), else ``batch``."""
-
-    def has_within(self, batch: int) -> bool:
-        """It has ``batch`` and later ones."""
-        return 0 < self.first <= batch < self.batch
-
-    def ended_by(self, time_us: int) -> bool:
-        """True if its batch ended at the source at ``time_us`` or before."""
-        if not self.batch or not self.commit_time:
-            return False
-        return (datetime.fromisoformat(self.commit_time) - _EPOCH) // timedelta(microseconds=1) <= time_us
-
-
 @dataclass(frozen=True)
-class DeltaVersions:
+class DeltaVersions(LakeVersions):
     """See :class:`sluice.targets.base.VersionReader`."""
+
+    KEPT: ClassVar[str] = "a table's log is kept for its delta.logRetentionDuration (30 days)"
 
     site: Site
 
-    def as_of(self, table: TableId, batch: int) -> TableVersion | None:
-        """See :meth:`sluice.targets.base.VersionReader.as_of`."""
-        found = self.site.open(table)
-        if found is None:
-            return None
-        newest = None  # compactions and the like that follow the wanted batch hold the same rows
-        version = -1
-        for commit in self._commits(found, table):
-            version = commit.version
-            if commit.has_within(batch):
-                raise LoadError(
-                    f"{table} cannot be read as of batch {batch}: batches {commit.first} to {commit.batch} were written together",
-                    where=self.site.uri(table),
-                    hint=f"as of batch {commit.first - 1} or {commit.batch} it can be read",
-                )
-            if commit.batch > batch:
-                newest = None
-            elif newest is None:
-                newest = version
-            if 0 < commit.batch <= batch:
-                assert newest is not None
-                return self._version(found, table, newest, commit)
-        if version > 0:
-            raise self._gone(table, f"batch {batch}", version)
-        return None if newest is None else self._version(found, table, newest, _Commit(newest, 0, ""))
-
-    def whole(self, table: TableId, batch: int) -> int:
-        """See :meth:`sluice.targets.base.VersionReader.whole`."""
-        found = self.site.open(table)
-        for commit in self._commits(found, table) if found is not None else ():
-            if commit.has_within(batch):
-                return commit.first - 1
-            if 0 < commit.batch <= batch:
-                break
-        return batch
-
-    def rows(self, version: TableVersion, fields: Sequence[pa.Field]) -> Iterator[pa.Table]:
-        """See :meth:`sluice.targets.base.VersionReader.rows`."""
-        found = self.site.required(version.table)
-        with errors(self.site.place, f"reading version {version.version} of {version.table}", version.place):
-            found.load_as_version(version.version)
-        info = self.site.info(found)
-        sent = sent_columns(fields, info, version.table, list(map(true_name, fields)))
-        for piece in read(self.site, version.table, found, [one.column.name for one in sent]):
-            columns = [_stored(piece[one.column.name], one) for one in sent]
-            yield pa.table(columns, names=[true_name(one.field) for one in sent])
-
-    def batch_at(self, table: TableId, time_us: int) -> int:
-        """See :meth:`sluice.targets.base.VersionReader.batch_at`."""
-        found = self.site.open(table)
-        if found is None:
-            return 0
-        version = -1
-        for commit in self._commits(found, table):
-            version = commit.version
-            if commit.ended_by(time_us):
-                return commit.batch
-        if version > 0:
-            raise self._gone(table, (_EPOCH + timedelta(microseconds=time_us)).isoformat(), version)
-        return 0
-
-    def _commits(self, found: Any, table: TableId) -> Iterator[_Commit]:
-        """The newest first."""
+    def _commits(self, found: Any, table: TableId) -> Iterator[Commit]:
         seen, limit = 0, _FIRST_LOOK
         while True:
             with errors(self.site.place, f"reading the history of {table}", self.site.path(table)):
                 history = found.history(limit)
             for entry in history[seen:]:
-                said = said_by(entry)
-                batch = int(said.get("sluice.batch", 0))
-                first = int(said.get("sluice.first_batch", batch))
-                yield _Commit(int(entry["version"]), batch, said.get("sluice.commit_time", ""), first)
+                version = int(entry["version"])
+                yield Commit.of(version, said_by(entry), begins=version == 0)
             if len(history) < limit:
                 return
             seen, limit = len(history), limit * 8
 
-    def _version(self, found: Any, table: TableId, version: int, commit: _Commit) -> TableVersion:
+    def _version(self, found: Any, table: TableId, version: int, commit: Commit) -> TableVersion:
         with errors(self.site.place, f"reading version {version} of {table}", self.site.path(table)):
             if found.version() != version:
                 found.load_as_version(version)
@@ -138,14 +51,11 @@ class DeltaVersions:
         place = self.site.uri(table)
         return TableVersion(table, place, version, commit.batch, commit.commit_time, rows, files.num_rows, size)
 
-    def _gone(self, table: TableId, what: str, oldest: int) -> LoadError:
-        return LoadError(
-            f"{table} cannot be read as of {what}: the log of the table begins with version {oldest}, which is newer",
-            where=self.site.uri(table),
-            hint="ask for a later batch or time; a table's log is kept for its delta.logRetentionDuration (30 days)",
-        )
+    def _at(self, version: TableVersion) -> tuple[Any, TableInfo]:
+        found = self.site.required(version.table)
+        with errors(self.site.place, f"reading version {version.version} of {version.table}", version.place):
+            found.load_as_version(version.version)
+        return found, self.site.info(found)
 
-
-def _stored(values: pa.Array, sent: SentColumn) -> pa.Array:
-    assert isinstance(sent.column.kind, str), "sent_columns refuses structs"
-    return stored(pc.cast(values, arrow_of(sent.column.kind)), sent.field.type)
+    def _read(self, at: Any, table: TableId, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        yield from read(self.site, table, at, names)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sluice.config.connections import Endpoint
+from sluice.config.folders import local_folder
 from sluice.errors import ConfigError, LoadError, SluiceError, TargetUnavailable
 from sluice.targets.lake.checkpoints import Raced
 
@@ -36,10 +37,14 @@ def library() -> Any:
 
 @dataclass(frozen=True)
 class Place:
-    """A catalog. ``properties``: as pyiceberg has them; they hold secrets and are never shown. ``said``: for people."""
+    """A catalog. ``properties``: as pyiceberg has them; they hold secrets and are never shown. ``said``: for people.
+
+    ``folder``: of the catalog's own file, "" if it is a server's; it is made.
+    """
 
     said: str
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    folder: str = ""
 
     def catalog(self) -> Any:
         """Opened once in a process. Raises ConfigError, TargetUnavailable."""
@@ -48,6 +53,8 @@ class Place:
         with _lock:
             if key not in _opened:
                 with errors(self, "opening the catalog", ""):
+                    if self.folder:
+                        os.makedirs(self.folder, exist_ok=True)
                     own = {name: value for name, value in self.properties.items() if name != "name"}
                     _opened[key] = made.catalog.load_catalog(self.properties.get("name", "sluice"), **own)
             return _opened[key]
@@ -73,6 +80,8 @@ class Place:
 def place_of(endpoint: Endpoint, catalog: Mapping[str, str], target: str) -> Place:
     """From the connection: of type fs a SQL catalog in its folder; of any other ``catalog`` of the extra, and the login as ``credential``.
 
+    If no catalog is named, and the warehouse is a folder of this machine, it is a SQL catalog in that folder.
+
     Raises:
         ConfigError: no catalog is named.
     """
@@ -81,10 +90,14 @@ def place_of(endpoint: Endpoint, catalog: Mapping[str, str], target: str) -> Pla
     if not isinstance(given, Mapping):
         raise ConfigError(f"connection {endpoint.connection_id!r}: catalog in extra is no object")
     properties = {str(name): str(value) for name, value in {**given, **catalog}.items()}
-    folder = str(extra.get("path") or "").removeprefix("file://").rstrip("/")
-    if folder and "uri" not in properties:
+    local = local_folder(properties.get("warehouse", ""))
+    if local:
+        properties["warehouse"] = f"file://{local}"
+    folder = str(extra.get("path") or "").removeprefix("file://").rstrip("/") or local
+    if folder and "uri" not in properties and properties.get("type", "sql") == "sql":
         uri = f"sqlite:///{folder}/catalog.db?timeout=60"
         properties = {"type": "sql", "uri": uri, "warehouse": f"file://{folder}", **properties}
+        return Place(f"sql catalog {_bare(uri)}", properties, folder)
     if endpoint.kind == "http" and endpoint.host:
         uri = f"{endpoint.schema or 'https'}://{endpoint.address}"
         properties = {"type": "rest", "uri": uri, **properties}
@@ -93,8 +106,8 @@ def place_of(endpoint: Endpoint, catalog: Mapping[str, str], target: str) -> Pla
     if "uri" not in properties and properties.get("type") not in {"glue", "dynamodb", "in-memory"}:
         raise ConfigError(
             f"target {target!r}: nothing says which catalog has the tables",
-            hint="options: {catalog: {type: rest, uri: https://…}}; catalog in the extra of connection "
-            f"{endpoint.connection_id!r}; or a connection of type fs: path",
+            hint=f"options: {{catalog: {{type: rest, uri: https://…}}}}; catalog in the extra of connection {endpoint.connection_id!r}; "
+            "a connection of type fs: path; or a folder of this machine as warehouse, which then has a catalog of its own",
         )
     return Place(f"{properties.get('type', 'rest')} catalog {_bare(properties.get('uri', ''))}", properties)
 

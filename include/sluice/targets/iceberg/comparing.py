@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from sluice.model.planned import PlannedTable
+from sluice.model.tables import TableId
 from sluice.targets.iceberg.client import errors
 from sluice.targets.iceberg.site import Site
 from sluice.targets.lake.comparing import LakeComparer
@@ -28,5 +29,18 @@ class IcebergComparer(LakeComparer):
         where: Any = AlwaysTrue()
         for name, (low, high) in bounds.items():
             where = And(where, GreaterThanOrEqual(name, low), LessThanOrEqual(name, high))
-        with errors(self.site.place, f"reading rows of {plan.target}", self.site.uri(plan.target)):
-            yield from table.scan(row_filter=where, selected_fields=tuple(names)).to_arrow_batch_reader()
+        yield from read(self.site, plan.target, table.scan(row_filter=where), names)
+
+
+def read(site: Site, target: TableId, scan: Any, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Columns of the rows of a scan (``DataScan``), a file at a time in memory. Raises LoadError, TargetUnavailable.
+
+    Decision: not the library's reader of batches, which reads all files at once and holds those that are not asked for yet.
+    """
+    from pyiceberg.io.pyarrow import ArrowScan
+
+    with errors(site.place, f"reading rows of {target}", site.uri(target)):
+        found = scan.select(*names)
+        reader = ArrowScan(found.table_metadata, found.io, found.projection(), found.row_filter)
+        for task in found.plan_files():
+            yield from reader.to_record_batches([task])

@@ -17,6 +17,7 @@ from sluice.model.tables import TableId
 from sluice.targets.base import Upkeep
 from sluice.targets.iceberg.client import errors
 from sluice.targets.iceberg.merging import Files
+from sluice.targets.iceberg.notes import lineage, names_batch, still_holding
 from sluice.targets.iceberg.orphans import files_of, orphans, remove
 from sluice.targets.iceberg.site import Site
 from sluice.targets.lake.checkpoints import Raced
@@ -89,7 +90,8 @@ class IcebergMaintainer:
         """One commit. Raises Raced."""
         with errors(self.site.place, f"compacting {table}", self.site.uri(table)):
             change = found.transaction()
-            with change.update_snapshot(snapshot_properties={"sluice.doing": "compaction"}).overwrite() as snapshot:
+            said = {"sluice.doing": "compaction", **still_holding(found)}
+            with change.update_snapshot(snapshot_properties=said).overwrite() as snapshot:
                 files = Files(found, change, snapshot)
                 for some in bins:
                     files.write(pa.concat_tables([files.read(task) for task in some]))
@@ -105,8 +107,8 @@ class IcebergMaintainer:
         if found is None:
             return done
         before_ms = (datetime.now(UTC) - self.site.options.maintenance.keep).timestamp() * 1000
-        heads = {ref.snapshot_id for ref in found.refs().values()}
-        old = [one for one in found.snapshots() if one.timestamp_ms < before_ms and one.snapshot_id not in heads]
+        kept = {ref.snapshot_id for ref in found.refs().values()} | _as_of(found, before_ms)
+        old = [one for one in found.snapshots() if one.timestamp_ms < before_ms and one.snapshot_id not in kept]
         if not old:
             return done
         with errors(self.site.place, f"giving up old snapshots of {table}", self.site.uri(table)):
@@ -134,6 +136,13 @@ class IcebergMaintainer:
             if not dry_run:
                 remove(found, left)
         return replace(done, removed=done.removed + len(left))
+
+
+def _as_of(table: Any, time_ms: float) -> set[int]:
+    """Older snapshots by which a table (``Table``) is read as it was at a time: the newest, back to one that says which batch the table held."""
+    older = [one for one in lineage(table) if one.timestamp_ms < time_ms]
+    said = next((place for place, one in enumerate(older) if names_batch(one)), 0)
+    return {one.snapshot_id for one in older[: said + 1]}
 
 
 def _bins(tasks: Iterable[Any], size_bytes: int) -> Iterator[list[Any]]:

@@ -9,6 +9,7 @@ from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
 from sluice.targets.base import Finding
 from sluice.targets.iceberg.client import errors
+from sluice.targets.iceberg.notes import still_holding
 from sluice.targets.iceberg.site import RETRIES, RETRIES_HINT, Site, retries_said
 from sluice.targets.iceberg.tables import type_of
 from sluice.targets.lake.schema import LakeSchema, wanting
@@ -52,6 +53,10 @@ class IcebergSchema(LakeSchema):
                     for part in column.kind if inner and not isinstance(column.kind, str) else (column,):
                         path = (column.name, part.name) if inner else (part.name,)
                         schema.add_column(path, type_of(part.kind))
+            if table.current_snapshot() is not None:  # a snapshot is read with the columns that it came with
+                said = {"sluice.doing": "columns", **still_holding(table)}
+                with change.update_snapshot(snapshot_properties=said).fast_append():
+                    pass
             change.commit_transaction()
 
     def _compare(self, plan: PlannedTable) -> list[Finding]:

@@ -25,9 +25,9 @@ def info_of(table: Any) -> TableInfo:
     return info_in(table.metadata)
 
 
-def info_in(metadata: Any) -> TableInfo:
-    """Of a ``TableMetadata``."""
-    schema, spec = metadata.schema(), metadata.spec()
+def info_in(metadata: Any, as_of: Any = None) -> TableInfo:
+    """Of a ``TableMetadata``; ``as_of``: with an older ``Schema``."""
+    schema, spec = as_of or metadata.schema(), metadata.spec()
     by = [schema.find_column_name(field.source_id) for field in spec.fields if str(field.transform) == "identity"]
     columns = tuple(_column(field, field.name in by) for field in schema.fields)
     return TableInfo(columns, tuple(filter(None, by)))

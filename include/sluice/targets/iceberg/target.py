@@ -33,6 +33,7 @@ from sluice.targets.iceberg.options import IcebergOptions
 from sluice.targets.iceberg.removing import IcebergReconciler, remove
 from sluice.targets.iceberg.schema import IcebergSchema
 from sluice.targets.iceberg.site import Site
+from sluice.targets.iceberg.versions import IcebergVersions
 from sluice.targets.lake.target import LakeTarget
 from sluice.targets.lake.writing import LakeWork
 from sluice.targets.options import options_of
@@ -97,5 +98,9 @@ class IcebergTarget(LakeTarget):
         return IcebergComparer(self.site) if self.input is Input.MERGED else None
 
     def maintainer(self) -> IcebergMaintainer:
-        """Old snapshots."""
+        """Compaction, old snapshots, and files that nothing names."""
         return IcebergMaintainer(self.site)
+
+    def versions(self) -> IcebergVersions:
+        """Each batch is a snapshot."""
+        return IcebergVersions(self.site)

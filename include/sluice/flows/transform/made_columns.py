@@ -1,0 +1,51 @@
+"""What columns the rules make of a table, told without a row of it."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from sluice.config.engine import RuleKind
+from sluice.errors import MappingError
+from sluice.flows.transform.stage_rules import StageRules, tagged_as_made
+from sluice.model.fields import key_columns
+from sluice.model.tables import TableId
+from sluice.rules import RuleSet, images, kinds
+from sluice.rules.lookups import resolved
+from sluice.rules.ruleset import emitted
+from sluice.rules.script import Rule
+
+
+def known_when_it_runs(rules: RuleSet, table: TableId) -> str:
+    """Why only rows tell what the rules make of a table; "" for built-in rules and those in SQL that send no row elsewhere."""
+    for rule in rules.matching(table):
+        if rule.config.builtin is None and rule.kind is not RuleKind.SQL:
+            return f"rule {rule.name!r} is of type {rule.kind}, and what columns it makes is known when it runs"
+        if _may_send(rule, table):
+            return f"rule {rule.name!r} may send rows of it to another table"
+    return ""
+
+
+def _may_send(rule: Rule, table: TableId) -> bool:
+    says = rule.kind is RuleKind.SQL and "_table" in rule.text
+    return says or rule.config.builtin == "route" or bool(rule.config.emits.keys() - {str(table)})
+
+
+def made_columns(ruling: StageRules, table: TableId, merged: pa.Table) -> pa.Table:
+    """No rows of a table (MERGED_ROWS) after the rules: with the columns, the key and the types that rows have then.
+
+    Raises:
+        MappingError: only rows tell (:func:`known_when_it_runs`). RuleError: a rule is broken, or does not fit the table.
+    """
+    empty, hides = ruling.tagged(merged.slice(0, 0), table), ruling.hides(merged, table)
+    if not ruling.concerning(table):
+        return empty
+    why = known_when_it_runs(ruling.rules, table)
+    if why:
+        raise MappingError(f"what rules make of the columns of {table} cannot be told: {why}", where=str(table))
+    rows = images.unfold(empty)
+    for rule in ruling.rules.matching(table):
+        held = resolved(rule.config.lookups, ruling.reader(rule))
+        key = key_columns(rows.schema)
+        rows = emitted(rule, kinds.run(kinds.Run(rule, table, held), rows)[table], table, table, key)
+    made = images.fold(rows, key_columns(rows.schema))
+    return tagged_as_made(made) if hides else made

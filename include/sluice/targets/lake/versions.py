@@ -1,0 +1,154 @@
+"""A table as of a batch: which version of it that is, by what its commits say of themselves."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.errors import LoadError
+from sluice.model.fields import true_name
+from sluice.model.tables import TableId
+from sluice.targets.base import TableVersion
+from sluice.targets.lake.column_types import arrow_of
+from sluice.targets.lake.columns import TableInfo
+from sluice.targets.lake.site import LakeSite
+from sluice.targets.lake.values import SentColumn, sent_columns, stored
+
+HOLDS = "sluice.holds"
+"""What a commit that changes no row says: the batch that the table held before it, and holds after it."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """``batch`` 0: it is of none, and does not say which one the table held (it was made, extended or compacted)."""
+
+    version: int
+    batch: int = 0
+    commit_time: str = ""
+    first: int = 0
+    """The first batch of several (``commit_every``), else ``batch``."""
+    begins: bool = False
+    """There was none before it."""
+
+    @classmethod
+    def of(cls, version: int, said: Mapping[str, str], *, begins: bool) -> Commit:
+        """By its words."""
+        batch = int(said.get("sluice.batch") or said.get(HOLDS) or 0)
+        first = int(said.get("sluice.first_batch", batch))
+        return cls(version, batch, said.get("sluice.commit_time", ""), first, begins)
+
+    def has_within(self, batch: int) -> bool:
+        """It has ``batch`` and later ones."""
+        return 0 < self.first <= batch < self.batch
+
+    def ended_by(self, time_us: int) -> bool:
+        """True if its batch ended at the source at ``time_us`` or before."""
+        if not self.batch or not self.commit_time:
+            return False
+        return (datetime.fromisoformat(self.commit_time) - _EPOCH) // timedelta(microseconds=1) <= time_us
+
+
+@dataclass(frozen=True)
+class LakeVersions(ABC):
+    """See :class:`sluice.targets.base.VersionReader`."""
+
+    KEPT: ClassVar[str]
+    """For how long versions are kept, for people."""
+
+    site: LakeSite
+
+    # -- of the format ---------------------------------------------------------------------------------------------
+    @abstractmethod
+    def _commits(self, found: Any, table: TableId) -> Iterator[Commit]:
+        """Of an opened table, the newest first, as far as they are kept. Raises LoadError, TargetUnavailable."""
+
+    @abstractmethod
+    def _version(self, found: Any, table: TableId, version: int, commit: Commit) -> TableVersion:
+        """An opened table at a version, ``commit``: what is known of its batch. Raises LoadError, TargetUnavailable."""
+
+    def _empty(self, table: TableId) -> TableVersion | None:
+        """A table that is there, before its first commit."""
+        return None
+
+    @abstractmethod
+    def _at(self, version: TableVersion) -> tuple[Any, TableInfo]:
+        """The table at a version, for :meth:`_read`, and what it was then. Raises MappingError, LoadError, TargetUnavailable."""
+
+    @abstractmethod
+    def _read(self, at: Any, table: TableId, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Columns of all rows. Raises LoadError, TargetUnavailable."""
+
+    # -- of all ----------------------------------------------------------------------------------------------------
+    def as_of(self, table: TableId, batch: int) -> TableVersion | None:
+        """See :meth:`sluice.targets.base.VersionReader.as_of`."""
+        found = self.site.open(table)
+        if found is None:
+            return None
+        newest = oldest = None  # compactions and the like that follow the wanted batch hold the same rows
+        for commit in self._commits(found, table):
+            oldest = commit
+            if commit.has_within(batch):
+                raise LoadError(
+                    f"{table} cannot be read as of batch {batch}: batches {commit.first} to {commit.batch} were written together",
+                    where=self.site.uri(table),
+                    hint=f"as of batch {commit.first - 1} or {commit.batch} it can be read",
+                )
+            if commit.batch > batch:
+                newest = None
+            elif newest is None:
+                newest = commit.version
+            if 0 < commit.batch <= batch:
+                assert newest is not None
+                return self._version(found, table, newest, commit)
+        if oldest is not None and not oldest.begins:
+            raise self._gone(table, f"batch {batch}", oldest)
+        return self._empty(table) if newest is None else self._version(found, table, newest, Commit(newest))
+
+    def whole(self, table: TableId, batch: int) -> int:
+        """See :meth:`sluice.targets.base.VersionReader.whole`."""
+        found = self.site.open(table)
+        for commit in self._commits(found, table) if found is not None else ():
+            if commit.has_within(batch):
+                return commit.first - 1
+            if 0 < commit.batch <= batch:
+                break
+        return batch
+
+    def rows(self, version: TableVersion, fields: Sequence[pa.Field]) -> Iterator[pa.Table]:
+        """See :meth:`sluice.targets.base.VersionReader.rows`."""
+        at, info = self._at(version)
+        sent = sent_columns(fields, info, version.table, list(map(true_name, fields)))
+        for piece in self._read(at, version.table, [one.column.name for one in sent]):
+            columns = [_stored(piece[one.column.name], one) for one in sent]
+            yield pa.table(columns, names=[true_name(one.field) for one in sent])
+
+    def batch_at(self, table: TableId, time_us: int) -> int:
+        """See :meth:`sluice.targets.base.VersionReader.batch_at`."""
+        found = self.site.open(table)
+        oldest = None
+        for commit in self._commits(found, table) if found is not None else ():
+            oldest = commit
+            if commit.ended_by(time_us):
+                return commit.batch
+        if oldest is not None and not oldest.begins:
+            raise self._gone(table, (_EPOCH + timedelta(microseconds=time_us)).isoformat(), oldest)
+        return 0
+
+    def _gone(self, table: TableId, what: str, oldest: Commit) -> LoadError:
+        return LoadError(
+            f"{table} cannot be read as of {what}: what is kept of the table's versions begins with {oldest.version}, which is newer",
+            where=self.site.uri(table),
+            hint=f"ask for a later batch or time; {self.KEPT}",
+        )
+
+
+def _stored(values: pa.Array, sent: SentColumn) -> pa.Array:
+    assert isinstance(sent.column.kind, str), "sent_columns refuses structs"
+    return stored(pc.cast(values, arrow_of(sent.column.kind)), sent.field.type)
