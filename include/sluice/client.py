@@ -166,7 +166,7 @@ def _unnamed(door: _Door, ticket: dict[str, Any], patience_s: float) -> Iterator
         except flight.FlightUnavailableError as error:
             failed = error
         except flight.FlightServerError as error:
-            if _said_of(error).get("error") == "BatchesGone" and ticket["from"] != opened:
+            if _said_of(error).get("error") == "BatchesGone" and since is not None and ticket["from"] != "latest":
                 continue  # they were removed while it read: what comes instead is said when the stream is opened
             moved = _moved_at(error)
             if moved is None or (opened == {"batch": moved} and moved == columns_of):
@@ -264,7 +264,7 @@ class Subscription(Iterator[StoredBatch]):
         except flight.FlightServerError as error:
             began = self._call.first if self._call is not None else None
             self.close()
-            if began is not None and _said_of(error).get("error") == "SubscriptionOver":
+            if began is not None and _said_of(error).get("error") in {"SubscriptionOver", "BatchesGone"}:
                 self.rollback()  # batches were removed: it begins with the snapshot, if the service may do that
                 return
             moved = _moved_at(error)
