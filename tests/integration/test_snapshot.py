@@ -639,7 +639,10 @@ def test_a_reader_whose_batches_are_removed_while_it_begins_gets_all_rows_anew(
 
         monkeypatch.setattr(owner, name, then)
         for subscription in (None, "mine"):
-            first, newest = change("UPDATE t SET v = v + 1"), change("INSERT INTO t (id, v) SELECT MAX(id) + 1, 0 FROM t")
+            first, newest = (
+                change("UPDATE t SET v = v + 1"),
+                change("INSERT INTO t (id, v) SELECT MAX(id) + 1, 0 FROM t"),
+            )
             with serving(made) as (door, _):
                 armed[:] = [True]
                 given = subscribe(
