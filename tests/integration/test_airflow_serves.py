@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from devstack import ports
 from devstack.airflow import AirflowApi, AirflowComponent, environment, new_secrets, prepare_home
 from sluice.client import subscribe
 from tests.support.airflows import wait_until
+from tests.support.browsers import CHROMIUM, login
 from tests.support.pipelines import Case
 from tests.support.subscribing import documents, replayed, replayed_events, shop_case, write
 
@@ -130,7 +130,7 @@ def test_one_worker_serves_by_flight_and_http_and_another_takes_over(server: Api
     assert not listeners(server.flight), "it ends with the API server"
 
 
-def test_what_is_wrong_with_it_is_shown_and_the_pages_work(server: ApiServer) -> None:
+def test_what_is_wrong_with_it_is_shown_and_the_pages_work(server: ApiServer, request: pytest.FixtureRequest) -> None:
     component = server.started(SLUICE_SERVE_HOST="0.0.0.0")
     try:
         wait_until(
@@ -138,7 +138,11 @@ def test_what_is_wrong_with_it_is_shown_and_the_pages_work(server: ApiServer) ->
         )
         assert not listeners(server.flight)
         assert server.api.call("GET", "/dags?limit=1") is not None
-        assert json.loads(json.dumps(server.says()))["error"].startswith("0.0.0.0 can be reached from other machines")
+        assert server.says()["error"].startswith("0.0.0.0 can be reached from other machines")
         assert "not_serving" in component.log.read_text(encoding="utf-8")
+        if CHROMIUM is not None:
+            page = login(request.getfixturevalue("browser"), server.api.address, server.api.password)
+            page.goto(f"{server.api.address}/sluice/")
+            page.get_by_text("The subscription service does not run").wait_for()
     finally:
         component.stop()
