@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-from airflow.configuration import conf
+from airflow.configuration import AIRFLOW_HOME, conf
 from airflow.plugins_manager import AirflowPlugin
 
 from sluice.orchestration import cleared_runs
@@ -17,25 +17,41 @@ _PREFIX = urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/")
 
 
 class _Page:
-    """The page's application, made at the first request: every Airflow process loads plugins, only one serves them."""
+    """The page's application, made at the first request: every Airflow process loads plugins, only one serves them.
+
+    ``told``: what the subscription service of this API server says of itself; None: there is none.
+    """
 
     def __init__(self) -> None:
         self._app: Any = None
+        self.told: Any = None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if self._app is None:
             from sluice.orchestration.web import create_app
 
-            self._app = create_app(_PIPELINES, _HERE / "static")
+            self._app = create_app(_PIPELINES, _HERE / "static", service=self.told)
         await self._app(scope, receive, send)
 
 
+def _application() -> Any:
+    """The page; in an API server that is told to, with the subscription service."""
+    page = _Page()
+    if not os.environ.get("SLUICE_SERVE_PORT"):
+        return page
+    from sluice.orchestration.serving import Served, Serving
+
+    serving = Serving(_PIPELINES, Path(AIRFLOW_HOME))
+    page.told = serving.told
+    return Served(page, serving)
+
+
 class SluicePlugin(AirflowPlugin):
-    """Timetable, page and tab; room for cleared runs."""
+    """Timetable, page and tab; room for cleared runs; the subscription service on wish."""
 
     name = "sluice"
     timetables: ClassVar = [SluiceTimetable, BackfillTimetable]
-    fastapi_apps: ClassVar = [{"app": _Page(), "url_prefix": "/sluice", "name": "Sluice"}]
+    fastapi_apps: ClassVar = [{"app": _application(), "url_prefix": "/sluice", "name": "Sluice"}]
     external_views: ClassVar = [
         {
             "name": "Sluice",

@@ -247,7 +247,8 @@ class AirflowComponent(Server):
             return self
         argv: list[str | os.PathLike[str]] = [sys.executable, "-m", "airflow", self.kind]
         if self.kind == "api-server":
-            argv += ["--host", ports.LOOPBACK, "--port", str(self.port), "--workers", "1"]
+            workers = self.env.get("AIRFLOW__API__WORKERS", "1")
+            argv += ["--host", ports.LOOPBACK, "--port", str(self.port), "--workers", workers]
         elif self.kind in {"scheduler", "triggerer"}:
             argv += ["--skip-serve-logs"]  # the API server reads the files themselves
         self._spawn(argv, self.env)

@@ -148,6 +148,7 @@ class _Door:
 
 def _unnamed(door: _Door, ticket: dict[str, Any], patience_s: float) -> Iterator[StoredBatch]:
     until = time.monotonic() + patience_s
+    columns_of: int | None = None
     while True:
         opened, since = ticket["from"], None
         try:
@@ -165,12 +166,12 @@ def _unnamed(door: _Door, ticket: dict[str, Any], patience_s: float) -> Iterator
         except flight.FlightUnavailableError as error:
             failed = error
         except flight.FlightServerError as error:
-            if _said_of(error).get("error") == "BatchesGone" and ticket["from"] != opened:
+            if _said_of(error).get("error") == "BatchesGone" and since is not None and ticket["from"] != "latest":
                 continue  # they were removed while it read: what comes instead is said when the stream is opened
             moved = _moved_at(error)
-            if moved is None or opened == {"batch": moved}:  # a stream that begins there has its columns
-                raise
-            ticket["from"] = {"batch": moved}
+            if moved is None or (opened == {"batch": moved} and moved == columns_of):
+                raise  # it was stored, and a stream that begins with it has its columns
+            columns_of, ticket["from"] = moved, {"batch": moved}
             continue
         if since is not None and time.monotonic() - since > _ALIVE_S:
             until = time.monotonic() + patience_s
@@ -202,6 +203,7 @@ class Subscription(Iterator[StoredBatch]):
         self._acknowledged = 0
         self._asked = 0
         self._window = 1
+        self._columns_of: int | None = None  # where columns changed last
         self._is_done = False
 
     def __next__(self) -> StoredBatch:
@@ -262,14 +264,14 @@ class Subscription(Iterator[StoredBatch]):
         except flight.FlightServerError as error:
             began = self._call.first if self._call is not None else None
             self.close()
-            if began is not None and _said_of(error).get("error") == "SubscriptionOver":
+            if began is not None and _said_of(error).get("error") in {"SubscriptionOver", "BatchesGone"}:
                 self.rollback()  # batches were removed: it begins with the snapshot, if the service may do that
                 return
             moved = _moved_at(error)
-            if moved is None or moved == began:
+            if moved is None or began == moved == self._columns_of:  # see :func:`_unnamed`
                 self._ready.clear()
                 raise
-            self._received = moved - 1
+            self._columns_of, self._received = moved, moved - 1
 
     def _connect(self) -> None:
         if "session" in self._ticket:

@@ -296,10 +296,18 @@ async function json(url) {
   return answer.json();
 }
 
+function serviceOf(service) {
+  if (!service || onlyDag) return [];
+  if (service.error) return [el("b", {}, "The subscription service does not run"), ` ${service.error}`];
+  return [service.addresses ? `Subscriptions: ${service.addresses.join(" and ")}` : "The subscription service is starting."];
+}
+
 async function ask() {
   const summary = document.getElementById("summary");
   try {
-    const found = (await json("api/status")).pipelines.filter((p) => !onlyDag || p.dag_id === onlyDag);
+    const answer = await json("api/status");
+    const found = answer.pipelines.filter((p) => !onlyDag || p.dag_id === onlyDag);
+    document.getElementById("service").replaceChildren(...serviceOf(answer.service));
     const now = Date.now();
     for (const status of found) {
       if (!cards.has(status.pipeline)) cards.set(status.pipeline, newCard(status.pipeline));

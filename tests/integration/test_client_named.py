@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from itertools import islice
 from typing import Any
 
@@ -19,7 +19,7 @@ from devstack.zookeeper import ZooKeeperServer
 from sluice.client import StoredBatch, subscribe
 from sluice.coordination.servers import Servers
 from tests.support.pipelines import Case
-from tests.support.subscribing import replayed, serving, shop_case, write
+from tests.support.subscribing import replayed, served, serving, shop_case, write
 from tests.support.waiting import wait_until
 
 
@@ -31,24 +31,6 @@ def shop(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema) -> Itera
 
 def rows_of(batches: list[StoredBatch]) -> dict[Any, dict[str, Any]]:
     return replayed([row for batch in batches for row in batch.rows.to_pylist()])
-
-
-@contextmanager
-def served(made: Case, port: int, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """``sluice serve`` as a process of its own, killed at the end."""
-    with subprocess.Popen(
-        made.command("serve", "--port", str(port), *options),
-        env=made.environment,
-        cwd=made.folder,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stderr is not None
-        try:
-            assert next(line for line in process.stderr if "serving" in line)
-            yield process
-        finally:
-            process.kill()
 
 
 def test_an_acknowledged_batch_never_comes_again_and_no_other_is_missing(shop: Case) -> None:

@@ -26,8 +26,11 @@ from sluice.flows.operate.retention import prune
 from sluice.flows.operate.snapshot import show
 from sluice.flows.operate.status import status
 from sluice.flows.run import run
+from sluice.serve import reading
+from sluice.serve.batch_range import StoredBatches
+from sluice.serve.table_index import TableIndex
 from tests.support.lakes import IcebergLake, Lake
-from tests.support.pipelines import Case, case
+from tests.support.pipelines import Case, as_older_versions_write, case
 from tests.support.subscribing import Exchanger, by_http, documents, replayed, replayed_events, serving
 from tests.support.waiting import wait_until
 
@@ -691,6 +694,54 @@ def test_a_reader_at_any_batch_ends_equal_whether_the_batch_is_stored_or_gone(
                     with pytest.raises(flight.FlightServerError) as caught:
                         reader.read(**ask, **more)
                     assert json.loads(caught.value.extra_info)["error"] == "BatchesGone"
+
+
+@pytest.mark.parametrize("when", ["listed", "found", "while it is read"])
+def test_a_reader_whose_batches_are_removed_while_it_begins_gets_all_rows_anew(
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, monkeypatch: Any, when: str
+) -> None:
+    """By Flight, in Python without a name and with one: not an error that says that files are gone."""
+    as_older_versions_write(monkeypatch)  # rows in files of their own
+    with falling_back(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema) as made:
+        schema = made.schema
+
+        def change(statement: str) -> int:
+            mysql_source.execute(statement, database=schema)
+            made.run_until_head()
+            return made.runtime().store.batches()[-1]
+
+        owner, name = {
+            "listed": (StoredBatches, "first"),
+            "found": (TableIndex, "refresh"),
+            "while it is read": (reading.BatchRows, "rows"),
+        }[when]
+        original, armed = getattr(owner, name), [False]
+
+        def then(*arguments: Any, **named: Any) -> Any:
+            if armed.pop():
+                text = made.path.read_text(encoding="utf-8")
+                made.path.write_text(f"{text}subscriptions: {{expire: 0s}}\n", encoding="utf-8")
+                assert prune(made.runtime()).removed
+                made.path.write_text(text, encoding="utf-8")
+            armed.append(False)
+            return original(*arguments, **named)
+
+        monkeypatch.setattr(owner, name, then)
+        for subscription in (None, "mine"):
+            first, newest = (
+                change("UPDATE t SET v = v + 1"),
+                change("INSERT INTO t (id, v) SELECT MAX(id) + 1, 0 FROM t"),
+            )
+            with serving(made) as (door, _):
+                armed[:] = [True]
+                given = subscribe(
+                    f"grpc://127.0.0.1:{door.port}", "case", name=subscription, start={"batch": first}, follow=False,
+                    tables=[f"{schema}.t"],
+                )  # fmt: skip
+                [batch] = [one for one in given if one.rows.num_rows]
+            assert (batch.number, batch.replaces_all) == (newest, True)
+            rows = mysql_source.execute(f"SELECT * FROM {schema}.t")
+            assert replayed(batch.rows.to_pylist()) == {row[0]: {"id": row[0], "v": row[1]} for row in rows}
 
 
 def test_a_named_subscription_begins_with_the_snapshot_until_that_is_acknowledged(

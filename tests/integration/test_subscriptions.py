@@ -114,6 +114,27 @@ def test_the_older_of_two_clients_of_one_name_is_fenced(shop: Case, monkeypatch:
         on.leave()
 
 
+def test_a_client_that_never_ends_its_side_takes_no_read_from_others(shop: Case) -> None:
+    numbers = write_batches(shop, 1)
+    with serving(shop, Slots(2, 2)) as (door, reader):
+        slots, resting = door._service.slots, door._service.resting
+        stuck = []
+        for count in (1, 2, 3, 4):
+            stuck.append(Exchanger(reader, from_={"batch": numbers[0]}))  # it fences the one before, which hangs
+            wait_until(
+                lambda count=count: (resting.taken, slots.taken) == (min(count - 1, 2), max(count - 2, 1)), "the rest"
+            )
+            if count == 2:
+                assert reader.read(from_={"batch": numbers[0]}).rows()
+        with pytest.raises(
+            flight.FlightUnavailableError, match="open reads"
+        ):  # of those that hang there are not more, either
+            reader.read()
+        for one in stuck:
+            one.stream.cancel()
+        wait_until(lambda: (resting.taken, slots.taken) == (0, 0), "the end of all")
+
+
 def test_a_session_goes_on_with_the_one_before_it(shop: Case) -> None:
     numbers = write_batches(shop, 4)
     with serving(shop) as (_, reader):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -145,6 +146,24 @@ def serving(
         ended = door.end()
         service.close()
         assert ended, "a stream is still open"
+
+
+@contextmanager
+def served(made: Case, port: int, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """``sluice serve`` as a process of its own, killed at the end."""
+    with subprocess.Popen(
+        made.command("serve", "--port", str(port), *options),
+        env=made.environment,
+        cwd=made.folder,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        try:
+            assert next(line for line in process.stderr if "serving" in line)
+            yield process
+        finally:
+            process.kill()
 
 
 @contextmanager

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import socket
 import sys
 from pathlib import Path
 from typing import Annotated
 
-import pyarrow as pa
 import structlog
 import typer
 from rich.markup import escape
 
 from sluice.cli.console import Verbose, err, log_to_stderr, open_pipeline
-from sluice.config.loading import load_pipeline, read_text, yaml_files
+from sluice.config.loading import load_pipeline, yaml_files
 from sluice.config.readers import new_token as make_token
 from sluice.errors import ConfigError
 from sluice.flows.runtime import pipelines_folder
@@ -57,56 +55,33 @@ def serve(
     verbose: Verbose = False,
 ) -> None:
     """Let others read the stored batches of the pipelines by Arrow Flight, and by HTTP (docs/subscribe.md)."""
-    from sluice.serve.access import Readers, is_loopback
-    from sluice.serve.flight import FlightDoor
-    from sluice.serve.service import Service, Slots
+    from sluice.serve.running import Running, Settings
 
     log_to_stderr(verbose)
     if new_token is not None:
         _print_token(new_token)
         return
-    tls = _tls(tls_cert, tls_key)
-    if not is_loopback(host) and not allow_insecure and (tls is None or readers is None):
-        raise ConfigError(
-            f"{host} can be reached from other machines: without TLS whoever is on the way reads along, without --readers whoever connects reads",
-            hint="give --tls-cert, --tls-key and --readers; or listen on 127.0.0.1; or say --allow-insecure",
-        )
-    if register and advertise is None and host in ("0.0.0.0", "::", "[::]"):  # noqa: S104
-        raise ConfigError(f"{host} is no address that a client reaches", hint="--advertise HOST says which one is")
-    known = Readers(readers) if readers is not None else None
-    service = Service(open_pipeline, pipeline_names, Slots(max_reads, max_reads_each if known else max_reads))
-    scheme = "grpc+tls" if tls is not None else "grpc"
-    try:
-        door = FlightDoor(service, f"{scheme}://{host}:{port}", readers=known, tls=tls)
-    except (pa.ArrowException, OSError) as error:
-        raise ConfigError(f"the service cannot listen on {host}:{port}: {str(error).splitlines()[0]}") from None
-    door_http = None
-    if http_port is not None:
-        from sluice.serve.http import HttpDoor
-
-        try:
-            files = (tls_cert, tls_key) if tls_cert is not None and tls_key is not None else None
-            door_http = HttpDoor(service, host, http_port, readers=known, tls=files)
-        except OSError as error:
-            raise ConfigError(f"the service cannot listen on {host}:{http_port}: {error.strerror or error}") from None
+    settings = Settings(
+        host,
+        port,
+        http_port,
+        readers,
+        tls_cert,
+        tls_key,
+        allow_insecure,
+        max_reads,
+        max_reads_each,
+        register,
+        advertise,
+    )
+    running = Running(settings, open_pipeline, pipeline_names)
     end_signals = _EndSignals()
-    err.print(f"serving {escape(', '.join(pipeline_names()) or 'no pipeline')} on {scheme}://{host}:{door.port}")
-    if door_http is not None:
-        err.print(f"and on {'https' if tls is not None else 'http'}://{host}:{door_http.port}")
-    registration = None
-    if register or advertise is not None:
-        from sluice.serve.registration import Registration
-
-        reached = advertise or host
-        registration = Registration(
-            service, f"{scheme}://{reached}" if re.search(r":\d+$", reached) else f"{scheme}://{reached}:{door.port}"
-        )
+    first, *others = running.addresses
+    err.print(f"serving {escape(', '.join(pipeline_names()) or 'no pipeline')} on {first}")
+    for address in others:
+        err.print(f"and on {address}")
     end_signals.wait()
-    if registration is not None:
-        registration.end()
-    ended = all([door.end(), door_http is None or door_http.end()])
-    service.close()
-    if not ended:
+    if not running.end():
         err.print("a stream whose client takes nothing was cut")
         sys.stderr.flush()
         os._exit(0)  # its thread waits inside gRPC, and an orderly end of the process would wait for it
@@ -137,14 +112,6 @@ def _print_token(name: str) -> None:
         highlight=False,
         soft_wrap=True,
     )
-
-
-def _tls(certificate: Path | None, key: Path | None) -> tuple[bytes, bytes] | None:
-    if certificate is None and key is None:
-        return None
-    if certificate is None or key is None:
-        raise ConfigError("--tls-cert and --tls-key go together")
-    return read_text(certificate, "the certificate").encode(), read_text(key, "the private key").encode()
 
 
 def pipeline_names() -> list[str]:

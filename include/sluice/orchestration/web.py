@@ -114,13 +114,20 @@ def _described(pipeline: PipelineConfig) -> dict[str, Any]:
     }
 
 
-def create_app(pipelines: Path, static: Path, *, ask: Callable[[str], dict[str, Any]] = ask_status) -> FastAPI:
+def create_app(
+    pipelines: Path,
+    static: Path,
+    *,
+    ask: Callable[[str], dict[str, Any]] = ask_status,
+    service: Callable[[], dict[str, Any]] | None = None,
+) -> FastAPI:
     """The sub-application.
 
     Args:
         pipelines: folder of the pipeline files.
         static: folder of index.html and the files it names.
         ask: pipeline file -> its status.
+        service: what the subscription service in this API server says (:meth:`sluice.orchestration.serving.Serving.told`); None: there is none.
     """
     app = FastAPI(
         title="Sluice",
@@ -159,7 +166,8 @@ def create_app(pipelines: Path, static: Path, *, ask: Callable[[str], dict[str, 
 
     @app.get("/api/status")
     def all_statuses(user: User) -> JSONResponse:
-        return JSONResponse({"pipelines": visible(user)}, headers=_PRIVATE)
+        served = {"service": service()} if service is not None else {}
+        return JSONResponse({"pipelines": visible(user), **served}, headers=_PRIVATE)
 
     @app.get("/api/status/{pipeline}")
     def one_status(pipeline: str, user: User) -> JSONResponse:

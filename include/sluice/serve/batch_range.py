@@ -10,6 +10,7 @@ from sluice.coordination.state import PipelineState
 from sluice.errors import BatchesGone, ConfigError, SegmentError
 from sluice.flows.batches import stored_manifest
 from sluice.flows.runtime import Runtime
+from sluice.model.batches import Batch
 from sluice.model.positions import order_of
 from sluice.segments.manifest import SegmentManifest
 from sluice.serve.requests import FromBatch, FromPosition, FromTimestamp, ReadRequest
@@ -83,10 +84,7 @@ class StoredBatches:
         return _gone(self.runtime, said, self.oldest)
 
     def _any_manifest(self, number: int, state: PipelineState) -> SegmentManifest:
-        manifest = stored_manifest(self.runtime.store, number, state.batch(number))
-        if manifest is None:
-            raise gone(self.runtime, number)
-        return manifest
+        return _stored(self.runtime, number, state.batch(number))
 
 
 def read_manifest(runtime: Runtime, number: int, state: PipelineState) -> SegmentManifest | None:
@@ -94,6 +92,12 @@ def read_manifest(runtime: Runtime, number: int, state: PipelineState) -> Segmen
     record = state.batch(number)
     if record is not None and (record.dropped or record.targets):
         return None
+    manifest = _stored(runtime, number, record)
+    return None if manifest.targets else manifest
+
+
+def _stored(runtime: Runtime, number: int, record: Batch | None) -> SegmentManifest:
+    """Raises BatchesGone, SegmentError."""
     try:
         manifest = stored_manifest(runtime.store, number, record)
     except SegmentError:
@@ -102,7 +106,7 @@ def read_manifest(runtime: Runtime, number: int, state: PipelineState) -> Segmen
         manifest = None
     if manifest is None:
         raise gone(runtime, number)
-    return None if manifest.targets else manifest
+    return manifest
 
 
 def gone(runtime: Runtime, number: int) -> BatchesGone:

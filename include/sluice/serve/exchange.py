@@ -29,6 +29,7 @@ class Exchange:
 
     Args:
         incoming, outgoing: the two streams of the call. is_over: the service ends, or the client hung up. told: an error as JSON for the client.
+        rests: called when nothing more is sent, and only the client's end is waited for; it may be called again.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Exchange:
         outgoing: Any,
         is_over: Callable[[], bool],
         told: Callable[[Exception], dict[str, Any]],
+        rests: Callable[[], None] = lambda: None,
     ) -> None:
         self._session = session
         self._window = session.window
@@ -46,6 +48,7 @@ class Exchange:
         self._in = Incoming(incoming, self._reading.feed.wake)
         self._ends = is_over
         self._told = told
+        self._rests = rests
         self._moved = threading.Event()
         self._look_at = 0.0
         self._following = self._reading.last + 1
@@ -64,6 +67,7 @@ class Exchange:
                 self._say({"end": self._told(error)})
             raise
         finally:
+            self._rests()
             self._in.join()
 
     def _send_all(self) -> bool:
@@ -133,6 +137,7 @@ class Exchange:
         """Say that nothing more comes; take acknowledgements until the client is done."""
         with suppress(pa.ArrowException, OSError):
             self._say({"end": why})
+        self._rests()
         while not self._in.is_over:
             self._in.wait(_PATIENCE_S)
             self._obey()

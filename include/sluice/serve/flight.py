@@ -33,7 +33,7 @@ from sluice.serve.ahead import ahead
 from sluice.serve.exchange import Exchange
 from sluice.serve.reading import Reading, Sent
 from sluice.serve.requests import ReadRequest, SubscribeRequest, for_programs, parsed
-from sluice.serve.service import Service
+from sluice.serve.service import Service, Slot
 
 _log = structlog.get_logger()
 _READER = "reader"
@@ -131,17 +131,16 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
                     "a subscription is asked for with a command: the JSON of a ticket with `subscription`"
                 )
             who = self._reader(context)
-            give_back = self._service.slots.take(who.name)
+            slot = Slot(self._service.slots, self._service.resting, who.name)
             try:
                 session = self._service.subscribe(parsed(descriptor.command, SubscribeRequest), who)
-                Exchange(
-                    session, reader, writer, lambda: self._ending.is_set() or context.is_cancelled(), _said_of
-                ).run()
+                is_over = lambda: self._ending.is_set() or context.is_cancelled()  # noqa: E731
+                Exchange(session, reader, writer, is_over, _said_of, slot.rest).run()
             except (pa.ArrowException, OSError):
                 if not context.is_cancelled():
                     raise
             finally:
-                give_back()
+                slot.give_back()
 
 
 def _sent(reading: Reading, is_over: Callable[[], bool], give_back: Callable[[], None]) -> Iterator[Sent]:

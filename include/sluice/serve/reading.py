@@ -12,14 +12,14 @@ import pyarrow as pa
 import structlog
 
 from sluice.coordination.state import PipelineState
-from sluice.errors import AccessDenied, BatchesGone, ConfigError, MappingError
+from sluice.errors import AccessDenied, BatchesGone, ConfigError, MappingError, SegmentError
 from sluice.flows.runtime import Runtime
 from sluice.model.nearest import meant
 from sluice.model.schema_changes import TableChange
 from sluice.model.tables import TableId
 from sluice.segments.manifest import SegmentManifest
 from sluice.serve.access import Reader
-from sluice.serve.batch_range import StoredBatches, read_manifest
+from sluice.serve.batch_range import StoredBatches, gone, read_manifest
 from sluice.serve.batch_rows import BatchRows
 from sluice.serve.feed import Feed
 from sluice.serve.requests import ReadRequest
@@ -28,6 +28,9 @@ from sluice.serve.snapshot_start import SnapshotStart
 from sluice.serve.table_index import TableIndex
 
 _log = structlog.get_logger()
+
+_ATTEMPTS = 10
+"""To begin while retention removes what it was to begin with."""
 
 Sent = tuple[pa.RecordBatch, bytes]
 """Rows, and what is said with them (JSON); an empty record batch with a mark ends a stored batch, one with ``reset`` comes before a snapshot."""
@@ -87,17 +90,28 @@ class Reading:
         if refused:
             raise AccessDenied(f"{self.reader.name} may not read {refused[0]} of pipeline {request.pipeline}")
         self.rows = BatchRows(self.runtime, request.form, self._needed())
-        with self.runtime.state() as state:
-            stored = StoredBatches.of(self.runtime, state)
-            self.snapshot, self.first = self._beginning(stored, state)
-            self.last = stored.following - 1 if request.to is None else min(request.to, stored.following - 1)
-            self.index.refresh(stored, state)
-            begun = read_manifest(self.runtime, self.first, state) if self.first <= self.last else None
-        now = self.rows.columns(begun, self.wants) if begun is not None else iter(())
-        before = self.snapshot.columns() if self.snapshot is not None else iter(())
-        tables = list(chain(now, before, self.index.columns(self.rows, self.wants)))
+        tables = self._begin()
         self._require_known({table for table, _ in tables})
         self.shape = self.shaping(request, tables)
+
+    def _begin(self) -> list[tuple[TableId, pa.Schema]]:
+        """Find out where it begins, and which tables it has. What retention removes between two looks is as what was gone before."""
+        for attempt in range(_ATTEMPTS):
+            with self.runtime.state() as state:
+                stored = StoredBatches.of(self.runtime, state)
+                self.snapshot, self.first = self._beginning(stored, state)
+                end = stored.following - 1
+                self.last = end if self.request.to is None else min(self.request.to, end)
+                self.index.refresh(stored, state)
+                try:
+                    begun = read_manifest(self.runtime, self.first, state) if self.first <= self.last else None
+                    now = list(self.rows.columns(begun, self.wants)) if begun is not None else []
+                    break
+                except (BatchesGone, SegmentError):
+                    if attempt == _ATTEMPTS - 1 or self.first in self.runtime.store.batches():
+                        raise
+        before = self.snapshot.columns() if self.snapshot is not None else iter(())
+        return list(chain(now, before, self.index.columns(self.rows, self.wants)))
 
     def _needed(self) -> frozenset[str] | None:
         """The columns that are read, as tables have them."""
@@ -112,21 +126,21 @@ class Reading:
             return snapshot, snapshot.batch + 1
         try:
             return None, stored.first(request, state)
-        except BatchesGone as gone:
-            snapshot = self._instead(gone, state)
+        except BatchesGone as error:
+            snapshot = self._instead(error, state)
         _log.info("read_starts_anew", pipeline=request.pipeline, reader=self.reader.name, batch=snapshot.batch)
         return snapshot, snapshot.batch + 1
 
-    def _instead(self, gone: BatchesGone, state: PipelineState) -> SnapshotStart:
-        """The snapshot, as batches are ``gone``. Raises that, or why the snapshot that was asked for cannot be read."""
+    def _instead(self, error: BatchesGone, state: PipelineState) -> SnapshotStart:
+        """The snapshot, as batches are gone. Raises that, or why the snapshot that was asked for cannot be read."""
         asked, kept = self.request.on_lost_batches, self.runtime.pipeline.snapshot is not None
         if asked != "snapshot" and (asked == "stop" or self.request.to is not None or not kept):
-            raise gone
+            raise error
         try:
             return SnapshotStart.of(self.runtime, state, self.rows, self.wants)
         except (ConfigError, MappingError):
             if asked is None:
-                raise gone from None
+                raise error from None
             raise
 
     def wants(self, table: TableId) -> bool:
@@ -202,7 +216,15 @@ class Reading:
             return read_manifest(self.runtime, number, state)
 
     def of_batch(self, manifest: SegmentManifest) -> Generator[Sent, None, None]:
-        """Its rows, and the mark that ends it."""
+        """Its rows, and the mark that ends it. Raises BatchesGone where retention removes it meanwhile."""
+        try:
+            yield from self._of_batch(manifest)
+        except SegmentError:
+            if manifest.batch in self.runtime.store.batches():
+                raise
+            raise gone(self.runtime, manifest.batch) from None
+
+    def _of_batch(self, manifest: SegmentManifest) -> Iterator[Sent]:
         shape, batch = self.shape, manifest.batch
         if not any(self.rows.ruling.concerning(file.table_id) for file in manifest.files):
             for table, columns in self.rows.columns(manifest, self.wants):  # before any row of the batch is sent

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -60,6 +61,32 @@ class Slots:
         return sum(self._open.values())
 
 
+class Slot:
+    """A slot of a call that may rest: it is open still, and nothing is read for it, as it waits for the client's end.
+
+    Resting calls have as many slots of their own, so that clients that never end block no reads, and are no more than that. Raises TooManyReads.
+    """
+
+    def __init__(self, slots: Slots, resting: Slots, reader: str) -> None:
+        self._resting = resting
+        self._reader = reader
+        self._rests = False
+        self._held = [slots.take(reader)]
+
+    def rest(self) -> None:
+        """Nothing more is read. Where too many rest it stays among the reads."""
+        if not self._rests:
+            with suppress(TooManyReads):
+                self._held.append(self._resting.take(self._reader))
+                self._rests = True
+                self._held.pop(0)()
+
+    def give_back(self) -> None:
+        """The call is over."""
+        for one in self._held:
+            one()
+
+
 @dataclass(frozen=True)
 class Place:
     """Where in ZooKeeper the state of pipelines is."""
@@ -92,6 +119,7 @@ class Service:
         self._build = build
         self._names = names
         self.slots = slots or Slots()
+        self.resting = Slots(self.slots.most, self.slots.most_each)
         self._sessions = SharedSessions()
         self._lock = threading.Lock()
         self._indexes: dict[str, TableIndex] = {}

@@ -9,7 +9,7 @@ from contextlib import suppress
 import pyarrow as pa
 
 from sluice.coordination.state import PipelineState
-from sluice.errors import SegmentError
+from sluice.errors import BatchesGone, SegmentError
 from sluice.model.tables import TableId
 from sluice.segments.manifest import SegmentFile
 from sluice.serve.batch_range import StoredBatches, read_manifest
@@ -28,12 +28,16 @@ class TableIndex:
         self._seen = 0
 
     def refresh(self, stored: StoredBatches, state: PipelineState) -> None:
-        """Look through the batches that came since. Raises SegmentError, StorageUnavailable, CoordinationUnavailable."""
+        """Look through the batches that came since; one that retention has removed meanwhile says nothing.
+
+        Raises SegmentError, StorageUnavailable, CoordinationUnavailable.
+        """
         with self._lock:
             for number in [n for n in stored.numbers[-LOOK_BACK:] if n > self._seen]:
-                manifest = read_manifest(stored.runtime, number, state)
-                for file in manifest.files if manifest is not None else ():
-                    self._newest[file.table_id] = file
+                with suppress(BatchesGone):
+                    manifest = read_manifest(stored.runtime, number, state)
+                    for file in manifest.files if manifest is not None else ():
+                        self._newest[file.table_id] = file
                 self._seen = number
 
     def columns(self, rows: BatchRows, wants: Wants) -> Iterator[tuple[TableId, pa.Schema]]:

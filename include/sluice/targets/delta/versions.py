@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice.errors import TargetUnavailable
 from sluice.model.tables import TableId
 from sluice.targets.base import TableVersion
 from sluice.targets.delta.client import errors
@@ -21,6 +22,9 @@ from sluice.targets.lake.versions import Commit, LakeVersions
 _FIRST_LOOK = 32
 """Commits: the newest ones answer most questions, and a log may have a million."""
 
+_LOOKS = 100
+"""At a log that grows: a look takes milliseconds, a commit more."""
+
 
 @dataclass(frozen=True)
 class DeltaVersions(LakeVersions):
@@ -31,16 +35,36 @@ class DeltaVersions(LakeVersions):
     site: Site
 
     def _commits(self, found: Any, table: TableId) -> Iterator[Commit]:
-        seen, limit = 0, _FIRST_LOOK
+        below, limit = None, _FIRST_LOOK
         while True:
-            with errors(self.site.place, f"reading the history of {table}", self.site.path(table)):
-                history = found.history(limit)
-            for entry in history[seen:]:
+            history = self._history(found, table, limit)
+            for entry in history:
                 version = int(entry["version"])
+                if below is not None and version >= below:
+                    continue
+                below = version
                 yield Commit.of(version, said_by(entry), begins=version == 0)
             if len(history) < limit:
                 return
-            seen, limit = len(history), limit * 8
+            limit *= 8
+
+    def _history(self, found: Any, table: TableId, limit: int) -> list[dict[str, Any]]:
+        """The newest ``limit`` commits, each with its version.
+
+        The library lists the commits of now, and numbers them down from the version that it has read. With one that came in between each would be
+        taken for the one before it. So the answer counts if the table has no newer version after it.
+        """
+        for _ in range(_LOOKS):
+            with errors(self.site.place, f"reading the history of {table}", self.site.path(table)):
+                seen = found.version()
+                history: list[dict[str, Any]] = found.history(limit)
+                found.update_incremental()
+                if found.version() == seen:
+                    return history
+        raise TargetUnavailable(
+            f"the history of {table} cannot be read: it grew {_LOOKS} times in a row meanwhile",
+            where=self.site.uri(table),
+        )
 
     def _version(self, found: Any, table: TableId, version: int, commit: Commit) -> TableVersion:
         with errors(self.site.place, f"reading version {version} of {table}", self.site.path(table)):

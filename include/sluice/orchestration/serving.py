@@ -1,0 +1,205 @@
+"""The subscription service inside Airflow's API server, if the environment says so: ``SLUICE_SERVE_PORT`` and what goes with it.
+
+Decisions:
+
+- It starts with the server's lifespan, which is after a worker's process was made, and in no other process of Airflow: gRPC does not outlive a fork.
+- Of the workers of an API server one has it, the one that holds the lock of the port. When it ends, the next one takes over within seconds.
+- Whatever is wrong with it, Airflow's pages work: it is logged, shown on the Sluice page, and tried again.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import json
+import os
+import re
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import structlog
+from fastapi import FastAPI
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sluice.config.loading import load_pipeline, yaml_files
+from sluice.errors import ConfigError, SluiceError
+from sluice.flows.runtime import Runtime
+
+_log = structlog.get_logger()
+_PREFIX = "SLUICE_SERVE_"
+_TRIES_EVERY_S = 5.0
+
+
+class ServeVariables(BaseModel):
+    """The variables, named as the options of ``sluice serve``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    host: str = "127.0.0.1"
+    port: int = Field(ge=1, le=65535)
+    http_port: int | None = Field(None, ge=1, le=65535)
+    readers: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    allow_insecure: bool = False
+    max_reads: int = Field(16, ge=1)
+    max_reads_each: int = Field(8, ge=1)
+    register_: bool = Field(False, alias="register")
+    advertise: str | None = None
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> ServeVariables:
+        """Raises ConfigError."""
+        given = {
+            name.removeprefix(_PREFIX).lower(): value
+            for name, value in environment.items()
+            if name.startswith(_PREFIX) and value
+        }
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            first = error.errors(include_input=False)[0]
+            name = _PREFIX + "_".join(map(str, first["loc"])).upper()
+            raise ConfigError(
+                f"the variable {name} is wrong: {first['msg']}", hint="docs/subscribe.md has the variables"
+            ) from None
+
+
+def is_wanted(environment: Mapping[str, str]) -> bool:
+    """The service is to run inside the API server."""
+    return bool(environment.get(_PREFIX + "PORT"))
+
+
+class Serving:
+    """In one process: has the service if no other one has it.
+
+    Args:
+        folder: of the pipeline files. locks: a folder that all workers of this API server write to.
+    """
+
+    def __init__(self, folder: Path, locks: Path, environment: Mapping[str, str] = os.environ) -> None:
+        self._folder = folder
+        self._environment = environment
+        self._place = locks / f"sluice-serve-{environment.get(_PREFIX + 'PORT', '')[:8].replace('/', '_')}.lock"
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._said = ""
+
+    def begin(self) -> None:
+        """From now on, until :meth:`end`."""
+        self._over.clear()
+        self._thread = threading.Thread(target=self._keep, name="sluice-serve", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Take no further requests, and wait for the open ones."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def told(self) -> dict[str, Any]:
+        """For the page: ``addresses``, or ``error``; neither: it is starting."""
+        try:
+            found: dict[str, Any] = json.loads(self._place.read_text(encoding="utf-8") or "{}")
+        except (OSError, ValueError):
+            found = {}
+        return found or ({"error": self._said} if self._said else {})
+
+    def _keep(self) -> None:
+        while not self._over.is_set():
+            try:
+                self._in_turn()
+            except Exception as error:
+                self._say(error)
+            self._over.wait(_TRIES_EVERY_S)
+
+    def _in_turn(self) -> None:
+        """Serve until the end, if no other process does. Raises what is wrong."""
+        opened = os.open(self._place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+            write = partial(_write, opened)
+            try:
+                self._serve(write)
+            except Exception as error:
+                write({"error": _text(error)})
+                raise
+        finally:
+            os.close(opened)
+
+    def _serve(self, write: Callable[[dict[str, Any]], None]) -> None:
+        from sluice.serve.running import Running, Settings  # pyarrow's gRPC, in this process and in no other
+
+        settings = Settings(**ServeVariables.of(self._environment).model_dump(by_alias=True))
+        running = Running(settings, self._open, self._names)
+        self._said = ""
+        write({"addresses": running.addresses})
+        _log.info("serving", addresses=running.addresses)
+        self._over.wait()
+        write({})
+        if not running.end():
+            _log.warning("a stream whose client takes nothing was cut")
+            atexit.register(
+                os._exit, 0
+            )  # its thread waits inside gRPC, and an orderly end of the process would wait for it
+
+    def _say(self, error: Exception) -> None:
+        if _text(error) != self._said:
+            self._said = _text(error)
+            _log.error("not_serving", error=self._said, exc_info=None if isinstance(error, SluiceError) else error)
+
+    def _names(self) -> list[str]:
+        return list(self._files())
+
+    def _open(self, pipeline: str) -> Runtime:
+        from sluice.orchestration.runtime import open_runtime
+
+        path = self._files().get(pipeline)
+        if path is None:
+            raise ConfigError(f"there is no pipeline {pipeline}")
+        return open_runtime(str(path))
+
+    def _files(self) -> dict[str, Path]:
+        """Of all files that can be read."""
+        found = {}
+        for path in yaml_files(self._folder):
+            with suppress(ConfigError):  # the page shows what is wrong
+                found[load_pipeline(path).pipeline] = path
+        return found
+
+
+class Served(FastAPI):
+    """An application during whose lifespan a process is ``serving``. Airflow begins the lifespan of what is a FastAPI, and of nothing else."""
+
+    def __init__(self, app: Callable[..., Any], serving: Serving) -> None:
+        @asynccontextmanager
+        async def living(_: FastAPI) -> AsyncIterator[None]:
+            serving.begin()
+            try:
+                yield
+            finally:
+                serving.end()
+
+        super().__init__(lifespan=living, docs_url=None, redoc_url=None, openapi_url=None)
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self._app(scope, receive, send)
+
+
+def _text(error: Exception) -> str:
+    """Options of the command are variables here."""
+    text = str(error) if isinstance(error, SluiceError) else f"{type(error).__name__}: {error}"
+    return re.sub(r"--([a-z][a-z-]+)", lambda option: _PREFIX + option[1].replace("-", "_").upper(), text)
+
+
+def _write(opened: int, said: dict[str, Any]) -> None:
+    os.ftruncate(opened, 0)
+    os.pwrite(opened, json.dumps(said).encode() if said else b"", 0)
