@@ -41,6 +41,13 @@ def aws_connection(s3: S3Server, **extra: Any) -> Endpoint:
     )  # fmt: skip
 
 
+def aws_environment(s3: S3Server) -> dict[str, str]:
+    """For clients that are told nothing else."""
+    return {
+        **s3.environment, "AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": f"http://{s3.host}:{s3.port}", "AWS_ALLOW_HTTP": "true",
+    }  # fmt: skip
+
+
 def sql_catalog(s3: S3Server, folder: Path, name: str) -> dict[str, str]:
     """Properties of a SQL catalog in ``folder``, its tables in the bucket."""
     keys = s3.environment
@@ -64,5 +71,7 @@ def iceberg_on(s3: S3Server, folder: Path, changes: str) -> Any:
     from tests.support.iceberg_bench import IcebergBench
 
     bench = IcebergBench(folder, changes)
-    bench.connection = Endpoint("lake", "generic", "", extra={"catalog": sql_catalog(s3, folder, f"iceberg-{changes}")})
+    bench.connection = Endpoint(
+        "lake", "generic", "", extra={"catalog": sql_catalog(s3, folder, f"iceberg-{folder.parent.name}-{folder.name}")}
+    )
     return bench
