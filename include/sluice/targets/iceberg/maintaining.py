@@ -15,7 +15,7 @@ import pyarrow as pa
 from sluice.errors import SluiceError, TargetUnavailable
 from sluice.model.tables import TableId
 from sluice.targets.base import Upkeep
-from sluice.targets.iceberg.client import errors
+from sluice.targets.iceberg.client import errors, transaction
 from sluice.targets.iceberg.merging import Files
 from sluice.targets.iceberg.orphans import files_of, orphans, remove
 from sluice.targets.iceberg.site import Site
@@ -88,8 +88,8 @@ class IcebergMaintainer:
     def _merged(self, table: TableId, found: Any, bins: Sequence[Sequence[Any]]) -> Upkeep:
         """One commit. Raises Raced."""
         with errors(self.site.place, f"compacting {table}", self.site.uri(table)):
-            change = found.transaction()
-            with change.update_snapshot(snapshot_properties={"sluice.doing": "compaction"}).overwrite() as snapshot:
+            change = transaction(found)
+            with change.replacing({"sluice.doing": "compaction"}) as snapshot:
                 files = Files(found, change, snapshot)
                 for some in bins:
                     files.write(pa.concat_tables([files.read(task) for task in some]))
