@@ -11,8 +11,10 @@ from devstack.server import Server
 
 VERSION = "1.10.0"
 _LIST = Path(__file__).with_name("jars") / "iceberg_rest.lock"
+_PROGRAM = _LIST.with_name("RestCatalog.java")
 _OF_SPARK = (
     "hadoop-client-api", "hadoop-client-runtime", "jackson-core", "jackson-databind", "jackson-annotations", "slf4j-api", "avro", "commons-lang3",
+    "janino", "commons-compiler",
 )  # fmt: skip
 """What it needs of the jars that PySpark has anyway."""
 
@@ -45,14 +47,9 @@ class RestCatalogServer(Server):
         self.port = self.port or ports.free_port()
         self.folder.mkdir(parents=True, exist_ok=True)
         argv = [
-            *paths.small_java(self.heap_mb), "-cp", os.pathsep.join(map(str, find_rest_catalog())), "org.apache.iceberg.rest.RESTCatalogServer",
+            *paths.small_java(self.heap_mb), "-cp", os.pathsep.join(map(str, find_rest_catalog())), "org.codehaus.janino.SimpleCompiler",
+            str(_PROGRAM), _PROGRAM.stem, self.host, str(self.port), str(self.folder / "catalog.db"), str(self.folder / "warehouse"),
         ]  # fmt: skip
-        settings = {
-            "CATALOG_REST_PORT": str(self.port),
-            "CATALOG_URI": f"jdbc:sqlite:file:{self.folder / 'catalog.db'}",
-            "CATALOG_WAREHOUSE": f"file://{self.folder / 'warehouse'}",
-            "CATALOG_CLIENTS": "1",  # SQLite has one writer
-        }
-        self._spawn(argv, {**os.environ, **settings})
+        self._spawn(argv)
         self._wait_ready(lambda: ports.answers_http(f"{self.url}/v1/config"), timeout_s)
         return self

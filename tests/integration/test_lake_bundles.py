@@ -120,9 +120,9 @@ def news(runtime: Runtime) -> bool:
 
 @contextmanager
 def bundled(folder: Path, kind: str, *, partitioned: bool = False, **config: Any) -> Iterator[Bundled]:
-    """``partitioned``: by the column v, of which Delta then takes no empty text."""
+    """``partitioned``: by the column v, of which Delta then takes no empty text. ``options``: where the tables are, if not in ``folder``."""
     lake = LAKES[kind](folder / "lake")
-    where = (
+    where = config.pop("options", None) or (
         {"location": str(folder / "lake")}
         if kind == "delta"
         else {

@@ -55,9 +55,9 @@ class Interrupted:
     statements: SparkStatements
     before: Callable[[], None]
 
-    def run(self, statement: str, settings: Mapping[str, str]) -> None:
+    def run(self, statement: str, settings: Mapping[str, str], required: Mapping[str, str]) -> None:
         self.before()
-        self.statements.run(statement, settings)
+        self.statements.run(statement, settings, required)
 
 
 @pytest.mark.parametrize("changes", ["latest", "all"])
@@ -284,7 +284,7 @@ def test_what_spark_says_is_said(tmp_path: Path, statements: SparkStatements, sp
     """A server that is away can be tried again; a statement that is refused names the table; without Spark nothing is tried."""
     runner = statements.runner
     with pytest.raises(LoadError, match="PARSE_SYNTAX_ERROR"):
-        statements.run("MERGE nonsense", {})
+        statements.run("MERGE nonsense", {}, {})
     assert runner._under_way.sessions == {}
     bench = DeltaBench(tmp_path, spark=SparkStatements(LocalRunner(), "loading"))
     table = people("shop")
@@ -303,7 +303,9 @@ def test_others_read_what_spark_wrote(tmp_path: Path, statements: SparkStatement
     bench = DeltaBench(tmp_path, spark=statements)
     table = people("shop")
     bench.create_table(table)
-    statements.run(f"ALTER TABLE delta.`{bench.uri(table.table)}` SET TBLPROPERTIES (delta.checkpointInterval = 1)", {})
+    statements.run(
+        f"ALTER TABLE delta.`{bench.uri(table.table)}` SET TBLPROPERTIES (delta.checkpointInterval = 1)", {}, {}
+    )
     pipe = Pipe(bench)
     pipe.deliver((table, FIRST))
     version = bench.table(table.table).version()

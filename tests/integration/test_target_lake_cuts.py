@@ -9,7 +9,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ from tests.support import delta_child, iceberg_child
 from tests.support.delta_bench import DeltaBench
 from tests.support.iceberg_bench import IcebergBench
 from tests.support.lake_bench import LakeBench
+from tests.support.s3.lake import delta_on, iceberg_on, s3_lake
+from tests.support.s3.server import S3Server
 from tests.support.strikes import At, children, start, twice_arrived
 
 children.set_forkserver_preload([
@@ -40,6 +42,8 @@ KINDS = {
     "delta": (DeltaBench, delta_child.load),
     "iceberg": (IcebergBench, iceberg_child.load),
     "iceberg-rest": (IcebergBench, iceberg_child.load),
+    "delta-s3": (DeltaBench, delta_child.load),
+    "iceberg-s3": (IcebergBench, iceberg_child.load),
 }
 IN_FOLDERS = ("delta", "iceberg")
 COMMITS = {
@@ -55,12 +59,23 @@ EXPECTED = Counter([*((n, "b", 1) for n in range(3)), (4, "b", 1)])
 Made = Callable[..., LakeBench]
 
 
+@pytest.fixture(scope="module")
+def s3(server_folder: Path) -> Iterator[S3Server]:
+    with s3_lake(server_folder / "s3-cuts") as server:
+        yield server
+
+
 @pytest.fixture
 def made(request: pytest.FixtureRequest, tmp_path: Path, kind: str) -> Made:
     """``made(changes, folder)``: a bench of ``kind`` without any table."""
     if kind == "iceberg-rest":
         server = request.getfixturevalue("iceberg_rest")
         return lambda changes="latest", _="": IcebergBench.of_rest(server, changes)
+    if kind.endswith("-s3"):
+        s3 = request.getfixturevalue("s3")
+        if kind == "delta-s3":
+            return lambda changes="latest", folder="": delta_on(s3, f"{tmp_path.name}-{folder}", changes)
+        return lambda changes="latest", folder="": iceberg_on(s3, tmp_path / folder, changes)
     return lambda changes="latest", folder="": KINDS[kind][0](tmp_path / folder, changes)
 
 
@@ -106,11 +121,11 @@ def test_killed_at_every_call(made: Made, changes: str, kind: str) -> None:
     assert COMMITS[kind, changes] <= set(calls)
 
 
-@pytest.mark.parametrize("kind", IN_FOLDERS)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("changes", ["latest", "all"])
 def test_killed_while_batches_are_written_together(made: Made, changes: str, kind: str) -> None:
     """At every few calls; then fewer of the batches are written together, or more of them."""
-    point = 0
+    point, step = 0, 1 if os.environ.get("SLUICE_CUTS") == "1" else 3 if kind in IN_FOLDERS else 9
     while True:
         bench, tables, pipe = two_tables(made, changes, point)
         batches = [
@@ -141,10 +156,10 @@ def test_killed_while_batches_are_written_together(made: Made, changes: str, kin
         if bench.appends:
             assert not twice_arrived(bench)
             assert len(bench.received()) == 2 * (len(FIRST) + len(SECOND) + 2) + 2
-        point += 1 if os.environ.get("SLUICE_CUTS") == "1" else 3
+        point += step
 
 
-@pytest.mark.parametrize("kind", IN_FOLDERS)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("changes", ["latest", "all"])
 @pytest.mark.parametrize("again", [3, 1], ids=["more", "fewer"])
 def test_a_death_between_two_commits_of_batches_that_are_written_together(

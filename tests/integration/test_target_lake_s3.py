@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -14,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow.fs import FileSelector
 
-from sluice.config.connections import Endpoint
 from sluice.errors import Fenced, SluiceError
 from sluice.targets.contract import Pipe, changed, gone, new, people
-from tests.support.s3.server import S3Server, moto_server
+from tests.support.s3.lake import delta_on, iceberg_on, s3_lake
+from tests.support.s3.server import S3Server
 
 pytest.importorskip("deltalake")
 
@@ -26,49 +25,14 @@ from sluice.targets.delta.storing import files_of
 
 @pytest.fixture(scope="module")
 def s3(server_folder: Path) -> Iterator[S3Server]:
-    try:
-        moto_server()
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"the S3 server cannot be installed here: {error}")
-    with pytest.MonkeyPatch.context() as patch, S3Server(server_folder / "s3-delta") as server:
-        for name, value in server.environment.items():
-            patch.setenv(name, value)
-        server.bucket("lake")
-        for name in server.environment:
-            patch.delenv(name)  # the connection alone has the keys
+    with s3_lake(server_folder / "s3-lake") as server:
         yield server
-
-
-def _bench(s3: S3Server, folder: str, changes: str = "latest") -> Any:
-    from tests.support.delta_bench import DeltaBench
-
-    keys = s3.environment
-    connection = Endpoint(
-        "lake", "aws", "", user=keys["AWS_ACCESS_KEY_ID"], password=keys["AWS_SECRET_ACCESS_KEY"],
-        extra={"region_name": "us-east-1", "endpoint_url": f"http://{s3.host}:{s3.port}"},
-    )  # fmt: skip
-    return DeltaBench(f"s3://lake/{folder}", changes, connection=connection)
-
-
-def _iceberg(s3: S3Server, folder: Path, changes: str) -> Any:
-    """A SQL catalog in ``folder``, its tables in the bucket."""
-    pytest.importorskip("pyiceberg")
-    from tests.support.iceberg_bench import IcebergBench
-
-    bench, keys = IcebergBench(folder, changes), s3.environment
-    catalog = {
-        "type": "sql", "uri": f"sqlite:///{folder}/catalog.db?timeout=60", "warehouse": f"s3://lake/iceberg-{changes}", "s3.region": "us-east-1",
-        "s3.endpoint": f"http://{s3.host}:{s3.port}", "s3.access-key-id": keys["AWS_ACCESS_KEY_ID"],
-        "s3.secret-access-key": keys["AWS_SECRET_ACCESS_KEY"],
-    }  # fmt: skip
-    bench.connection = Endpoint("lake", "generic", "", extra={"catalog": catalog})
-    return bench
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
 @pytest.mark.parametrize("changes", ["latest", "all"])
 def test_batches_arrive_once(s3: S3Server, tmp_path: Path, changes: str, kind: str) -> None:
-    bench = _bench(s3, f"once-{changes}", changes) if kind == "delta" else _iceberg(s3, tmp_path, changes)
+    bench = delta_on(s3, f"once-{changes}", changes) if kind == "delta" else iceberg_on(s3, tmp_path, changes)
     table = people("shop")
     bench.create_table(table)
     pipe = Pipe(bench)
@@ -103,8 +67,8 @@ def test_batches_arrive_once(s3: S3Server, tmp_path: Path, changes: str, kind: s
 
 
 def test_rows_for_spark_are_stored_and_removed(s3: S3Server) -> None:
-    """By units, with the connection's login. Spark itself is not run here: it has clients of its own."""
-    bench = _bench(s3, "stored")
+    """By units, with the connection's login. Spark itself is in test_target_delta_spark_s3.py."""
+    bench = delta_on(s3, "stored")
     table = people("shop")
     bench.create_table(table)
     pipe = Pipe(bench, config={"options": {"execution": "frame", "frame_from": 1}})
@@ -124,12 +88,12 @@ def test_rows_for_spark_are_stored_and_removed(s3: S3Server) -> None:
 
 
 class _Never:
-    def run(self, statement: str, settings: Mapping[str, str]) -> None:
+    def run(self, statement: str, settings: Mapping[str, str], required: Mapping[str, str]) -> None:
         raise AssertionError(statement)
 
 
 def test_an_error_of_the_store_shows_no_secret(s3: S3Server) -> None:
-    bench = _bench(s3, "nowhere")
+    bench = delta_on(s3, "nowhere")
     bench.root = bench.root.replace("s3://lake", "s3://no-such-bucket")
     secret = s3.environment["AWS_SECRET_ACCESS_KEY"]
     with pytest.raises(SluiceError) as raised:

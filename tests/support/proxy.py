@@ -9,6 +9,7 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 _PIECE = 1 << 16
 _HELD = 256
@@ -23,6 +24,7 @@ class TcpProxy:
         bytes_per_s: no faster than this in each direction; None: as fast as it goes.
         refusing: new connections are reset at once.
         round_trips: how often the near side has spoken after the far side had, over all connections.
+        before: called with each piece of the near side before it is passed on.
     """
 
     def __init__(self, host: str, port: int, *, delay_s: float = 0.0) -> None:
@@ -31,6 +33,7 @@ class TcpProxy:
         self.bytes_per_s: float | None = None
         self.refusing = False
         self.round_trips = 0
+        self.before: Callable[[bytes], None] | None = None
         self._flowing = threading.Event()
         self._flowing.set()
         self._open: set[socket.socket] = set()
@@ -138,6 +141,8 @@ class TcpProxy:
                         if not pair.one_left.acquire(blocking=False):
                             self._forget(source, sink)
                         return
+                    if speaks and self.before is not None:
+                        self.before(piece)
                     sink.sendall(piece)
                     if self.bytes_per_s:
                         time.sleep(len(piece) / self.bytes_per_s)

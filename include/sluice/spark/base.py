@@ -31,11 +31,14 @@ class UnitRunner(Protocol):
     def cancel(self) -> None:
         """From another thread: end the run under way, if there is one; it raises whatever it raises."""
 
-    def statement(self, text: str, settings: Mapping[str, str], *, description: str = "") -> None:
+    def statement(
+        self, text: str, settings: Mapping[str, str], required: Mapping[str, str], *, description: str = ""
+    ) -> None:
         """One SQL statement to its end, in a session of its own: what is set there concerns no other statement.
 
         Raises:
             LoadError: Spark refused it. SparkUnavailable: as above; the statement may run still.
+            ConfigError: the server was started with another setting than one that is ``required``; nothing was run.
         """
 
     def frames(self, tables: Sequence[Any], *, description: str = "") -> list[bytes]:

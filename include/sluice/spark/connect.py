@@ -160,13 +160,15 @@ class ConnectRunner:
         except PySparkException as error:
             raise self._lost(description, error) from error
 
-    def statement(self, text: str, settings: Mapping[str, str], *, description: str = "") -> None:
+    def statement(
+        self, text: str, settings: Mapping[str, str], required: Mapping[str, str], *, description: str = ""
+    ) -> None:
         """In a session that is made for it and ended after it; it has no Python workers, so that this costs little."""
         self.require_server()
         session = _opened(self.url(str(uuid.uuid4())))
         try:
             with self._under_way.job(session) as tag:
-                run_statement(session, text, settings, tag=tag, description=description)
+                run_statement(session, text, settings, required, tag=tag, description=description)
         except grpc.RpcError as error:
             raise self._lost(description, error) from error
         finally:

@@ -77,7 +77,9 @@ class LocalRunner:
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise
 
-    def statement(self, text: str, settings: Mapping[str, str], *, description: str = "") -> None:
+    def statement(
+        self, text: str, settings: Mapping[str, str], required: Mapping[str, str], *, description: str = ""
+    ) -> None:
         """There is no Spark here that could."""
         raise ConfigError(
             f"{description or 'a statement'} needs Spark",

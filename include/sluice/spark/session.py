@@ -33,10 +33,12 @@ class SessionRunner:
         with self._under_way.job(self._session) as tag:
             return run_on(self._session, function, units, parallelism=parallelism, tag=tag)
 
-    def statement(self, text: str, settings: Mapping[str, str], *, description: str = "") -> None:
+    def statement(
+        self, text: str, settings: Mapping[str, str], required: Mapping[str, str], *, description: str = ""
+    ) -> None:
         session = self._session.newSession()
         with self._under_way.job(session) as tag:
-            run_statement(session, text, settings, tag=tag, description=description)
+            run_statement(session, text, settings, required, tag=tag, description=description)
 
     def frames(self, tables: Sequence[Any], *, description: str = "") -> list[bytes]:
         del description

@@ -20,7 +20,7 @@ from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql.types import BinaryType, BooleanType, IntegerType, LongType, StructField, StructType
 
-from sluice.errors import LoadError, SluiceError, SparkUnavailable
+from sluice.errors import ConfigError, LoadError, SluiceError, SparkUnavailable
 from sluice.spark.base import balanced
 
 _NUMBERS = StructType([StructField("id", LongType(), nullable=False)])
@@ -96,14 +96,22 @@ class UnderWay:
                 session.interruptTag(tag)
 
 
-def run_statement(session: Any, text: str, settings: Mapping[str, str], *, tag: str, description: str) -> None:
+def run_statement(
+    session: Any, text: str, settings: Mapping[str, str], required: Mapping[str, str], *, tag: str, description: str
+) -> None:
     """One SQL statement that writes, on a session of its own, classic or Connect, under ``tag``.
 
     Raises:
-        LoadError: Spark refused it. SparkUnavailable: no server, or it was interrupted.
+        LoadError: Spark refused it. SparkUnavailable: no server, or it was interrupted. ConfigError: a required setting is another.
     """
     try:
         session.addTag(tag)
+        for name, value in required.items():
+            if (there := session.conf.get(name, "")) != value:
+                raise ConfigError(
+                    f"{description or 'a statement'} needs a Spark server that was started with {name} = {value}; this one has "
+                    f"{there or 'nothing'} there"
+                )
         for name, value in settings.items():
             session.conf.set(name, value)
         session.sql(text)

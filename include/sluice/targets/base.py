@@ -466,11 +466,12 @@ class NoFacts:
 class StatementRunner(Protocol):
     """Runs SQL statements on Spark, from the driver; several threads may."""
 
-    def run(self, statement: str, settings: Mapping[str, str]) -> None:
-        """One statement to its end, in a Spark session of its own with these settings.
+    def run(self, statement: str, settings: Mapping[str, str], required: Mapping[str, str]) -> None:
+        """One statement to its end, in a Spark session of its own with these settings, on a server that was started with those ``required``.
 
         Raises:
             LoadError: Spark refused it; the message has Spark's words. SparkUnavailable: it may run still, or not.
+            ConfigError: the server has another setting than one that is required; nothing was run.
         """
 
 

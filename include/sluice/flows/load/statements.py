@@ -15,6 +15,6 @@ class SparkStatements:
     runner: UnitRunner
     description: str
 
-    def run(self, statement: str, settings: Mapping[str, str]) -> None:
+    def run(self, statement: str, settings: Mapping[str, str], required: Mapping[str, str]) -> None:
         """See :meth:`sluice.spark.base.UnitRunner.statement`."""
-        self.runner.statement(statement, settings, description=self.description)
+        self.runner.statement(statement, settings, required, description=self.description)

@@ -51,6 +51,23 @@ class Place:
         """Of a table."""
         return f"{self.root}/{path}"
 
+    @property
+    def on_s3(self) -> bool:
+        """True if the tables are in a bucket."""
+        return _S3.match(self.root) is not None
+
+    def require_conditional_puts(self, target: str) -> None:
+        """Spark commits by them, and what commits by other means does not see it. Raises ConfigError."""
+        lowered = {name.lower(): value.lower() for name, value in self.storage.items()}
+        other = sorted(_CONDITIONAL & lowered.keys() - {"aws_conditional_put", "conditional_put"})
+        put = lowered.get("aws_conditional_put") or lowered.get("conditional_put")
+        if self.on_s3 and (other or put != "etag"):
+            raise ConfigError(
+                f"target {target!r}: with execution: frame both writers commit to S3 by conditional puts, and storage_options has "
+                f"{', '.join(other) or f'aws_conditional_put = {put}'}",
+                hint="leave it out of the connection's storage_options; or take execution: units",
+            )
+
     def path(self, uri: str) -> str | None:
         """The inverse of :meth:`uri`, None for what lies elsewhere."""
         path = uri.removeprefix(f"{self.root}/")

@@ -17,7 +17,7 @@ from typing import Any
 
 from pyarrow.fs import FileSelector
 
-from sluice.errors import LoadError
+from sluice.errors import ConfigError, LoadError
 from sluice.targets.base import (
     BatchInput,
     Fence,
@@ -47,6 +47,8 @@ _HINT = (
 )
 _AT_ONCE = 4
 """Statements on Spark at a time."""
+_LOG_STORE = {"spark.delta.logStore.s3a.impl": "sluice.delta.ConditionalPutLogStore"}
+"""Of a server that commits to S3. Delta's own looks whether a version is there and then writes it: what delta-rs commits between the two is lost."""
 _RACED = re.compile(r"DELTA_CONCURRENT_|DELTA_METADATA_CHANGED|PATH_NOT_FOUND|FAILED_READ_FILE")
 """Another commit came first; or the stored rows are gone, which a newer process removed: the fence says which."""
 _SETTINGS: Mapping[str, str] = {
@@ -121,7 +123,10 @@ class DeltaFraming:
                 "spark.databricks.delta.commitInfo.userMetadata": json.dumps(dict(note.said)),
             }
             try:
-                spark.run(self._statement(stored), settings)
+                spark.run(self._statement(stored), settings, _LOG_STORE if site.place.on_s3 else {})
+            except ConfigError as error:
+                hint = "the jar of that log store is made from a file of Sluice's: docs/delta-target.md, Spark on S3. Or take execution: units"
+                raise ConfigError(error.message, where=site.uri(stored.table), hint=error.hint or hint) from None
             except LoadError as error:
                 if _RACED.search(error.message):
                     raise Raced(error.message) from None

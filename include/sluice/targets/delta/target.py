@@ -85,6 +85,8 @@ class DeltaTarget(LakeTarget):
         super().__init__(config)
         self.options = options_of(config, DeltaOptions)
         place = place_of(endpoint, self.options.location, config.name)
+        if self.options.execution == "frame":
+            place.require_conditional_puts(config.name)
         self.site = Site(place, self.options, pipeline, config.name, every=self.input is Input.CHANGES)
 
     @property

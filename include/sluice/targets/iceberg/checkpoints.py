@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.targets.iceberg.client import Identifier, Place, errors
+from sluice.targets.iceberg.client import Identifier, Place, errors, transaction
 from sluice.targets.iceberg.tables import schema_of
 from sluice.targets.lake.checkpoints import PROPERTY, Held, LakeCheckpoints
 from sluice.targets.lake.columns import LakeColumn
@@ -58,7 +58,7 @@ class IcebergCheckpoints(LakeCheckpoints):
         old = sorted(table.snapshots(), key=lambda one: int(one.sequence_number or 0))[:-1]
         gone = old if len(old) >= _MOST_SNAPSHOTS else []
         with errors(self.tables, doing, ".".join(self.identifier)):
-            change = table.transaction()
+            change = transaction(table)
             with change.update_snapshot(snapshot_properties={"sluice.doing": doing}).fast_append():
                 pass
             change.set_properties({PROPERTY: wanted.to_text(self.owner) if wanted is not None else ""})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,8 +18,8 @@ from sluice.targets.lake.checkpoints import Raced
 Identifier = tuple[str, ...]
 """Namespace and table."""
 
-_opened: dict[tuple[int, tuple[tuple[str, str], ...]], Any] = {}
-_lock = threading.Lock()
+_MOST_OPEN = 8
+"""Catalogs of a process."""
 _SHOWN = frozenset({"type", "uri", "warehouse", "name"})
 
 
@@ -35,6 +36,48 @@ def library() -> Any:
     return pyiceberg
 
 
+class _Catalogs:
+    """Those of this process; the one that was asked for longest ago is closed. A forked child begins with none: connections are its parent's."""
+
+    def __init__(self) -> None:
+        self._parents: Any = None
+        self.begin()
+        os.register_at_fork(after_in_child=self.begin)
+
+    def begin(self) -> None:
+        """With none."""
+        self._parents = getattr(self, "_open", None)  # not closed here
+        self._open: OrderedDict[tuple[tuple[str, str], ...], Any] = OrderedDict()
+        self._lock = threading.Lock()
+        self.turn = threading.Lock()
+
+    def of(self, properties: Mapping[str, str]) -> Any:
+        """Opened if it is not open."""
+        key = tuple(sorted(properties.items()))
+        with self._lock:
+            if key not in self._open:
+                self._open[key] = _load(properties)
+            self._open.move_to_end(key)
+            while len(self._open) > _MOST_OPEN:
+                self._open.popitem(last=False)[1].close()  # whoever uses it still is given a new connection
+            return self._open[key]
+
+
+_catalogs = _Catalogs()
+
+
+def _load(properties: Mapping[str, str]) -> Any:
+    own = {name: value for name, value in properties.items() if name != "name"}
+    found = library().catalog.load_catalog(properties.get("name", "sluice"), **own)
+    if not hasattr(found, "engine"):
+        return found
+    from sluice.targets.iceberg.sql_catalog import KeptCatalog
+
+    kept = KeptCatalog(found.name, **found.properties)
+    found.close()
+    return kept
+
+
 @dataclass(frozen=True)
 class Place:
     """A catalog. ``properties``: as pyiceberg has them; they hold secrets and are never shown. ``said``: for people.
@@ -48,16 +91,24 @@ class Place:
 
     def catalog(self) -> Any:
         """Opened once in a process. Raises ConfigError, TargetUnavailable."""
-        made = library()
-        key = (os.getpid(), tuple(sorted(self.properties.items())))
-        with _lock:
-            if key not in _opened:
-                with errors(self, "opening the catalog", ""):
-                    if self.folder:
-                        os.makedirs(self.folder, exist_ok=True)
-                    own = {name: value for name, value in self.properties.items() if name != "name"}
-                    _opened[key] = made.catalog.load_catalog(self.properties.get("name", "sluice"), **own)
-            return _opened[key]
+        library()
+        with errors(self, "opening the catalog", ""):
+            if self.folder:
+                os.makedirs(self.folder, exist_ok=True)
+            return _catalogs.of(self.properties)
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Inside, this thread alone commits, if the catalog is a file of this machine.
+
+        Such a commit hardly waits for anything but the interpreter: threads that make some at a time hold each other up, and take longer than one.
+        Other processes, as Spark's workers are, are not waited for.
+        """
+        if not self.properties.get("uri", "").startswith("sqlite"):
+            yield
+            return
+        with _catalogs.turn:
+            yield
 
     def open(self, identifier: Identifier, doing: str) -> Any:
         """A table (``pyiceberg.table.Table``) as it is now, None if there is none. Raises TargetUnavailable, LoadError."""
@@ -75,6 +126,13 @@ class Place:
             if len(value) > 3:
                 text = text.replace(value, "***")
         return text
+
+
+def transaction(table: Any) -> Any:
+    """See :class:`sluice.targets.iceberg.transactions.KeptTransaction`."""
+    from sluice.targets.iceberg.transactions import KeptTransaction
+
+    return KeptTransaction(table)
 
 
 def place_of(endpoint: Endpoint, catalog: Mapping[str, str], target: str) -> Place:

@@ -7,7 +7,7 @@ from typing import Any
 
 from sluice.model.tables import TableId
 from sluice.targets.base import Fence, WriteResult
-from sluice.targets.iceberg.client import errors
+from sluice.targets.iceberg.client import errors, transaction
 from sluice.targets.iceberg.site import Site
 from sluice.targets.lake import committing
 from sluice.targets.lake.site import Note
@@ -28,10 +28,11 @@ def committed(
 
     def commit(found: Any, note: Note) -> WriteResult:
         with errors(site.place, f"writing batch {fence.batch} to {table}", site.uri(table)):
-            change = found.transaction()
+            change = transaction(found)
             result = write(found, change, note)
             site.write_note(change, note)
             change.commit_transaction()
         return result
 
-    return committing.committed(site, fence, table, scope, replay, commit)
+    with site.place.turn():
+        return committing.committed(site, fence, table, scope, replay, commit)

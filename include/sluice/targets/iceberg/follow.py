@@ -16,7 +16,7 @@ from sluice.errors import LoadError
 from sluice.model.definitions import ColumnDefinition, TableDefinition
 from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId
-from sluice.targets.iceberg.client import errors
+from sluice.targets.iceberg.client import errors, transaction
 from sluice.targets.iceberg.merging import Files
 from sluice.targets.iceberg.site import Site
 from sluice.targets.iceberg.tables import promotes, type_of
@@ -155,9 +155,9 @@ class Follower(LakeFollower):
         if note is None:
             return
         with errors(self.site.place, f"following {self.change.where}", self.site.uri(target)):
-            made = table.transaction()
+            made = transaction(table)
             change(made)
-            with made.update_snapshot(snapshot_properties=dict(note.said)).overwrite() as snapshot:
+            with made.replacing(note.said) as snapshot:
                 if empty or fills:
                     for task in table.scan().plan_files():
                         snapshot.delete_data_file(task.file)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from sluice.errors import SluiceError, TargetUnavailable
 from sluice.model.tables import TableId
 from sluice.targets.base import Upkeep
-from sluice.targets.iceberg.client import errors
+from sluice.targets.iceberg.client import errors, transaction
 from sluice.targets.iceberg.merging import Files
 from sluice.targets.iceberg.notes import lineage, names_batch, still_holding
 from sluice.targets.iceberg.orphans import files_of, orphans, remove
@@ -89,9 +89,9 @@ class IcebergMaintainer:
     def _merged(self, table: TableId, found: Any, bins: Sequence[Sequence[Any]]) -> Upkeep:
         """One commit. Raises Raced."""
         with errors(self.site.place, f"compacting {table}", self.site.uri(table)):
-            change = found.transaction()
+            change = transaction(found)
             said = {"sluice.doing": "compaction", **still_holding(found)}
-            with change.update_snapshot(snapshot_properties=said).overwrite() as snapshot:
+            with change.replacing(said) as snapshot:
                 files = Files(found, change, snapshot)
                 for some in bins:
                     files.write(pa.concat_tables([files.read(task) for task in some]))

@@ -62,7 +62,7 @@ def merge_parts(
 ) -> None:
     """One snapshot of a transaction, also of no rows. In the library's contexts."""
     gone = np.concatenate([part.gone for part in parts]) if parts else np.zeros(0, bool)
-    with change.update_snapshot(snapshot_properties=said).overwrite() as snapshot:
+    with change.replacing(said) as snapshot:
         if len(gone):
             _Merge(table, change, snapshot, info, key, parts, gone).run()
 

@@ -8,7 +8,7 @@ from sluice.errors import LoadError
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
 from sluice.targets.base import Finding
-from sluice.targets.iceberg.client import errors
+from sluice.targets.iceberg.client import errors, transaction
 from sluice.targets.iceberg.notes import still_holding
 from sluice.targets.iceberg.site import RETRIES, RETRIES_HINT, Site, retries_said
 from sluice.targets.iceberg.tables import type_of
@@ -46,7 +46,7 @@ class IcebergSchema(LakeSchema):
             raise LoadError(f"there is no such Iceberg table: {text[:200]}")
         info = self.site.info(table)
         with errors(self.site.place, "adding columns", ".".join(told.names)):
-            change = table.transaction()
+            change = transaction(table)
             with change.update_schema() as schema:
                 for column in wanting(told.columns, info):
                     inner = info.find(column.name) is not None and not isinstance(column.kind, str)

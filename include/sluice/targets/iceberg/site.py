@@ -11,7 +11,7 @@ from sluice.model.tables import TableId
 from sluice.targets.iceberg.checkpoints import IcebergCheckpoints
 from sluice.targets.iceberg.client import Identifier, Place, errors
 from sluice.targets.iceberg.options import IcebergOptions
-from sluice.targets.iceberg.tables import info_of, schema_of
+from sluice.targets.iceberg.tables import MERGE_MANIFESTS, info_of, schema_of
 from sluice.targets.lake.columns import LakeColumn, TableInfo
 from sluice.targets.lake.names import legal
 from sluice.targets.lake.site import LakeSite, Note
@@ -67,6 +67,7 @@ class Site(LakeSite):
         properties = {
             "format-version": "2",
             RETRIES: "0",
+            **MERGE_MANIFESTS,
             "write.target-file-size-bytes": str(self.options.file_size),
             "write.metadata.delete-after-commit.enabled": "true",
         }

@@ -12,6 +12,13 @@ import pyarrow as pa
 from sluice.targets.lake.column_types import arrow_of
 from sluice.targets.lake.columns import LakeColumn, Shape, TableInfo
 
+MERGE_MANIFESTS: Mapping[str, str] = {
+    "commit.manifest-merge.enabled": "true",
+    "commit.manifest.min-count-to-merge": "20",
+    "commit.manifest.target-size-bytes": str(8 * 2**20),
+}
+"""Of tables that Sluice makes: every commit adds a manifest, and a merge of rows reads all of them."""
+
 _NAMES: Mapping[str, str] = {
     "integer": "int", "byte": "int", "short": "int", "timestamp": "timestamptz", "timestamp_ntz": "timestamp",
 }  # fmt: skip

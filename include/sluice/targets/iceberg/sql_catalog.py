@@ -1,0 +1,57 @@
+"""The library's SQL catalog, which reads each metadata file once.
+
+Decision: a commit loads its table three times (to look whether it holds the batch, for the fence, by the library before it writes), and each time the
+file is read that the catalog's row names. Such a file never changes: a commit writes another one. So the row is asked for each time, and the file is
+read if it is another than before.
+
+Imports the library: only functions of this room import it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Any
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io import load_file_io
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table import Table
+
+_MOST_BYTES = 16 * 2**20
+"""Of files whose content is kept in a process; in memory it is a few times as much."""
+
+
+class KeptCatalog(SqlCatalog):  # type: ignore[misc]
+    """See above."""
+
+    def __init__(self, name: str, **properties: str) -> None:
+        self._kept: OrderedDict[str, tuple[Any, int]] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+        super().__init__(name, **properties)
+
+    def _convert_orm_to_iceberg(self, orm_table: Any) -> Table:
+        """As the library has it, but for the file's content."""
+        location = orm_table.metadata_location
+        if not location or not orm_table.table_namespace or not orm_table.table_name:
+            return super()._convert_orm_to_iceberg(orm_table)
+        metadata = self._metadata(location)
+        identifier = (*Catalog.identifier_to_tuple(orm_table.table_namespace), orm_table.table_name)
+        return Table(identifier, metadata, location, self._load_file_io(metadata.properties, location), self)
+
+    def _metadata(self, location: str) -> Any:
+        with self._lock:
+            if location in self._kept:
+                self._kept.move_to_end(location)
+                return self._kept[location][0]
+        file = load_file_io(properties=self.properties, location=location).new_input(location)
+        metadata, size = FromInputFile.table_metadata(file), len(file)
+        with self._lock:
+            if location not in self._kept:
+                self._kept[location] = (metadata, size)
+                self._bytes += size
+            while self._bytes > _MOST_BYTES and len(self._kept) > 1:
+                self._bytes -= self._kept.popitem(last=False)[1][1]
+        return metadata

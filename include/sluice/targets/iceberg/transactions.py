@@ -1,0 +1,61 @@
+"""The library's transaction of a table, without its copies; and its snapshot that replaces files, which puts manifests together.
+
+Decision: the library makes what a table is inside a transaction anew, with a deep copy of all its metadata, each time that it looks: twenty times
+a commit, and the more snapshots a table has, the longer. Nothing changes in a copy once it is made, so one is enough for each step of a transaction.
+A version of the library that keeps it would make this needless.
+
+Each commit of rows adds a manifest, and each merge of rows reads all of them. The library puts those of appends together, where a table's properties
+say so, and not those of snapshots that replace files. Here these are put together in the same way, so that what a commit costs does not grow with the
+number of commits before it.
+
+Imports the library: only functions of this room import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.table import Transaction
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update.snapshot import _ManifestMergeManager, _OverwriteFiles
+
+from sluice.targets.iceberg.tables import MERGE_MANIFESTS
+
+
+class KeptTransaction(Transaction):  # type: ignore[misc]
+    """See above."""
+
+    _kept: tuple[Any, Any, TableMetadata] | None = None
+    """Of which metadata and updates; and what they come to."""
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        """As the library has it."""
+        base, updates, kept = self._table.metadata, self._updates, self._kept
+        if kept is None or kept[0] is not base or kept[1] is not updates:
+            self._kept = kept = (base, updates, super().table_metadata)
+        return kept[2]
+
+    def replacing(self, said: Mapping[str, str]) -> ReplacedFiles:
+        """A snapshot of this transaction with these words, in which files come and go. A context."""
+        there = self.table_metadata.current_snapshot() is not None
+        operation = Operation.OVERWRITE if there else Operation.APPEND
+        return ReplacedFiles(operation, self, self._table.io, snapshot_properties=dict(said))
+
+
+class ReplacedFiles(_OverwriteFiles):  # type: ignore[misc]
+    """See above."""
+
+    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        wanted = {**MERGE_MANIFESTS, **self._transaction.table_metadata.properties}
+        merging = _ManifestMergeManager(
+            target_size_bytes=int(wanted["commit.manifest.target-size-bytes"]),
+            min_count_to_merge=int(wanted["commit.manifest.min-count-to-merge"]),
+            merge_enabled=str(wanted["commit.manifest-merge.enabled"]).lower() == "true",
+            snapshot_producer=self,
+        )
+        others = [one for one in manifests if one.content != ManifestContent.DATA]
+        return [*merging.merge_manifests([one for one in manifests if one.content == ManifestContent.DATA]), *others]
