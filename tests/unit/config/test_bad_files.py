@@ -166,7 +166,7 @@ REFUSED = {
     "source: {connection: a, server_id: -1}": "greater than or equal to 1",
     "source: {connection: a, server_id: 99999999999}": "4294967295",
     "source: {connection: a, server_id: 4294967296}": "4294967295",
-    "source: {connection: a, start: snapshot}": "snapshot is not there yet",
+    "source: {connection: a, start: snapshot}": "a source does not start from a snapshot",
     "source: {connection: a, start: {timestamp: soon}}": "not a time",
     "source: {connection: a, start: {offset: 7}}": "exactly one of",
     "source: {connection: a, start: {gtid: '', offset: 7}}": "offset needs file",
