@@ -226,7 +226,8 @@ class SourceConfig(StrictModel):
     def _no_snapshot(cls, value: Any) -> Any:
         if value == "snapshot":
             raise ValueError(
-                "a source does not start from a snapshot; write dump, which copies the tables while the log is read. A target that joins later may: start: snapshot on the target"
+                "a source does not start from a snapshot; write dump, which copies the tables while the log is read. A target that joins later may: "
+                "start: snapshot on the target"
             )
         return value
 
