@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import pyarrow as pa
 import pytest
 
 from sluice.model.column_types import ColumnKind
+from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import Column, TableId, TableSchema
-from sluice.targets.contract import Pipe, changed, new
+from sluice.targets.contract import Pipe, _definition, _schema_change, changed, new, people
 from sluice.targets.rows_in_memory import planned_table
 from tests.support.delta_bench import DeltaBench
 from tests.support.iceberg_bench import IcebergBench
@@ -73,7 +75,9 @@ class Filled:
 
     def opened(self) -> int:
         """Files that a reader opens at most for one value."""
-        return max(sum(low <= value <= high for _, low, high in self.files()) for value in range(50_000, 1_000_000, 50_000))
+        return max(
+            sum(low <= value <= high for _, low, high in self.files()) for value in range(50_000, 1_000_000, 50_000)
+        )
 
     def rows(self) -> Counter[Any]:
         return self.pipe.state(TABLE)
@@ -185,7 +189,11 @@ def test_delta_is_clustered_within_partitions_that_have_new_rows(tmp_path: Path)
 
 
 PARTITIONS = (
-    *((column, values) for column, values in KEYS if column.kind in {K.BIGINT, K.DATE, K.DATETIME, K.TIMESTAMP, K.TIME}),
+    *(
+        (column, values)
+        for column, values in KEYS
+        if column.kind in {K.BIGINT, K.DATE, K.DATETIME, K.TIMESTAMP, K.TIME}
+    ),
     (Column("k", K.VARCHAR, "varchar(20)", charset="utf8mb4"), ("a/b", "ü%=x", " x ", "a'b", "A", "null", "%2F", "..")),
 )
 
@@ -211,6 +219,31 @@ def test_iceberg_tables_have_a_sort_order(tmp_path: Path) -> None:
     filled = Filled(tmp_path, "iceberg", cluster_by={"shop.t": ["v", "s"]})
     found = filled.bench.table(TABLE.table)
     assert [found.schema().find_column_name(one.source_id) for one in found.sort_order().fields] == ["v", "s"]
+    _a_column_of_the_order_is_dropped(IcebergBench(tmp_path / "dropped"))
+
+
+def test_a_rest_catalog_takes_the_sort_order(iceberg_rest: Any) -> None:
+    _a_column_of_the_order_is_dropped(IcebergBench.of_rest(iceberg_rest))
+
+
+def _a_column_of_the_order_is_dropped(bench: IcebergBench) -> None:
+    pipe = Pipe(
+        bench, config={"options": {"cluster_by": {"shop.people": ["extra"]}, "maintenance": {"small_files": 2}}}
+    )
+    table = TableSchema(
+        TableId("shop", "people"), (*people("shop").columns, Column("extra", K.INT, "int")), people("shop").primary_key
+    )
+    [finding] = pipe.target.schema().compare([planned_table(table)])
+    pipe.target.schema().apply(finding.statement)
+    assert len(bench.table(table.table).sort_order().fields) == 1
+    pipe.deliver((table, [new(1, "a", 0, 5)]))
+    before, after = _definition("shop", "people", "extra"), _definition("shop", "people")
+    sql = "ALTER TABLE people DROP COLUMN extra"
+    change = replace(_schema_change(pipe, 0, sql, (ChangeKind.DROP_COLUMN,), before, after), before_rows=True)
+    pipe.write(pipe.given([(people("shop"), [new(2, "b", 0)])], schema_changes=(change,)))
+    assert pipe.target.maintainer().maintain([table.table])[0].error == ""
+    assert pipe.state(people("shop")) == Counter([(1, "a", 0), (2, "b", 0)])
+    assert bench.table(table.table).sort_order().is_unsorted
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,6 +1,7 @@
 """Upkeep of a target's tables: small files become larger ones, and files that no version needs any more are removed.
 
-Nothing here is fenced: a compaction or clustering changes no row, and a commit of it that meets a load's is refused, as the load's is that meets a compaction.
+Nothing here is fenced: a compaction or clustering changes no row, and a commit of it that meets a load's is refused, as the load's is that meets one
+of these.
 """
 
 from __future__ import annotations
@@ -91,7 +92,9 @@ class DeltaMaintainer:
     def _compacted(self, table: TableId, clustered: str, dry_run: bool) -> Upkeep:
         """``clustered``: what a clustering is noted under. Files of one stay, as far as they are not small."""
         wanted = self.site.options.maintenance
-        least, size = (wanted.file_size // 16, wanted.file_size // 8) if clustered else (wanted.file_size // 2, wanted.file_size)
+        least, size = (
+            (wanted.file_size // 16, wanted.file_size // 8) if clustered else (wanted.file_size // 2, wanted.file_size)
+        )
 
         def compact(now: Any) -> Upkeep:
             small = Files.of(now, clustered).small(least)
@@ -128,4 +131,3 @@ class DeltaMaintainer:
         with errors(self.site.place, f"removing old files of {done.table}", self.site.path(done.table)):
             gone = found.vacuum(retention_hours=hours, dry_run=dry_run, enforce_retention_duration=False, full=True)
         return replace(done, removed=len(gone))
-

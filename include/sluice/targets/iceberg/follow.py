@@ -173,8 +173,7 @@ def _unsort(made: Any, gone: Collection[str]) -> None:
     """A sort order cannot name a column that is dropped."""
     schema, order = made.table_metadata.schema(), made.table_metadata.sort_order()
     if any(schema.find_column_name(field.source_id) in gone for field in order.fields):
-        with made.update_sort_order():
-            pass
+        made.unsort()
 
 
 def _filled(rows: pa.Table, fills: Mapping[str, pa.Scalar]) -> pa.Table:

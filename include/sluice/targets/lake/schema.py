@@ -112,7 +112,9 @@ class LakeSchema(ABC):
         found = [*self._columns(plan, info), *self._unfit_clusters(plan, info, "warning")]
         return found or [self._well(plan, info)]
 
-    def _unfit_clusters(self, plan: PlannedTable, info: TableInfo, severity: Literal["error", "warning"]) -> list[Finding]:
+    def _unfit_clusters(
+        self, plan: PlannedTable, info: TableInfo, severity: Literal["error", "warning"]
+    ) -> list[Finding]:
         """Of a table that is there a warning: rows arrive, and a column may have been renamed at the source since."""
         found, said = [], "options.cluster_by names"
         for name in self.site.options.cluster_by.get(str(plan.target), ()):

@@ -90,7 +90,7 @@ class LakeSite(ABC):
         return self.options.partition_by.get(str(table), ())
 
     def clusters(self, table: TableId, info: TableInfo) -> tuple[str, ...]:
-        """Columns of a table by which its rows are clustered. Those of the option that are not there, or cannot be, do not count: `sluice check` says so."""
+        """Columns by which rows of a table are clustered. Names of the option that do not fit do not count: `sluice check` says so."""
         found = map(info.find, self.options.cluster_by.get(str(table), ()))
         return tuple(one.name for one in found if one is not None and not one.partition and clusterable(one.kind))
 
