@@ -175,11 +175,12 @@ def test_delta_is_clustered_within_partitions_that_have_new_rows(tmp_path: Path)
     filled = Filled(tmp_path, "delta", partition_by={"shop.t": ["p"]})
     for part in (0, 1):
         for _ in range(BATCHES // 2):
-            filled.deliver(part=part)
+            filled.deliver(600, part)
     assert filled.maintain().merged == BATCHES
     before = {uri for uri in filled.bench.table(TABLE.table).file_uris() if "p=0" in uri}
+    assert len(before) > 1
     for _ in range(4):
-        filled.deliver(part=1)
+        filled.deliver(600, 1)
     assert filled.maintain().error == ""
     after = set(filled.bench.table(TABLE.table).file_uris())
     assert {uri for uri in after if "p=0" in uri} == before
