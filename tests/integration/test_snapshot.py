@@ -243,7 +243,7 @@ def test_old_batches_are_given_up_after_retain_log_and_no_earlier(
     schema = fresh_schema(mysql_source, mysql_target)
     mysql_source.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)", database=schema)
     with kept(tmp_path, mysql_source, mysql_target, zookeeper, schema, kept_as="iceberg") as made:
-        retained = "retain_log: 1h, options: {maintenance: {small_files: 2}}}"
+        retained = f"retain_log: 1h, options: {{cluster_by: {{{schema}.t: [v]}}, maintenance: {{small_files: 2}}}}}}"
         text = made.path.read_text(encoding="utf-8").replace("retain_log: 7d}", retained)
         made.path.write_text(text, encoding="utf-8")
         made.run_until_head()
@@ -263,6 +263,7 @@ def test_old_batches_are_given_up_after_retain_log_and_no_earlier(
         [done] = maintained(dt.timedelta(minutes=50))
         assert (done["merged"], done["removed"], done["expired"]) == (4, 0, 0)
         assert len(lake_of(made).files(schema, "t")) == 1
+        assert "clustered by v" in made.cli("check", made.name).stdout
         assert rows_of(made, "t", old.version) == [row for row in rows if row != (3, 0)]
         [done] = maintained(dt.timedelta(minutes=70))
         assert done["expired"] == 4

@@ -610,7 +610,7 @@ class SnapshotConfig(StrictModel):
     )
     options: dict[str, Any] = Field(
         default_factory=dict,
-        description="Further options of a target of that type (catalog, zero_dates, wide_decimals, partition_by, execution, ...).",
+        description="Further options of a target of that type (catalog, zero_dates, wide_decimals, partition_by, cluster_by, execution, ...).",
     )
 
     @model_validator(mode="after")

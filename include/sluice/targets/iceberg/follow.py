@@ -5,7 +5,7 @@ All of a statement is one commit, which notes the statement: a repeat does nothi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -60,6 +60,7 @@ class Follower(LakeFollower):
         fills = self._fills(new, wanted, target) if table.current_snapshot() is not None and not self.site.every else {}
 
         def change(made: Any) -> None:
+            _unsort(made, gone)
             with made.update_schema() as schema:
                 for name in gone:
                     schema.delete_column((name,))
@@ -166,6 +167,13 @@ class Follower(LakeFollower):
                             files.write(_filled(files.read(task), fills))
             self.site.write_note(made, note)
             made.commit_transaction()
+
+
+def _unsort(made: Any, gone: Collection[str]) -> None:
+    """A sort order cannot name a column that is dropped."""
+    schema, order = made.table_metadata.schema(), made.table_metadata.sort_order()
+    if any(schema.find_column_name(field.source_id) in gone for field in order.fields):
+        made.unsort()
 
 
 def _filled(rows: pa.Table, fills: Mapping[str, pa.Scalar]) -> pa.Table:

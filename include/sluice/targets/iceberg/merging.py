@@ -50,7 +50,8 @@ class Merging:
             parts, refused = rows.parts(info, rejected, f"iceberg-{self.scope}", note.known)
             gone = np.concatenate([part.gone for part in parts]) if parts else np.zeros(0, bool)
             key = [column.name for name in self.table.plan.key if (column := info.find(name)) is not None]
-            merge_parts(found, change, dict(note.said), info, key, parts)
+            order = self.site.clusters(self.table.target, info)
+            merge_parts(found, change, dict(note.said), info, key, parts, order)
             deletes = int(gone.sum())
             return WriteResult(len(gone) - deletes, deletes, rejected=refused, statements=int(len(gone) > 0))
 
@@ -58,20 +59,24 @@ class Merging:
 
 
 def merge_parts(
-    table: Any, change: Any, said: dict[str, str], info: TableInfo, key: Sequence[str], parts: Sequence[Part]
-) -> None:
-    """One snapshot of a transaction, also of no rows. In the library's contexts."""
+    table: Any, change: Any, said: dict[str, str], info: TableInfo, key: Sequence[str], parts: Sequence[Part],
+    order: Sequence[str] = (),
+) -> None:  # fmt: skip
+    """One snapshot of a transaction, also of no rows. ``order``: columns by which rows of a file are sorted. In the library's contexts."""
     gone = np.concatenate([part.gone for part in parts]) if parts else np.zeros(0, bool)
     with change.replacing(said) as snapshot:
         if len(gone):
-            _Merge(table, change, snapshot, info, key, parts, gone).run()
+            _Merge(Files(table, change, snapshot, order), info, key, parts, gone).run()
 
 
 class Files:
-    """Data files read and written as ``change`` (Transaction) has the table. ``snapshot`` gets those that come."""
+    """Data files read and written as ``change`` (Transaction) has the table. ``snapshot`` gets those that come.
 
-    def __init__(self, table: Any, change: Any, snapshot: Any) -> None:
-        self.table, self.change, self.snapshot = table, change, snapshot
+    ``order``: columns by which rows that are written together are sorted, so that several files have ranges of their own.
+    """
+
+    def __init__(self, table: Any, change: Any, snapshot: Any, order: Sequence[str] = ()) -> None:
+        self.table, self.change, self.snapshot, self.order = table, change, snapshot, order
         self.schema = arrow_schema(change.table_metadata)
         self._numbers = itertools.count()
         self.written = 0
@@ -92,6 +97,8 @@ class Files:
 
         if not rows.num_rows:
             return
+        if self.order:
+            rows = rows.sort_by([(name, "ascending") for name in self.order])
         made = _dataframe_to_data_files(
             self.change.table_metadata,
             rows.cast(self.schema),
@@ -108,17 +115,10 @@ class _Merge:
     """In the library's contexts. ``snapshot`` gets files that go, and those that come."""
 
     def __init__(
-        self,
-        table: Any,
-        change: Any,
-        snapshot: Any,
-        info: TableInfo,
-        key: Sequence[str],
-        parts: Sequence[Part],
-        gone: np.ndarray,
+        self, files: Files, info: TableInfo, key: Sequence[str], parts: Sequence[Part], gone: np.ndarray
     ) -> None:
-        self.table, self.snapshot, self.key, self.gone = table, snapshot, list(key), gone
-        self.files = Files(table, change, snapshot)
+        self.table, self.snapshot, self.key, self.gone = files.table, files.snapshot, list(key), gone
+        self.files = files
         self.schema = self.files.schema
         columns = {name: together(parts, info, name) for name in names_of(parts)}
         self.rows = aligned(columns, self.schema, len(gone)).cast(loose(self.schema))

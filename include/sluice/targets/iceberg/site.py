@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from sluice.errors import LoadError
@@ -79,8 +79,25 @@ class Site(LakeSite):
             ]
             catalog.create_namespace_if_not_exists(identifier[:-1])
             catalog.create_table_if_not_exists(
-                identifier, schema, partition_spec=PartitionSpec(*fields), properties=properties
-            )
+                identifier, schema, partition_spec=PartitionSpec(*fields), properties=properties,
+                sort_order=self._order(identifier, columns, partitions, schema),
+            )  # fmt: skip
+
+    def _order(
+        self, identifier: Identifier, columns: Sequence[LakeColumn], partitions: Sequence[str], schema: Any
+    ) -> Any:
+        """For other writers, such as Spark, which follow it."""
+        from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, NullOrder, SortDirection, SortField, SortOrder
+        from pyiceberg.transforms import IdentityTransform
+
+        info = TableInfo(tuple(replace(one, partition=one.name in partitions) for one in columns))
+        for name in self.options.cluster_by:
+            table = TableId(*name.split(".", 1)) if "." in name else None
+            if table is not None and self.identifier(table) == tuple(identifier):
+                ids = [schema.find_field(one).field_id for one in self.clusters(table, info)]
+                fields = [SortField(one, IdentityTransform(), SortDirection.ASC, NullOrder.NULLS_LAST) for one in ids]
+                return SortOrder(*fields) if fields else UNSORTED_SORT_ORDER
+        return UNSORTED_SORT_ORDER
 
     def noted(self, table: Any, scope: str, delivery: int) -> int | None:
         """The number that a table (``Table``) has noted under ``scope`` in this delivery."""

@@ -20,6 +20,8 @@ from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table import Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.table.update import AddSortOrderUpdate, AssertDefaultSortOrderId, SetDefaultSortOrderUpdate
 from pyiceberg.table.update.snapshot import _ManifestMergeManager, _OverwriteFiles
 
 from sluice.targets.iceberg.tables import MERGE_MANIFESTS
@@ -38,6 +40,13 @@ class KeptTransaction(Transaction):  # type: ignore[misc]
         if kept is None or kept[0] is not base or kept[1] is not updates:
             self._kept = kept = (base, updates, super().table_metadata)
         return kept[2]
+
+    def unsort(self) -> None:
+        """The table has no sort order from now on. The library's ``update_sort_order`` fails unless it had none before."""
+        there, none = self.table_metadata, UNSORTED_SORT_ORDER
+        new = () if there.sort_order_by_id(none.order_id) is not None else (AddSortOrderUpdate(sort_order=none),)
+        held = AssertDefaultSortOrderId(default_sort_order_id=there.default_sort_order_id)
+        self._apply((*new, SetDefaultSortOrderUpdate(sort_order_id=none.order_id)), (held,))
 
     def replacing(self, said: Mapping[str, str]) -> ReplacedFiles:
         """A snapshot of this transaction with these words, in which files come and go. A context."""

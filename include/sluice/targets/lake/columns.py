@@ -44,6 +44,11 @@ def partitionable(kind: Shape) -> bool:
     return isinstance(kind, str) and _PARTITIONS.fullmatch(kind) is not None
 
 
+def clusterable(kind: Shape) -> bool:
+    """True for types whose values have an order, and bounds in a file's entry that readers look at."""
+    return isinstance(kind, str) and kind not in {"binary", "boolean"}
+
+
 NO_PARTITIONS = ("", "__HIVE_DEFAULT_PARTITION__")
 """Texts that are NULL in a column of the partition, by the rules of Delta and Hive."""
 

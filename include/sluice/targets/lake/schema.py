@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from sluice.errors import LoadError, MappingError
 from sluice.model.planned import PlannedColumn, PlannedTable
@@ -14,7 +14,7 @@ from sluice.targets.base import Finding
 from sluice.targets.lake.changelog import BEFORE, ENVELOPE, column_name, planned
 from sluice.targets.lake.checkpoints import Raced
 from sluice.targets.lake.column_types import TOO_WIDE, lost, made_type, takes, type_of
-from sluice.targets.lake.columns import LakeColumn, Shape, TableInfo, partitionable
+from sluice.targets.lake.columns import LakeColumn, Shape, TableInfo, clusterable, partitionable
 from sluice.targets.lake.site import LakeSite
 from sluice.targets.lake.statements import Statement, add_text, create_text, read_statement, type_text
 
@@ -89,6 +89,9 @@ class LakeSchema(ABC):
                         f"options.partition_by names {unknown[0]!r}, which the table does not have",
                     )
                 ]
+            unfit = self._unfit_clusters(plan, TableInfo(columns, partitions), "error")
+            if unfit:
+                return unfit
             statement = create_text(self._place(plan.target), columns, partitions, self.site.FORMAT.upper())
             return [
                 Finding(
@@ -104,7 +107,29 @@ class LakeSchema(ABC):
         if refusal:
             return [Finding("error", plan.target, "", refusal, hint=help_)]
         unfit = _unfit_partitions(plan, info.partitions, info.columns)
-        return unfit or self._columns(plan, info) or [self._well(plan, info)]
+        if unfit:
+            return unfit
+        found = [*self._columns(plan, info), *self._unfit_clusters(plan, info, "warning")]
+        return found or [self._well(plan, info)]
+
+    def _unfit_clusters(
+        self, plan: PlannedTable, info: TableInfo, severity: Literal["error", "warning"]
+    ) -> list[Finding]:
+        """Of a table that is there a warning: rows arrive, and a column may have been renamed at the source since."""
+        found, said = [], "options.cluster_by names"
+        for name in self.site.options.cluster_by.get(str(plan.target), ()):
+            one = info.find(name)
+            if one is None:
+                why = f"{said} {name!r}, which the table does not have"
+            elif one.partition or one.name in info.partitions:
+                why = f"{said} {name!r}, by which the table is partitioned"
+            elif not clusterable(one.kind):
+                why = f"{said} {name!r}: files have no bounds of {type_text(one.kind)} that readers look at"
+            else:
+                continue
+            hint = "cluster by columns of numbers, texts, dates or times, or leave it out"
+            found.append(Finding(severity, plan.target, name, why, hint=hint))
+        return found
 
     def _unfit(self, plan: PlannedTable) -> list[Finding]:
         """What no table could take."""
@@ -197,6 +222,8 @@ class LakeSchema(ABC):
 
     def _well(self, plan: PlannedTable, info: TableInfo) -> Finding:
         by = f", partitioned by {', '.join(info.partitions)}" if info.partitions else ""
+        clusters = self.site.clusters(plan.target, info)
+        by += f", clustered by {', '.join(clusters)}" if clusters else ""
         what = "every change is appended to" if self.site.every else "rows are merged into"
         return Finding("ok", plan.target, "", f"{what} the {self.site.NAME} table {self.site.uri(plan.target)}{by}")
 

@@ -11,7 +11,7 @@ from sluice.errors import MappingError
 from sluice.model.tables import TableId
 from sluice.targets.base import Fence
 from sluice.targets.lake.checkpoints import LakeCheckpoints
-from sluice.targets.lake.columns import TableInfo
+from sluice.targets.lake.columns import TableInfo, clusterable
 from sluice.targets.lake.options import LakeOptions
 
 
@@ -88,6 +88,11 @@ class LakeSite(ABC):
     def partitions(self, table: TableId) -> tuple[str, ...]:
         """Of a table that is made here."""
         return self.options.partition_by.get(str(table), ())
+
+    def clusters(self, table: TableId, info: TableInfo) -> tuple[str, ...]:
+        """Columns by which rows of a table are clustered. Names of the option that do not fit do not count: `sluice check` says so."""
+        found = map(info.find, self.options.cluster_by.get(str(table), ()))
+        return tuple(one.name for one in found if one is not None and not one.partition and clusterable(one.kind))
 
     def required(self, table: TableId) -> Any:
         """A table as it is now. Raises MappingError, TargetUnavailable, LoadError."""
