@@ -12,7 +12,7 @@ import pytest
 from sluice.coordination.target_holds import Hold
 from sluice.flows.load.isolation import catch_up, commit_waiting
 from sluice.flows.load.load import LoadOutcome
-from tests.integration.test_lake_bundles import bundled, later
+from tests.support.lake_bundles import bundled, later
 from tests.support.s3.lake import BUCKET, aws_environment, s3_lake, sql_catalog
 from tests.support.s3.server import S3Server
 
