@@ -44,6 +44,8 @@ from tests.support.pipelines import Case, case  # noqa: E402
 RESULTS = _ROOT / "tests/bench/results/snapshot.json"
 ROUNDS = 3
 CHANGED = 100_000
+FILE_ROWS = 100_000
+"""Rows of a file, in both tables alike."""
 TABLES = (1_000_000, 10_000_000)
 
 
@@ -196,7 +198,7 @@ def _filled(folder: str, rows: int) -> DeltaTarget:
     made = DeltaTarget(TargetConfig.model_validate(config), Endpoint("lake", "fs", "", extra={"path": folder}), "bench")
     [finding] = made.schema().compare([planned_table(SCHEMA)])
     made.schema().apply(finding.statement)
-    for part in np.array_split(np.arange(rows, dtype=np.int64), 10):
+    for part in np.array_split(np.arange(rows, dtype=np.int64), max(1, rows // scaled(FILE_ROWS))):
         data = rows_of(part * 3, ["i"] * len(part), int(part[0]) + 20)
         deltalake.write_deltalake(f"{folder}/{name}/shop/orders", data.select(NAMES), mode="append")
     return made
