@@ -55,6 +55,7 @@ def _make(
         with closing(source):
             for piece in _while_room(source, room, over):
                 made.put(piece)
+                del piece  # it is the client's
     except BaseException as error:  # whatever it is, it is raised where the pieces are taken
         made.put(_Ended(error))
     else:
@@ -72,3 +73,4 @@ def _while_room(source: Iterator[_Made], room: threading.Semaphore, over: thread
         except StopIteration:
             return
         yield piece
+        del piece
