@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -28,8 +27,8 @@ from sluice.segments.footers import opened
 from sluice.segments.manifest import SegmentFile, SegmentManifest
 from sluice.segments.reader import first_seq
 from sluice.segments.store import SegmentStore
+from sluice.serve.ahead import ahead
 from sluice.serve.in_order import Runs
-from sluice.serve.one_ahead import one_ahead
 from sluice.serve.row_shapes import with_users
 
 Wants = Callable[[TableId], bool]
@@ -135,8 +134,8 @@ class BatchRows:
             return
         begins = [first_seq(self.store, file) for file in files] if len(files) > 1 else [0]
         ordered = [files[number] for number in np.argsort(begins, kind="stable")]
-        reads = [partial(reader.plain, self.store, file, self.needed) for file in ordered]
-        with closing(one_ahead(reads)) as made:
+        reads = (reader.plain(self.store, file, self.needed) for file in ordered)
+        with closing(ahead(reads, 1) if len(files) > 1 else reads) as made:
             for piece, following in zip(made, [*sorted(begins)[1:], None], strict=True):
                 yield [piece], following
 
