@@ -58,6 +58,9 @@ class StoredBatch:
     def ack(self) -> None:
         """This batch and all before it are done. When it returns, the service has stored that, and never gives them again.
 
+        Where the subscription lost batches before the service heard of it, the service begins anew, and what comes next is the snapshot
+        (``replaces_all``), which may be of an earlier batch than this one.
+
         Raises:
             RuntimeError: the subscription has no name. pyarrow.flight.FlightError: another client has the subscription, see :class:`Subscription`.
         """
@@ -239,7 +242,7 @@ class Subscription(Iterator[StoredBatch]):
         self._asked = max(self._asked, number)
         if self._call is not None and number > self._acknowledged:
             self._call.say({"ack": number})
-        while self._acknowledged < number:
+        while self._acknowledged < min(number, self._asked):  # a service that begins anew asks for less
             self._step()
         while self._open and self._open[0] <= self._acknowledged:
             self._open.popleft()
@@ -282,6 +285,11 @@ class Subscription(Iterator[StoredBatch]):
         if "session" not in self._ticket:
             self._received = call.first - 1
             self._ticket.pop("reset", None)
+        elif call.first <= self._received:  # with the snapshot: what was given of later batches comes again
+            self._ready.clear()
+            self._open.clear()
+            self._received = call.first - 1
+        self._asked = min(self._asked, call.first - 1)
         self._ticket["session"] = call.hello["session"]
         if self._asked > self._acknowledged:
             call.say({"ack": self._asked})

@@ -75,10 +75,13 @@ class Workload(threading.Thread):
         """Transactions so far; the last one may not be committed yet."""
         return len(self.history) - 1
 
-    def finish(self) -> int:
-        """The number of the last transaction."""
+    def end(self) -> None:
         self._over.set()
         ended(self)
+
+    def finish(self) -> int:
+        """The number of the last transaction."""
+        self.end()
         assert self.error is None, self.error
         return self.done
 

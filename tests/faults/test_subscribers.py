@@ -142,8 +142,9 @@ def test_twenty_clients_end_equal_whatever_is_killed(
         ]
         assert len(clients) == 20
         stack.callback(closed, clients)
-        workload.start()
-        delivering.start()
+        for thread in (workload, delivering):
+            thread.start()
+            stack.callback(thread.end)
 
         def until(condition: Callable[[], object], what: str) -> None:
             def looked() -> object:

@@ -8,14 +8,14 @@ import random
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyarrow import flight
 
-from sluice.client import subscribe
+from sluice.client import Subscription, subscribe
 from sluice.config.pipeline import SNAPSHOT
 from sluice.errors import ConfigError, TargetUnavailable
 from sluice.flows.capture.drain import drain
@@ -808,3 +808,41 @@ def test_a_named_subscription_begins_with_the_snapshot_until_that_is_acknowledge
             batch.ack()
             assert kept() == (newest, False)
             named.close()
+
+
+def test_an_acknowledgement_that_comes_after_the_expiry_is_void(
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    """The client has a batch that the snapshot does not have yet; the service begins anew with an earlier one, and has never sent that batch."""
+    with falling_back(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema) as made:
+        schema = made.schema
+
+        def change(statement: str) -> None:
+            mysql_source.execute(statement, database=schema)
+
+        change("UPDATE t SET v = 10")
+        made.run_until_head()
+        kept = made.runtime().store.batches()[-1]
+        change("DELETE FROM t WHERE id = 2")
+        newest = drain(
+            made.runtime(), claim="test:late", idle_wait_s=5
+        ).batch  # neither the target nor the snapshot has it
+        text = made.path.read_text(encoding="utf-8")
+        with serving(made) as (door, _):
+            named = subscribe(
+                f"grpc://127.0.0.1:{door.port}", "case", name="mine", start={"batch": kept}, tables=[f"{schema}.t"]
+            )
+            assert isinstance(named, Subscription)
+            with closing(named):
+                before, late = next(named), next(named)
+                assert (before.number, late.number) == (kept, newest)
+                made.path.write_text(f"{text}subscriptions: {{expire: 0s}}\n", encoding="utf-8")
+                assert prune(made.runtime()).expired == ("mine",)
+                late.ack()
+                snapshot, again = next(named), next(named)
+                assert [(one.number, one.replaces_all) for one in (snapshot, again)] == [(kept, True), (newest, False)]
+                table = replayed(snapshot.rows.to_pylist())
+                assert replayed(again.rows.to_pylist(), held=table).keys() == {1, 3}
+                again.ack()
+                with made.runtime().state() as state:
+                    assert state.subscriptions.get("mine").batch == newest

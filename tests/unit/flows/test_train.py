@@ -24,6 +24,7 @@ from sluice.flows.train import Carried, TrainOutcome, batches_of, table, train, 
 from sluice.flows.transform.merge import merge
 from sluice.sources.memory.log import RowChange
 from tests.support.pipes import Pipe, pipe
+from tests.support.waiting import ended
 
 _claims = itertools.count(1)
 
@@ -305,11 +306,14 @@ def test_what_a_person_says_in_mid_train_is_obeyed(one: Pipe, action: str) -> No
     assert waiting(one) == []
 
 
-def join_threads() -> None:
-    """A process that is killed leaves none."""
-    for thread in threading.enumerate():
+def killed(made: Pipe, claim: str, tell: Callable[[Carried], None]) -> None:
+    """A train that may be killed; like a process, it leaves no thread."""
+    before = set(threading.enumerate())
+    with suppress(Killed):
+        go(made, claim, tell=tell)
+    for thread in set(threading.enumerate()) - before:
         if thread.name.startswith(("merge", "deliver", "target")):
-            thread.join(60)
+            ended(thread, 60)
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("SLUICE_TEST_VALUES", "10"))))
@@ -340,9 +344,7 @@ def test_a_train_that_is_killed_anywhere_loses_and_doubles_nothing(
                 two.commit(("update", "a", (number - 1, f"w{number}")))
         for _attempt in range(choose.choice((1, 2, 3))):
             left[0] = choose.randint(1, 60)
-            with suppress(Killed):
-                go(two, claim, tell=lambda carried: moves.append(carried.batch))
-            join_threads()
+            killed(two, claim, lambda carried: moves.append(carried.batch))
         left[0] = 10**9
         outcome = go(two, claim)
         if outcome.last.batch is not None:
