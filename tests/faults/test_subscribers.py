@@ -193,6 +193,11 @@ def test_twenty_clients_end_equal_whatever_is_killed(
         def subscriptions_expire() -> None:
             until(lambda: prune(removing(made, "0s")).expired, "subscriptions that had not acknowledged")
 
+        tables = [f"{schema}.{table}" for table in KEYS]
+        until(
+            lambda: all(mysql_target.execute(f"SELECT 1 FROM {table} LIMIT 1") for table in tables),
+            "changes of every table: one without any cannot be asked for",
+        )
         gates["begin"].set()
         until(lambda: len(store.batches()) > 5, "the first batches")
         gates["early"].set()

@@ -7,6 +7,7 @@ import json
 import random
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -26,6 +27,7 @@ from sluice.flows.operate.retention import prune
 from sluice.flows.operate.snapshot import show
 from sluice.flows.operate.status import status
 from sluice.flows.run import run
+from sluice.segments.store import SegmentStore
 from sluice.serve import reading
 from sluice.serve.batch_range import StoredBatches
 from sluice.serve.table_index import TableIndex
@@ -697,12 +699,13 @@ def test_a_reader_at_any_batch_ends_equal_whether_the_batch_is_stored_or_gone(
                     assert json.loads(caught.value.extra_info)["error"] == "BatchesGone"
 
 
-@pytest.mark.parametrize("when", ["listed", "found", "while it is read"])
+@pytest.mark.parametrize("when", ["listed", "found", "while it is read", "slowly"])
 def test_a_reader_whose_batches_are_removed_while_it_begins_gets_all_rows_anew(
     tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, monkeypatch: Any, when: str
 ) -> None:
     """By Flight, in Python without a name and with one: not an error that says that files are gone."""
-    as_older_versions_write(monkeypatch)  # rows in files of their own
+    if when != "slowly":
+        as_older_versions_write(monkeypatch)  # rows in files of their own
     with falling_back(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema) as made:
         schema = made.schema
 
@@ -715,7 +718,15 @@ def test_a_reader_whose_batches_are_removed_while_it_begins_gets_all_rows_anew(
             "listed": (StoredBatches, "first"),
             "found": (TableIndex, "refresh"),
             "while it is read": (reading.BatchRows, "rows"),
+            "slowly": (reading.BatchRows, "rows"),
         }[when]
+        if when == "slowly":  # its manifest is gone with the rows in it, its folder is still there
+
+            def later(store: SegmentStore, path: str) -> None:
+                threading.Timer(0.3, delete, (store, path)).start()
+
+            delete = SegmentStore.delete_folder
+            monkeypatch.setattr(SegmentStore, "delete_folder", later)
         original, armed = getattr(owner, name), [False]
 
         def then(*arguments: Any, **named: Any) -> Any:

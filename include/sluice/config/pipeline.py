@@ -884,6 +884,11 @@ class PipelineConfig(StrictModel):
             return value
         return _clock(value, "continuous, a cron expression of five fields, or an interval such as 30s")
 
+    @property
+    def waited_for(self) -> list[str]:
+        """Targets that keep a batch in the segments until they have it."""
+        return [target.name for target in self.targets if target.on_lost_batches == "stop"]
+
     def target(self, name: str) -> TargetConfig:
         """The target of that name. Raises ConfigError that lists those there are."""
         for target in self.targets:

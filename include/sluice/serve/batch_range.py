@@ -13,6 +13,7 @@ from sluice.flows.runtime import Runtime
 from sluice.model.batches import Batch
 from sluice.model.positions import order_of
 from sluice.segments.manifest import SegmentManifest
+from sluice.segments.store import is_manifest
 from sluice.serve.requests import FromBatch, FromPosition, FromTimestamp, ReadRequest
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -101,12 +102,22 @@ def _stored(runtime: Runtime, number: int, record: Batch | None) -> SegmentManif
     try:
         manifest = stored_manifest(runtime.store, number, record)
     except SegmentError:
-        if number in runtime.store.batches():
+        if not is_gone(runtime, number):
             raise
         manifest = None
     if manifest is None:
         raise gone(runtime, number)
     return manifest
+
+
+def is_gone(runtime: Runtime, number: int) -> bool:
+    """Retention removed the batch, or is about to: its manifests go first, and its folder last. What a target still needs is never gone, but damaged."""
+    store = runtime.store
+    if number not in store.batches():
+        return True
+    with runtime.state() as state:
+        delivered = state.delivered(runtime.pipeline.waited_for)
+    return number <= delivered and not any(is_manifest(path) for path, _ in store.files(number))
 
 
 def gone(runtime: Runtime, number: int) -> BatchesGone:

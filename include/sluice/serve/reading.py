@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -19,7 +20,7 @@ from sluice.model.schema_changes import TableChange
 from sluice.model.tables import TableId
 from sluice.segments.manifest import SegmentManifest
 from sluice.serve.access import Reader
-from sluice.serve.batch_range import StoredBatches, gone, read_manifest
+from sluice.serve.batch_range import StoredBatches, gone, is_gone, read_manifest
 from sluice.serve.batch_rows import BatchRows
 from sluice.serve.feed import Feed
 from sluice.serve.requests import ReadRequest
@@ -29,7 +30,7 @@ from sluice.serve.table_index import TableIndex
 
 _log = structlog.get_logger()
 
-_ATTEMPTS = 10
+_ATTEMPTS, _PAUSE_S = 10, 0.05
 """To begin while retention removes what it was to begin with."""
 
 Sent = tuple[pa.RecordBatch, bytes]
@@ -108,8 +109,9 @@ class Reading:
                     now = list(self.rows.columns(begun, self.wants)) if begun is not None else []
                     break
                 except (BatchesGone, SegmentError):
-                    if attempt == _ATTEMPTS - 1 or self.first in self.runtime.store.batches():
+                    if attempt == _ATTEMPTS - 1 or not is_gone(self.runtime, self.first):
                         raise
+                    time.sleep(_PAUSE_S)
         before = self.snapshot.columns() if self.snapshot is not None else iter(())
         return list(chain(now, before, self.index.columns(self.rows, self.wants)))
 
@@ -220,7 +222,8 @@ class Reading:
         try:
             yield from self._of_batch(manifest)
         except SegmentError:
-            if manifest.batch in self.runtime.store.batches():
+            self.join()
+            if not is_gone(self.runtime, manifest.batch):
                 raise
             raise gone(self.runtime, manifest.batch) from None
 

@@ -94,7 +94,7 @@ def prune(runtime: Runtime, *, dry_run: bool = False, keep_audit_s: float = math
     limit_s = time.time() - runtime.pipeline.capture.segments.retain.total_seconds()
     before = store.batches()
     with runtime.state() as state:
-        waited_for = [one.name for one in runtime.pipeline.targets if one.on_lost_batches == "stop"]
+        waited_for = runtime.pipeline.waited_for
         delivered = state.delivered(waited_for)
         held = Held(runtime, state)
         written_s = {batch: store.written_s(batch) for batch in before}
