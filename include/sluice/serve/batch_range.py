@@ -111,7 +111,7 @@ def _stored(runtime: Runtime, number: int, record: Batch | None) -> SegmentManif
 
 
 def is_gone(runtime: Runtime, number: int) -> bool:
-    """Retention removed the batch, or is about to: its manifests go first, and its folder last. What a target still needs is never gone, but damaged."""
+    """Retention removed the batch, or is at it: the manifests go first, the folder last. What a target still needs is never gone, but damaged."""
     store = runtime.store
     if number not in store.batches():
         return True
