@@ -20,6 +20,7 @@ from sluice.coordination.state import PipelineState
 from sluice.errors import MappingError, TargetUnavailable
 from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.dump.reconcile import why_not
+from sluice.flows.load.key_order import in_key_order as ordered
 from sluice.flows.runtime import Runtime, attempt_id
 from sluice.flows.snapshot_versions import snapshot_reader
 from sluice.flows.stored_definitions import definitions_at
@@ -71,7 +72,7 @@ def write_snapshot_rows(runtime: Runtime, state: PipelineState, record: Batch, w
         _require_replaceable(runtime, [table.source for table in tables])
     for table in tables:
         kept = KeptKeys(table, changeset_folder(store, record.number, attempt)) if record.replaces else None
-        for rows in table.pieces(reader, inserted):
+        for rows in table.pieces(reader, inserted, in_key_order=True):
             parts.append(_part(store, record.number, attempt, table, rows, len(parts)))
             if kept is not None:
                 kept.add(rows)
@@ -149,7 +150,12 @@ class SnapshotTable:
     schema: pa.Schema
 
     def pieces(
-        self, reader: VersionReader, constants: Mapping[str, Any], more: Sequence[pa.Field] = ()
+        self,
+        reader: VersionReader,
+        constants: Mapping[str, Any],
+        more: Sequence[pa.Field] = (),
+        *,
+        in_key_order: bool = False,
     ) -> Iterator[pa.Table]:
         """All rows: CHANGESET_ROWS with ``more`` columns. ``constants``: what columns have in every row; ``_seq`` counts, others are null.
 
@@ -158,7 +164,11 @@ class SnapshotTable:
         users = [one for one in self.schema if one.name not in META_COLUMNS]
         read = [one for one in users if _GENERATED not in (one.metadata or {})]
         wanted, seq = pa.schema([*self.schema, *more]), 0
-        for rows in _together(reader.rows(self.version, read)):
+        found = _together(reader.rows(self.version, read))
+        if in_key_order:
+            names = [true_name(one) for one in sorted(filter(is_key, read), key=key_ordinal)]
+            found = ordered(found, names, self.version.rows, window_rows=_FILE_ROWS, window_bytes=_FILE_BYTES)
+        for rows in found:
             yield pa.Table.from_arrays([_column(rows, one, constants, seq) for one in wanted], schema=wanted)
             seq += rows.num_rows
 
