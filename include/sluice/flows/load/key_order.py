@@ -22,10 +22,10 @@ RUN_BYTES = 128 * 2**20
 """Of rows that are sorted in memory; sorting holds them twice."""
 
 _SAMPLE_ROWS = 1_000
-"""One row in so many is looked at to find where windows end."""
+"""Every how many rows one is looked at, to find where windows end."""
 
 _FREE = 2
-"""The temporary folder must have so many times the bytes of the rows free."""
+"""Room that the temporary folder must have, as a multiple of the bytes of the rows."""
 
 Key = tuple[tuple[bool, Any], ...]
 """Of a row; NULL comes last."""
