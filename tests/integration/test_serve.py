@@ -95,6 +95,30 @@ def test_tables_are_listed_with_the_columns_that_a_read_has(shop: Case) -> None:
             list(reader.client.list_flights(b"other"))
 
 
+@pytest.mark.parametrize("form", ["changes", "merged"])
+def test_a_captured_table_of_which_no_change_is_stored_is_read_by_its_name(shop: Case, form: str) -> None:
+    """Its columns are those of its definition: a reader who waits for the first change has the same ones as one who comes after it."""
+    write(
+        shop,
+        "CREATE TABLE quiet (id BIGINT UNSIGNED PRIMARY KEY, v DECIMAL(40, 3), at DATETIME(3), kind ENUM('a', 'b'))",
+    )
+    name = f"{shop.schema}.quiet"
+    with serving(shop) as (_, reader):
+        before = reader.read(tables=[name], form=form)
+        assert before.rows() == []
+        waiting = reader.stream(tables=[name], form=form, from_="latest", follow=True)
+        assert waiting.schema == before.schema
+        write(shop, "INSERT INTO quiet VALUES (18446744073709551615, 1.5, NOW(), 'b')")
+        chunk = waiting.read_chunk()
+        while not chunk.data.num_rows:
+            chunk = waiting.read_chunk()
+        assert chunk.data.to_pylist()[0]["id"] == 2**64 - 1
+        waiting.cancel()
+        after = reader.read(tables=[name], form=form)
+        assert after.schema == before.schema
+        assert len(after.rows()) == 1
+
+
 def test_a_range_begins_and_ends_where_it_says(shop: Case) -> None:
     numbers = write_orders(shop)
     runtime = shop.runtime()

@@ -22,6 +22,7 @@ from sluice.segments.manifest import SegmentManifest
 from sluice.serve.access import Reader
 from sluice.serve.batch_range import StoredBatches, gone, is_gone, read_manifest
 from sluice.serve.batch_rows import BatchRows
+from sluice.serve.defined_tables import defined_tables
 from sluice.serve.feed import Feed
 from sluice.serve.requests import ReadRequest
 from sluice.serve.row_shapes import StreamShape, stored
@@ -113,7 +114,14 @@ class Reading:
                         raise
                     time.sleep(_PAUSE_S)
         before = self.snapshot.columns() if self.snapshot is not None else iter(())
-        return list(chain(now, before, self.index.columns(self.rows, self.wants)))
+        found = list(chain(now, before, self.index.columns(self.rows, self.wants)))
+        missing = set(self.request.named) - {table for table, _ in found}
+        if missing:  # no batch that is stored has changes of it: none has come yet, or retention removed those
+            with self.runtime.state() as state:
+                found += defined_tables(
+                    self.runtime, state, self.rows, lambda table: table in missing and self.wants(table)
+                )
+        return found
 
     def _needed(self) -> frozenset[str] | None:
         """The columns that are read, as tables have them."""

@@ -18,6 +18,7 @@ from sluice.model.tables import TableId
 from sluice.serve.access import Reader
 from sluice.serve.batch_range import StoredBatches
 from sluice.serve.batch_rows import BatchRows
+from sluice.serve.defined_tables import defined_tables
 from sluice.serve.feed import Feed
 from sluice.serve.reading import Reading, Shaping
 from sluice.serve.requests import ReadRequest, SubscribeRequest
@@ -135,8 +136,12 @@ class Service:
         index = self._index(pipeline)
         with runtime.state() as state:
             index.refresh(StoredBatches.of(runtime, state), state)
-        rows = BatchRows(runtime, "changes")
-        found = list(index.columns(rows, lambda table: reader.may_read(pipeline, table)))
+            rows = BatchRows(runtime, "changes")
+            found = list(index.columns(rows, lambda table: reader.may_read(pipeline, table)))
+            known = {table for table, _ in found}
+            found += defined_tables(
+                runtime, state, rows, lambda table: table not in known and reader.may_read(pipeline, table)
+            )
         return {
             table: StreamShape.of(ReadRequest.of_table(pipeline, table), [one for one in found if one[0] == table])
             for table in sorted({table for table, _ in found})

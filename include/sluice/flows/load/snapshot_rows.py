@@ -25,14 +25,13 @@ from sluice.flows.runtime import Runtime, attempt_id
 from sluice.flows.snapshot_versions import snapshot_reader
 from sluice.flows.stored_definitions import definitions_at
 from sluice.flows.transform.changeset_writer import ChangesetPart, MergeResult, write_changeset_manifest
-from sluice.flows.transform.made_columns import made_columns
+from sluice.flows.transform.made_columns import mapped_columns
 from sluice.flows.transform.stage_rules import StageRules
 from sluice.mapping import Mapping as Routes
 from sluice.mapping import TableRoute
-from sluice.merge.compact import merged_schema
 from sluice.model.batches import Batch, Op
 from sluice.model.fields import is_key, key_ordinal, true_name
-from sluice.model.layouts import CHANGESET_ROWS, without_origin
+from sluice.model.layouts import CHANGESET_ROWS
 from sluice.model.positions import Position
 from sluice.model.tables import KEY_BUCKETS, META_COLUMNS, TableId, TableSchema
 from sluice.rules import RuleSet
@@ -222,14 +221,12 @@ class SnapshotTables:
                 where=str(table),
                 hint=f"`sluice check {self.runtime.name} --apply` makes it; `sluice dump start {self.runtime.name} --target {SNAPSHOT}` fills it",
             )
-        keyed = replace(schema, primary_key=schema.primary_key or route.key)
         try:
-            made = made_columns(self.ruling, table, merged_schema(keyed.arrow_schema).empty_table())
+            empty = mapped_columns(self.ruling, route, schema)
         except MappingError as error:
             raise MappingError(
                 error.message, where=error.where, hint="`sluice dump start` copies the table through the rules"
             ) from error
-        empty = without_origin(route.apply(made))
         CHANGESET_ROWS.require(empty.schema, where=str(route.target))
         return SnapshotTable(table, route, version, empty.schema)
 

@@ -1,14 +1,19 @@
-"""What columns the rules make of a table, told without a row of it."""
+"""What columns the rules and the mapping make of a table, told without a row of it."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pyarrow as pa
 
 from sluice.config.engine import RuleKind
 from sluice.errors import MappingError
 from sluice.flows.transform.stage_rules import StageRules, tagged_as_made
+from sluice.mapping import TableRoute
+from sluice.merge.compact import merged_schema
 from sluice.model.fields import key_columns
-from sluice.model.tables import TableId
+from sluice.model.layouts import without_origin
+from sluice.model.tables import TableId, TableSchema
 from sluice.rules import RuleSet, images, kinds
 from sluice.rules.lookups import resolved
 from sluice.rules.ruleset import emitted
@@ -49,3 +54,11 @@ def made_columns(ruling: StageRules, table: TableId, merged: pa.Table) -> pa.Tab
         rows = emitted(rule, kinds.run(kinds.Run(rule, table, held), rows)[table], table, table, key)
     made = images.fold(rows, key_columns(rows.schema))
     return tagged_as_made(made) if hides else made
+
+
+def mapped_columns(ruling: StageRules, route: TableRoute, schema: TableSchema) -> pa.Table:
+    """No rows of a table (CHANGESET_ROWS), as targets get them. Raises as :func:`made_columns`."""
+    keyed = replace(schema, primary_key=schema.primary_key or route.key)
+    return without_origin(
+        route.apply(made_columns(ruling, schema.table, merged_schema(keyed.arrow_schema).empty_table()))
+    )
