@@ -66,7 +66,7 @@ def test_the_sluice_page_shows_state_lag_positions_and_batches(
 def test_the_dag_has_a_sluice_tab_of_its_own(page: Any, stack: Stack) -> None:
     dag = f"/dags/sync__{stack.pipeline}"
     page.goto(f"{stack.url}{dag}")
-    page.locator(f"a[href*='{dag}/plugin/']", has_text="Sluice").click()  # the menu has a link of that name, too
+    page.locator(f"a[href='{dag}/plugin/sluice_dag']").click()  # the menu has a link of that name, too
     frame = page.frame_locator("iframe")
     expect(frame.locator("article")).to_have_count(1)
     expect(frame.locator(f"article[data-pipeline={stack.pipeline}]")).to_be_visible()
