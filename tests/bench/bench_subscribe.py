@@ -37,7 +37,7 @@ from tests.support.pipelines import Case, case  # noqa: E402
 from tests.support.subscribing import Subscriber  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/subscribe.json"
-ROUNDS = 3
+ROUNDS = 5
 LAG_S = 30
 A_SECOND = 1_000
 SOME = ["id", "k"]

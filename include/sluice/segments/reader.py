@@ -104,7 +104,7 @@ def read_pieces(
 
 
 def read_projected(store: SegmentStore, file: SegmentFile, wants: Callable[[pa.Field], bool] | None) -> pa.Table:
-    """All rows of a segment file, of which only those columns of the user are read that ``wants`` asks for (None: all).
+    """All rows of a segment file without ``_bucket``; only those columns of the user are read that ``wants`` asks for (None: all).
 
     Unread columns are there, null, in the row and in ``_before``: what is said of columns by their number stays true. ``_op`` and ``_file`` are
     dictionaries. The CRC32 of the whole file is compared: a header of a page has no checksum. Raises SegmentError, StorageUnavailable.
@@ -112,9 +112,10 @@ def read_projected(store: SegmentStore, file: SegmentFile, wants: Callable[[pa.F
     try:
         with store.open_input(file.path) as source:
             reader = pq.ParquetFile(_intact(store, file, source), read_dictionary=["_op", "_file"])
-            names = None if wants is None else _paths(reader.schema_arrow, wants)
+            stored = reader.schema_arrow
+            schema = pa.schema([field for field in stored if field.name != "_bucket"], stored.metadata)
+            names = schema.names if wants is None else _paths(schema, wants)
             rows = reader.read(columns=names, use_threads=False)
-            schema = reader.schema_arrow
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _damaged(store, file, str(error).splitlines()[0]) from error
     if rows.num_rows != file.rows:

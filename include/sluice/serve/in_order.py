@@ -61,7 +61,7 @@ class _Run:
         begin, self.at = self.at, stop
         if self.order is None:
             return self.rows.slice(begin, stop - begin)
-        return self.rows.take(pa.array(self.order[begin:stop]))
+        return _taken(self.rows, self.order[begin:stop])
 
 
 class Runs:
@@ -138,4 +138,14 @@ def _sorted(parts: list[pa.Table]) -> pa.Table:
     if len(parts) == 1:
         return parts[0]
     rows = pa.concat_tables(parts)
-    return rows.take(pa.array(np.argsort(_places(rows), kind="stable")))
+    return _taken(rows, np.argsort(_places(rows), kind="stable"))
+
+
+def _taken(rows: pa.Table, numbers: np.ndarray[Any, Any]) -> pa.Table:
+    """Those rows. Columns without a value need not be moved: ``_before`` of inserts, ``_present`` of whole rows."""
+    chosen = pa.array(numbers)
+    columns = [
+        pa.nulls(len(chosen), column.type) if column.null_count == len(column) else column.take(chosen)
+        for column in rows.columns
+    ]
+    return pa.table(columns, schema=rows.schema)
