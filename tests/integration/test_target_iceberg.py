@@ -187,6 +187,26 @@ def test_a_random_history_with_definitions_that_change(
         assert {"old", "plain", "the name"} <= set(rows[0]), "old columns stay for the changes that have them"
 
 
+def test_a_column_with_a_default_comes_to_a_table_of_several_files(
+    tmp_path: Path, mysql_source: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    """All files are written anew, with the value in them."""
+    schema = fresh_schema(mysql_source)
+    mysql_source.execute(f"CREATE TABLE {schema}.t (id INT PRIMARY KEY, v INT)")
+    with pipeline(tmp_path, mysql_source, zookeeper, schema) as made:
+        made.make_missing()
+        made.run_until_head()
+        for n in range(3):
+            mysql_source.execute(f"INSERT INTO {schema}.t VALUES ({n}, {n}), ({n + 10}, {n})")
+            made.run_until_head()
+        assert len(made.target.files(schema, "t")) == 3
+        mysql_source.execute(f"ALTER TABLE {schema}.t ADD COLUMN w INT DEFAULT 7")
+        made.run_until_head()
+        assert len(set(made.target.files(schema, "t"))) == 3
+        found = made.target.rows(schema, "t").to_pylist()
+        assert Counter(tuple(row.values()) for row in found) == Counter(mysql_source.execute(f"SELECT * FROM {schema}.t"))
+
+
 def test_changes_of_definitions_that_stop(tmp_path: Path, mysql_source: Any, zookeeper: Any, fresh_schema: Any) -> None:
     schema = fresh_schema(mysql_source)
     mysql_source.execute(

@@ -160,10 +160,10 @@ class Follower(LakeFollower):
             change(made)
             with made.replacing(note.said) as snapshot:
                 if empty or fills:
+                    files = Files(table, made, snapshot)  # one for all: it gives each file that comes a name of its own
                     for task in table.scan().plan_files():
                         snapshot.delete_data_file(task.file)
                         if fills:
-                            files = Files(table, made, snapshot)
                             files.write(_filled(files.read(task), fills))
             self.site.write_note(made, note)
             made.commit_transaction()
