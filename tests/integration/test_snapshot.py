@@ -18,7 +18,7 @@ from pyarrow import flight
 
 from sluice.client import Subscription, subscribe
 from sluice.config.pipeline import SNAPSHOT
-from sluice.errors import ConfigError, TargetUnavailable
+from sluice.errors import ConfigError, MappingError, TargetUnavailable
 from sluice.flows.capture.drain import drain
 from sluice.flows.load.ack import ack
 from sluice.flows.load.load import load
@@ -455,6 +455,63 @@ def test_rules_and_mapping_apply_once_and_what_only_rows_tell_is_refused(
             one for one in check(made.runtime()).findings if "cannot be read back from the snapshot" in one.why
         ]
         assert "rule 'own' is of type row, and what columns it makes is known when it runs" in refused.why
+
+
+OWN = """
+def transform(row, context):
+    row["loud"] = row["name"].upper()
+    row["half"] = row["id"] / 2
+    return context.to(f"{context.schema}.attic", row) if row["name"] == "gone" else row
+"""
+
+
+@both_formats
+def test_a_target_that_joins_where_only_rows_tell_what_rules_make_of_them(
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, kept_as: str
+) -> None:
+    """Columns that a rule of type row adds, and a table that only it sends rows to; a reader gets them, too. Columns that came and went since."""
+    schema = fresh_schema(mysql_source, mysql_target)
+    mysql_source.execute(
+        "CREATE TABLE t (id INT UNSIGNED PRIMARY KEY, name VARCHAR(20), at TIME(3), old INT)", database=schema
+    )
+    rows = "(2, 'b', '-1:00:00.5', 1), (3, 'gone', NULL, 1), (4, 'd', NULL, 1)"
+    mysql_source.execute(f"INSERT INTO t VALUES {rows}", database=schema)
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules/engine.yaml").write_text(
+        f"rules: [{{name: own, path: own.py, type: row, emits: {{{schema}.attic: {{key: [id]}}}}}}]\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "rules/own.py").write_text(OWN, encoding="utf-8")
+    first = Lake(tmp_path / "first")
+    lines = {"kept_as": kept_as, "kind": "delta", "start": "dump"}
+    with kept(tmp_path, mysql_source, first, zookeeper, schema, "rules: engine.yaml", **lines) as made:
+        with pytest.raises(MappingError, match="sluice check --apply"):
+            made.run_until_head()
+        made.make_missing()  # what rules make is known by the batch that waits
+        made.run_until_head()
+        mysql_source.execute("INSERT INTO t VALUES (5, 'e', NULL, 2), (6, 'gone', NULL, 2)", database=schema)
+        mysql_source.execute("UPDATE t SET name = 'bb' WHERE id = 2", database=schema)
+        made.run_until_head()
+        mysql_source.execute("ALTER TABLE t ADD COLUMN fresh INT DEFAULT 7, DROP COLUMN old", database=schema)
+        made.run_until_head()
+        assert len(made.runtime().store.list_files("snapshot-columns")) == 2, "one for each table: they did not change"
+        assert {str(one.table) for one in show(made.runtime()).tables} == {f"{schema}.t", f"{schema}.attic"}
+        made.connections["late"], made.target = mysql_target.connection_json(schema=schema), mysql_target
+        join(made)
+        assert not check(made.runtime()).failed
+        with serving(made) as (_, reader):
+            read = reader.read(from_="snapshot").rows()
+            assert sorted((row["id"], row["loud"], row["half"]) for row in read) == [
+                (2, "BB", 1.0), (3, "GONE", 1.5), (4, "D", 2.0), (5, "E", 2.5), (6, "GONE", 3.0)]  # fmt: skip
+        with no_row_read(mysql_source, schema):
+            mysql_source.execute("DELETE FROM t WHERE id = 4", database=schema)
+            made.run_until_head()
+        kept_rows = mysql_target.execute(
+            "SELECT id, name, CAST(at AS CHAR), fresh, loud, half FROM t ORDER BY id", database=schema
+        )
+        assert kept_rows == [(2, "bb", "-01:00:00.500", 7, "BB", 1.0), (5, "e", None, 7, "E", 2.5)]
+        sent = mysql_target.execute("SELECT id, loud, half FROM attic ORDER BY id", database=schema)
+        assert sent == [(3, "GONE", 1.5), (6, "GONE", 3.0)]
 
 
 FALLS_BACK = "    on_lost_batches: snapshot"

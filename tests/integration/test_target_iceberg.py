@@ -204,7 +204,9 @@ def test_a_column_with_a_default_comes_to_a_table_of_several_files(
         made.run_until_head()
         assert len(set(made.target.files(schema, "t"))) == 3
         found = made.target.rows(schema, "t").to_pylist()
-        assert Counter(tuple(row.values()) for row in found) == Counter(mysql_source.execute(f"SELECT * FROM {schema}.t"))
+        assert Counter(tuple(row.values()) for row in found) == Counter(
+            mysql_source.execute(f"SELECT * FROM {schema}.t")
+        )
 
 
 def test_changes_of_definitions_that_stop(tmp_path: Path, mysql_source: Any, zookeeper: Any, fresh_schema: Any) -> None:

@@ -55,7 +55,10 @@ class Case:
     def make_missing(self) -> None:
         """As ``sluice check --apply --yes`` does."""
         runtime = self.runtime()
-        apply_missing(runtime, check(runtime).statements)
+        done: list[tuple[str, str]] = []
+        while missing := [one for one in check(runtime).statements if one not in done]:
+            apply_missing(runtime, missing)
+            done += missing
 
     @property
     def environment(self) -> dict[str, str]:

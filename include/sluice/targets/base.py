@@ -892,6 +892,9 @@ class VersionReader(Protocol):
         Raises MappingError for a column that it does not have, LoadError, TargetUnavailable.
         """
 
+    def columns(self, version: TableVersion) -> pa.Schema:
+        """The columns of a version, as they are named and typed there. Raises MappingError, LoadError, TargetUnavailable."""
+
     def batch_at(self, table: TableId, time_us: int) -> int:
         """The newest batch that changed the table and ended at ``time_us`` (microseconds since 1970, at the source) or before; 0: none.
 

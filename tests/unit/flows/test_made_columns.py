@@ -8,7 +8,7 @@ import pytest
 
 from sluice.config.masking import Masking
 from sluice.errors import MappingError
-from sluice.flows.transform.made_columns import known_when_it_runs, made_columns
+from sluice.flows.transform.made_columns import known_when_it_runs, made_columns, only_rows_tell
 from sluice.flows.transform.stage_rules import StageRules, tagged_as_made
 from tests.support.rule_tables import TABLE, engine, row, rows
 
@@ -38,6 +38,7 @@ def test_columns_are_those_that_rows_have(names: list[str], masked: tuple[str, .
     ruling = StageRules(engine(tmp_path, lines, r__sql=UPPER), Masking(masked))
     merged = rows(row(), row("u", {"email": "b"}, id=2), row("d", id=3))
     assert known_when_it_runs(ruling.rules, TABLE) == ""
+    assert not only_rows_tell(ruling.rules)
     wanted = ruling.apply(ruling.tagged(merged, TABLE), TABLE).tables[TABLE]
     made = made_columns(ruling, TABLE, merged)
     assert made.num_rows == 0
@@ -57,5 +58,6 @@ def test_columns_are_those_that_rows_have(names: list[str], masked: tuple[str, .
 def test_what_only_rows_tell_is_refused(line: str, text: str, says: str, tmp_path: Path) -> None:
     rules = engine(tmp_path, f"  - {{name: mine, {line}}}\n", r__sql=text, r__py=text)
     assert says in known_when_it_runs(rules, TABLE)
+    assert only_rows_tell(rules)
     with pytest.raises(MappingError, match=says):
         made_columns(StageRules(rules), TABLE, rows(row()))

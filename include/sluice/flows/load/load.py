@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from sluice.config.pipeline import TargetConfig
+from sluice.config.pipeline import SNAPSHOT, TargetConfig
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
 from sluice.errors import LoadError, MappingError, OutOfOrder, SluiceError
@@ -28,6 +28,7 @@ from sluice.flows.load.unique_keys import SourceKeys
 from sluice.flows.load.units import batch_input, load_units, run_load_unit
 from sluice.flows.lost_batches import require_stored
 from sluice.flows.runtime import Runtime
+from sluice.flows.snapshot_columns import note_columns
 from sluice.flows.stage_log import say
 from sluice.flows.stored_definitions import tables_at
 from sluice.flows.transform.stages import transform
@@ -223,6 +224,8 @@ class _Delivery:
             )
         changeset = read_changeset(self.runtime.store, record.changeset)
         self._require_young(record, changeset)
+        if self._config.name == SNAPSHOT:
+            note_columns(self.runtime, self.state, changeset, self.lease.epoch)
         given = replace(self._input(record, changeset), held=self._before(number))
         if self.target.capabilities.execution is Execution.FRAME and self.runtime.mode != "local":
             given = replace(given, spark=SparkStatements(self.runtime.runner, self._description(record)))

@@ -22,21 +22,23 @@ from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.dump.reconcile import why_not
 from sluice.flows.load.key_order import in_key_order as ordered
 from sluice.flows.runtime import Runtime, attempt_id
+from sluice.flows.snapshot_columns import noted_columns
 from sluice.flows.snapshot_versions import snapshot_reader
 from sluice.flows.stored_definitions import definitions_at
 from sluice.flows.transform.changeset_writer import ChangesetPart, MergeResult, write_changeset_manifest
-from sluice.flows.transform.made_columns import mapped_columns
+from sluice.flows.transform.made_columns import known_when_it_runs, mapped_columns
 from sluice.flows.transform.stage_rules import StageRules
 from sluice.mapping import Mapping as Routes
 from sluice.mapping import TableRoute
 from sluice.model.batches import Batch, Op
-from sluice.model.fields import is_key, key_ordinal, true_name
+from sluice.model.fields import declared_type, is_key, key_ordinal, true_name
 from sluice.model.layouts import CHANGESET_ROWS
 from sluice.model.positions import Position
-from sluice.model.tables import KEY_BUCKETS, META_COLUMNS, TableId, TableSchema
+from sluice.model.tables import KEY_BUCKETS, META_COLUMNS, META_FIELDS, TableId, TableSchema
 from sluice.rules import RuleSet
 from sluice.segments.changeset import changeset_file_path, changeset_folder, columns_of, write_changeset_file
 from sluice.segments.manifest import ReplaceRecord
+from sluice.segments.snapshot_columns import Way
 from sluice.segments.store import SegmentStore, quoted
 from sluice.sources.table_filter import Selection
 from sluice.targets.base import TableVersion, VersionReader
@@ -182,6 +184,7 @@ class SnapshotTables:
     at: Position
     ruling: StageRules = field(init=False)
     routes: Routes = field(init=False)
+    _noted: Mapping[Way, pa.Schema] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         """Raises MappingError, RuleError, ConfigError."""
@@ -201,17 +204,32 @@ class SnapshotTables:
                 f"the definitions of {self.runtime.name}'s tables are not known, so that rows of the snapshot cannot be read",
                 hint="`sluice dump start` copies the tables",
             )
-        for table in sorted({*known.tables, *known.unknown}):
-            if not selection.wants(table) or not wants(self.routes.route(table).target):
+        self._noted = noted_columns(self.runtime, state, self.batch)
+        captured = [table for table in sorted({*known.tables, *known.unknown}) if selection.wants(table)]
+        for table in captured:
+            if not wants(self.routes.route(table).target):
                 continue
             if table not in known.tables:
                 raise MappingError(
                     f"the definition of {table} is not known: {known.unknown[table].reason}", where=str(table)
                 )
-            yield self._found(self.runtime.source.stored_table(known.tables[table]))
+            found = self._found(self.runtime.source.stored_table(known.tables[table]))
+            if found is not None:
+                yield found
+        taken = {self.routes.route(table).target for table in captured}
+        for (source, target), fields in sorted(self._noted.items(), key=lambda one: one[0]):
+            if target not in taken and wants(target) and self.routes.route(source).target == target:
+                yield from self._emitted(source, fields)
 
-    def _found(self, schema: TableSchema) -> SnapshotTable:
-        """Raises MappingError, RuleError."""
+    def _emitted(self, source: TableId, fields: pa.Schema) -> Iterator[SnapshotTable]:
+        """A table that only rules send rows to, if it is there."""
+        route = replace(self.routes.route(source), changed_only=False)
+        version = self.reader.as_of(route.target, self.batch)
+        if version is not None:
+            yield SnapshotTable(source, route, version, self._as_noted(fields, version))
+
+    def _found(self, schema: TableSchema) -> SnapshotTable | None:
+        """None for a table without rows, of which only rows tell what its columns are. Raises MappingError, RuleError."""
         table = schema.table
         route = replace(self.routes.route(table), changed_only=False)
         version = self.reader.as_of(route.target, self.batch)
@@ -221,14 +239,32 @@ class SnapshotTables:
                 where=str(table),
                 hint=f"`sluice check {self.runtime.name} --apply` makes it; `sluice dump start {self.runtime.name} --target {SNAPSHOT}` fills it",
             )
-        try:
-            empty = mapped_columns(self.ruling, route, schema)
-        except MappingError as error:
+        why = known_when_it_runs(self.ruling.rules, table)
+        if not why:
+            made = mapped_columns(self.ruling, route, schema).schema
+        elif (noted := self._noted.get((table, route.target))) is not None:
+            made = self._as_noted(noted, version)
+        elif not version.rows:
+            return None
+        else:
             raise MappingError(
-                error.message, where=error.where, hint="`sluice dump start` copies the table through the rules"
-            ) from error
-        CHANGESET_ROWS.require(empty.schema, where=str(route.target))
-        return SnapshotTable(table, route, version, empty.schema)
+                f"the columns of {table} in the snapshot were not noted when its rows came: {why}",
+                where=str(table),
+                hint=f"`sluice dump start {self.runtime.name} --target {SNAPSHOT}` copies the table into the snapshot again, which notes them",
+            )
+        CHANGESET_ROWS.require(made, where=str(route.target))
+        return SnapshotTable(table, route, version, made)
+
+    def _as_noted(self, noted: pa.Schema, version: TableVersion) -> pa.Schema:
+        """CHANGESET_ROWS of the noted columns that the version has. A column that a rule made has the type in which it is stored."""
+        stored = {field.name.casefold(): field.type for field in self.reader.columns(version)}
+        users = []
+        for one in noted:
+            kind = stored.get(true_name(one).casefold())
+            if kind is not None or _GENERATED in (one.metadata or {}):
+                users.append(one if declared_type(one) or kind is None else one.with_type(kind))
+        meta = [one for one in META_FIELDS if one.name in {"_op", "_seq", "_commit_ts"}]
+        return pa.schema([*users, *meta, pa.field("_before", pa.struct(users))])
 
 
 def _part(

@@ -10,6 +10,7 @@ from typing import Any
 from sluice.config.channel import Channels
 from sluice.config.engine import RuleKind
 from sluice.config.folders import channels_folder, pipelines_folder
+from sluice.config.pipeline import SNAPSHOT
 from sluice.errors import LostPosition, SluiceError
 from sluice.flows.capture.failover import relocated
 from sluice.flows.checkpoints import Sides
@@ -17,6 +18,8 @@ from sluice.flows.dump.reconcile import kept_on_purpose, why_not
 from sluice.flows.operate.channel import ends_of, members, ring
 from sluice.flows.operate.copy_plan import PlannedCopy, planned_copies
 from sluice.flows.runtime import Runtime
+from sluice.flows.snapshot_columns import noted_columns
+from sluice.flows.snapshot_versions import snapshot_reader
 from sluice.flows.transform.column_changes import NOT_BY_COLUMN, whole_rows
 from sluice.flows.transform.made_columns import known_when_it_runs
 from sluice.flows.transform.stage_rules import StageRules
@@ -256,26 +259,38 @@ def _rules_on_tables(runtime: Runtime, tables: list[SourceTable]) -> list[CheckF
 
 
 def _rules_before_snapshot(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFinding]:
-    """Rows of tables cannot be read back from the snapshot where only they tell what columns the rules made."""
+    """Rows of a table cannot be read back from the snapshot if only they tell what columns the rules made, and none were noted when they came."""
     from sluice.rules import RuleSet
 
     keyed = {target.name: target.snapshot_keys for target in runtime.pipeline.targets if target.snapshot_keys}
     keys = ", ".join(sorted({key for keys in keyed.values() for key in keys}))
     if runtime.rules_path is None or not keyed:
         return []
-    rules = RuleSet.load(runtime.rules_path)
-    return [
-        CheckFinding(
-            "error",
-            "rules",
-            str(table.id),
-            f"{keys} of {', '.join(keyed)}",
-            f"its rows cannot be read back from the snapshot: {why}",
-            f"leave out {keys}, and copy the tables: `sluice dump start`",
-        )
-        for table in tables
-        if (why := known_when_it_runs(rules, table.id))
-    ]
+    rules, routes = RuleSet.load(runtime.rules_path), Mapping.compile(runtime.pipeline.mapping)
+    with runtime.state() as state:
+        held = state.process(SNAPSHOT)
+        if held is None:
+            return []
+        noted = noted_columns(runtime, state, held.batch)
+    reader = snapshot_reader(runtime)
+    found = []
+    for table in tables:
+        why, target = known_when_it_runs(rules, table.id), routes.route(table.id).target
+        if not why or (table.id, target) in noted:
+            continue
+        version = reader.as_of(target, reader.whole(target, held.batch))
+        if version is not None and version.rows:
+            found.append(
+                CheckFinding(
+                    "error",
+                    "rules",
+                    str(table.id),
+                    f"{keys} of {', '.join(keyed)}",
+                    f"its rows cannot be read back from the snapshot: {why}, and its columns were not noted when they came",
+                    f"`sluice dump start {runtime.name} --target {SNAPSHOT}` copies it into the snapshot again",
+                )
+            )
+    return found
 
 
 def _not_replaced(runtime: Runtime, copies: Sequence[PlannedCopy]) -> list[CheckFinding]:

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sluice.config.pipeline import ColumnConversion
+from sluice.config.pipeline import ColumnConversion, TargetConfig
 from sluice.flows.load.unique_keys import unique_at_target
 from sluice.flows.runtime import Runtime
+from sluice.flows.snapshot_columns import noted_columns
 from sluice.mapping import Mapping, TableRoute
 from sluice.mapping.convert import declared, refuse, remark
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId
+from sluice.segments.changeset import columns_of, read_changeset
 from sluice.sources.base import SourceSession, SourceTable
 from sluice.sources.table_filter import Selection
 from sluice.targets.base import Finding, Target
@@ -61,8 +63,10 @@ class PlannedCopy:
 def planned_copies(runtime: Runtime) -> tuple[list[PlannedCopy], list[SourceTable]]:
     """Every captured table for every target, by target; and the source's tables themselves.
 
+    What rules make is known by the batches that wait for a target: columns that the source does not have, and tables that only rules send rows to.
+
     Raises:
-        MappingError: the mapping contradicts itself. SourceUnavailable, TargetUnavailable, ConfigError.
+        MappingError: the mapping contradicts itself. SourceUnavailable, TargetUnavailable, ConfigError. SegmentError: such a batch is damaged.
     """
     selection = Selection.compile(runtime.pipeline.capture)
     routes = Mapping.compile(runtime.pipeline.mapping)
@@ -72,13 +76,60 @@ def planned_copies(runtime: Runtime) -> tuple[list[PlannedCopy], list[SourceTabl
         copies = []
         for config in runtime.pipeline.targets:
             target = runtime.open_target(config.name)
-            plans = [(table, plan_of(table, routes.route(table.id), dialect)) for table in tables]
+            waiting = _waiting(runtime, config)
+            plans = [(table, _with_made(plan_of(table, routes.route(table.id), dialect), waiting)) for table in tables]
             said = _said(target, [plan for _, plan in plans])
             if any(r.statement.startswith("CREATE") for remarks in said.values() for r in remarks):
                 plans = [(table, _with_statement(source, table, plan, routes)) for table, plan in plans]
                 said = _said(target, [plan for _, plan in plans])
             copies += [_copy(config.name, table, plan, routes, said.get(plan.target, ())) for table, plan in plans]
+            taken = {plan.target for _, plan in plans}
+            emitted = [replace(plan, flavour=dialect) for (_, to), plan in sorted(waiting.items()) if to not in taken]
+            said = _said(target, emitted)
+            copies += [_emitted(config.name, plan, said.get(plan.target, ())) for plan in emitted]
     return copies, tables
+
+
+_Waiting = dict[tuple[TableId, TableId], PlannedTable]
+"""By the name at the source, or the one that a rule gave the rows, and the name at the target."""
+
+
+def _waiting(runtime: Runtime, target: TargetConfig) -> _Waiting:
+    """Where rules see rows: the tables of merged batches that the target does not have yet, and of the snapshot that it will start from, with the
+    columns of all of them."""
+    found: _Waiting = {}
+    if runtime.rules_path is None or target.changes == "all":
+        return found
+    with runtime.state() as state:
+        process, cursor = state.process(target.name), state.cursor()
+        records = [state.batch(number) for number in state.undelivered()]
+        if process is None and cursor is not None and target.start == "snapshot":
+            for way, fields in noted_columns(runtime, state, cursor.next_batch).items():
+                found[way] = PlannedTable(way[1], way[0], tuple(column.planned for column in columns_of(fields)))
+    for record in records:
+        has_it = process is not None and record is not None and record.number <= process.batch
+        if record is None or has_it or not record.changeset or not record.is_for(target.name):
+            continue
+        for table in read_changeset(runtime.store, record.changeset).manifest.tables:
+            way, plan = (TableId(table.source_schema, table.source_table), table.target), table.plan
+            found[way] = _with_columns(plan, found[way].columns) if way in found else plan
+    return found
+
+
+def _with_made(plan: PlannedTable, waiting: _Waiting) -> PlannedTable:
+    made = waiting.get((plan.source, plan.target))
+    return plan if made is None else _with_columns(plan, made.columns)
+
+
+def _with_columns(plan: PlannedTable, columns: Sequence[PlannedColumn]) -> PlannedTable:
+    names = {column.name for column in plan.columns}
+    return replace(plan, columns=(*plan.columns, *(column for column in columns if column.name not in names)))
+
+
+def _emitted(target: str, plan: PlannedTable, remarks: Sequence[Finding]) -> PlannedCopy:
+    """A table that only rules send rows to. How many rows that will be is not known."""
+    key = f"({', '.join(plan.key)})" if plan.key else "whole row"
+    return PlannedCopy(target, plan, 0, (), (), key, tuple(remarks))
 
 
 def _said(target: Target, plans: Sequence[PlannedTable]) -> dict[TableId, list[Finding]]:

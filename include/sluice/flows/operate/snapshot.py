@@ -10,6 +10,7 @@ from sluice.config.pipeline import SNAPSHOT
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError
 from sluice.flows.runtime import Runtime
+from sluice.flows.snapshot_columns import noted_columns
 from sluice.flows.snapshot_versions import snapshot_reader, whole_batch
 from sluice.flows.stored_definitions import tables_at
 from sluice.mapping import Mapping
@@ -86,14 +87,15 @@ def show(
 
 
 def snapshot_tables(runtime: Runtime, state: PipelineState) -> list[TableId]:
-    """Names of the tables that captured tables go to, by the definitions of now."""
+    """Names of the tables that captured tables go to, by the definitions of now, and of those that only rules send rows to."""
     cursor = state.cursor()
     if cursor is None:
         return []
     pipeline = runtime.pipeline
     selection, routes = Selection.compile(pipeline.capture), Mapping.compile(pipeline.mapping)
     known = tables_at(runtime, state, cursor.position)
-    return sorted({routes.route(table).target for table in known if selection.wants(table)})
+    emitted = {target for _, target in noted_columns(runtime, state, cursor.next_batch)}
+    return sorted(emitted | {routes.route(table).target for table in known if selection.wants(table)})
 
 
 def _wanted(reader: VersionReader, tables: list[TableId], at: dt.datetime) -> int:

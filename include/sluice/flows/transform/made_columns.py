@@ -30,9 +30,20 @@ def known_when_it_runs(rules: RuleSet, table: TableId) -> str:
     return ""
 
 
+def only_rows_tell(rules: RuleSet) -> bool:
+    """True if :func:`known_when_it_runs` of some table may have a reason."""
+    return any(
+        (rule.config.builtin is None and rule.kind is not RuleKind.SQL) or _sends(rule) or bool(rule.config.emits)
+        for rule in rules
+    )
+
+
 def _may_send(rule: Rule, table: TableId) -> bool:
-    says = rule.kind is RuleKind.SQL and "_table" in rule.text
-    return says or rule.config.builtin == "route" or bool(rule.config.emits.keys() - {str(table)})
+    return _sends(rule) or bool(rule.config.emits.keys() - {str(table)})
+
+
+def _sends(rule: Rule) -> bool:
+    return rule.config.builtin == "route" or (rule.kind is RuleKind.SQL and "_table" in rule.text)
 
 
 def made_columns(ruling: StageRules, table: TableId, merged: pa.Table) -> pa.Table:

@@ -129,6 +129,11 @@ class LakeVersions(ABC):
             columns = [_stored(piece[one.column.name], one) for one in sent]
             yield pa.table(columns, names=[true_name(one.field) for one in sent])
 
+    def columns(self, version: TableVersion) -> pa.Schema:
+        """See :meth:`sluice.targets.base.VersionReader.columns`; structs are left out."""
+        _, info = self._at(version)
+        return pa.schema([(one.name, arrow_of(one.kind)) for one in info.columns if isinstance(one.kind, str)])
+
     def batch_at(self, table: TableId, time_us: int) -> int:
         """See :meth:`sluice.targets.base.VersionReader.batch_at`."""
         found = self.site.open(table)

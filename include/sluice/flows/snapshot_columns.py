@@ -1,0 +1,37 @@
+"""What columns tables of a pipeline's snapshot have, where only rows tell what the rules make of them."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from sluice.coordination.state import PipelineState
+from sluice.flows.runtime import Runtime
+from sluice.flows.transform.made_columns import only_rows_tell
+from sluice.model.tables import TableId
+from sluice.rules import RuleSet
+from sluice.segments.changeset import Changeset, ChangesetReader
+from sluice.segments.snapshot_columns import SnapshotColumns, Way
+
+
+def note_columns(runtime: Runtime, state: PipelineState, changeset: Changeset, epoch: int) -> None:
+    """Before the snapshot gets a batch: note the columns of its rows. Raises SegmentError, RuleError, ConfigError."""
+    if not _only_rows_tell(runtime):
+        return
+    made = {}
+    for table in changeset.manifest.tables:
+        file = next(iter(table.files))  # of the newest definition, see write_part
+        way = (TableId(table.source_schema, table.source_table), table.target)
+        made[way] = ChangesetReader(runtime.store, file).schema
+    if made:
+        SnapshotColumns(runtime.store, state.identity()).note(changeset.manifest.batch, epoch, made)
+
+
+def noted_columns(runtime: Runtime, state: PipelineState, batch: int) -> dict[Way, pa.Schema]:
+    """The user's columns of tables of the snapshot after a batch. Raises SegmentError, RuleError, ConfigError."""
+    if not _only_rows_tell(runtime):
+        return {}
+    return SnapshotColumns(runtime.store, state.identity()).after(batch)
+
+
+def _only_rows_tell(runtime: Runtime) -> bool:
+    return runtime.rules_path is not None and only_rows_tell(RuleSet.load(runtime.rules_path))
