@@ -55,10 +55,7 @@ class Case:
     def make_missing(self) -> None:
         """As ``sluice check --apply --yes`` does."""
         runtime = self.runtime()
-        done: list[tuple[str, str]] = []
-        while missing := [one for one in check(runtime).statements if one not in done]:
-            apply_missing(runtime, missing)
-            done += missing
+        apply_missing(runtime, check(runtime).statements)
 
     @property
     def environment(self) -> dict[str, str]:

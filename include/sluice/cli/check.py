@@ -26,17 +26,13 @@ def check(
     log_to_stderr(False)
     runtime = open_pipeline(pipeline)
     report = run_check(runtime)
-    done: list[tuple[str, str]] = []
-    while apply and (missing := [one for one in report.statements if one not in done]):
-        for target, statement in missing:
+    if apply and report.statements:
+        for target, statement in report.statements:
             err.print(f"[dim]{escape(target)}[/] {escape(statement)};", highlight=False)
         if not yes:
-            ask(f"Run these {len(missing)} statements?")
-        apply_missing(runtime, missing)
-        done += missing
-        report = run_check(
-            runtime
-        )  # the source's own statement makes a table without the columns that rules add: they come next
+            ask(f"Run these {len(report.statements)} statements?")
+        apply_missing(runtime, report.statements)
+        report = run_check(runtime)
     if as_json:
         print_json(report.to_json())
     else:

@@ -14,8 +14,8 @@ from sluice.segments.snapshot_columns import SnapshotColumns, Way
 
 
 def note_columns(runtime: Runtime, state: PipelineState, changeset: Changeset, epoch: int) -> None:
-    """Before the snapshot gets a batch: note the columns of its rows. Raises SegmentError, RuleError, ConfigError."""
-    if not _only_rows_tell(runtime):
+    """Before the snapshot gets a batch: note the columns of its rows. Raises SegmentError, ConfigError."""
+    if not only_rows_tell(RuleSet.of(runtime.rules_path)):
         return
     made = {}
     for table in changeset.manifest.tables:
@@ -26,12 +26,6 @@ def note_columns(runtime: Runtime, state: PipelineState, changeset: Changeset, e
         SnapshotColumns(runtime.store, state.identity()).note(changeset.manifest.batch, epoch, made)
 
 
-def noted_columns(runtime: Runtime, state: PipelineState, batch: int) -> dict[Way, pa.Schema]:
-    """The user's columns of tables of the snapshot after a batch. Raises SegmentError, RuleError, ConfigError."""
-    if not _only_rows_tell(runtime):
-        return {}
-    return SnapshotColumns(runtime.store, state.identity()).after(batch)
-
-
-def _only_rows_tell(runtime: Runtime) -> bool:
-    return runtime.rules_path is not None and only_rows_tell(RuleSet.load(runtime.rules_path))
+def noted_columns(runtime: Runtime, state: PipelineState, batch: int, rules: RuleSet) -> dict[Way, pa.Schema]:
+    """The user's columns of tables of the snapshot after a batch; ``rules``: the pipeline's. Raises SegmentError."""
+    return SnapshotColumns(runtime.store, state.identity()).after(batch) if only_rows_tell(rules) else {}

@@ -161,6 +161,10 @@ class Mapping:
         found = self.matched(source)
         return TableRoute(source, source) if found is None else found[1]
 
+    def whole_route(self, source: TableId) -> TableRoute:
+        """As :meth:`route`, for rows that are sent whole, whatever the mapping says of columns that changed."""
+        return replace(self.route(source), changed_only=False)
+
     def matched(self, source: TableId) -> tuple[TableMapping, TableRoute] | None:
         """The line that says where ``source`` goes, with the route; None where no line does."""
         for line in self._lines:

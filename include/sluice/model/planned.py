@@ -35,6 +35,7 @@ class PlannedTable:
 
     ``flavour``: MySQL or MariaDB, whose words the types and the statement are. ``unique``: the source's unique keys, each (name at the target,
     prefix in characters or 0), name "" for an expression; None: not known. ``promised``: columns in which no two rows are equal, by the mapping.
+    ``made``: names of columns that the table at the source does not have: rules make them.
     """
 
     target: TableId
@@ -44,6 +45,7 @@ class PlannedTable:
     flavour: str = ""
     unique: tuple[tuple[tuple[str, int], ...], ...] | None = None
     promised: tuple[tuple[str, ...], ...] = ()
+    made: frozenset[str] = frozenset()
 
     @property
     def key(self) -> tuple[str, ...]:

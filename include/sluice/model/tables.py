@@ -65,6 +65,11 @@ def member(struct: pa.Array, name: str) -> pa.Array:
     return pc.struct_field(struct, [number])
 
 
+def user_schema(schema: pa.Schema) -> pa.Schema:
+    """The columns that belong to the user, in order."""
+    return pa.schema([field for field in schema if field.name not in META_COLUMNS])
+
+
 def one_chunk(column: pa.ChunkedArray) -> pa.Array:
     """The values as one array: a column that has one chunk is not copied, as ``combine_chunks`` does."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -80,6 +80,11 @@ class RuleSet:
     rules: tuple[Rule, ...] = ()
 
     @classmethod
+    def of(cls, engine_path: Path | None) -> RuleSet:
+        """As :meth:`load`; without a file, no rules."""
+        return cls.load(engine_path) if engine_path else cls()
+
+    @classmethod
     def load(cls, engine_path: Path) -> RuleSet:
         """Read engine.yaml and the files it names, as they are now. Raises ConfigError with file and line."""
         engine, line_of = load_model_with_lines(engine_path, EngineConfig)

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from sluice.errors import SegmentError
 from sluice.model.fields import declared_type
-from sluice.model.tables import META_COLUMNS, TableId
+from sluice.model.tables import TableId, user_schema
 from sluice.segments.store import SegmentStore
 
 _FOLDER = "snapshot-columns"
@@ -56,7 +56,7 @@ class SnapshotColumns:
         known = self._newest(batch)
         for way, schema in made.items():
             table = _hash(way)
-            fields = pa.schema([field for field in schema if field.name not in META_COLUMNS])
+            fields = user_schema(schema)
             data = _packed(way, fields)
             if table in known and known[table].crc != _crc(data):
                 data = _packed(way, _joined(self._read(known[table])[1], fields))

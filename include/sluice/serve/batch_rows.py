@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,7 @@ from sluice.mapping import Mapping as Routes
 from sluice.merge.column_presence import is_partial
 from sluice.merge.compact import user_columns
 from sluice.model.fields import is_masked, true_name
-from sluice.model.tables import TableId
+from sluice.model.tables import TableId, user_schema
 from sluice.segments.footers import opened
 from sluice.segments.manifest import SegmentFile, SegmentManifest
 from sluice.segments.reader import first_seq
@@ -87,12 +87,12 @@ class BatchRows:
         source = file.table_id
         if self.ruling.concerning(source):
             pieces = self._reader(0).file_pieces(self.store, 0, file)
-            return {piece.table: _users(self.shown(piece.rows, source)) for piece in pieces}
+            return {piece.table: user_schema(self.shown(piece.rows, source).schema) for piece in pieces}
         with self.store.open_input(file.path) as stored:
             schema = opened(stored, file.footer_crc32).schema_arrow
-        route = replace(self.routes.route(source), changed_only=False)
+        route = self.routes.whole_route(source)
         empty = route.apply(self.ruling.tagged(schema.empty_table(), source))
-        return {route.target: _users(self.shown(empty, source))}
+        return {route.target: user_schema(self.shown(empty, source).schema)}
 
     def _reader(self, batch: int) -> StoredChanges:
         mapping = self.runtime.pipeline.mapping
@@ -146,7 +146,7 @@ class BatchRows:
                 raise needs_whole_rows(source)
             ruled = self.ruling.apply(self.ruling.tagged(merged, source), source)
             for table, rows in ruled.tables.items():
-                route = replace(self.routes.route(table), changed_only=False)
+                route = self.routes.whole_route(table)
                 if rows.num_rows and wants(route.target):
                     rows = tagged_as_made(rows) if self.ruling.hides(merged, source) else rows
                     mapped = known_columns(rows, route.apply(rows), route)
@@ -170,7 +170,3 @@ class BatchRows:
             and back.get(names[name]) not in hidden
         ]
         return rows if len(kept) == len(users) else with_users(rows, [rows.schema.field(name) for name in kept])
-
-
-def _users(schema_of: pa.Table) -> pa.Schema:
-    return pa.schema([schema_of.schema.field(name) for name in user_columns(schema_of.schema)])

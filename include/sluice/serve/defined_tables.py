@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 
 import pyarrow as pa
 
@@ -13,8 +12,7 @@ from sluice.errors import MappingError
 from sluice.flows.runtime import Runtime
 from sluice.flows.stored_definitions import definitions_at
 from sluice.flows.transform.made_columns import mapped_columns
-from sluice.merge.compact import user_columns
-from sluice.model.tables import TableId
+from sluice.model.tables import TableId, user_schema
 from sluice.serve.batch_rows import BatchRows, Wants
 from sluice.sources.table_filter import Selection
 
@@ -30,10 +28,10 @@ def defined_tables(
     known = definitions_at(runtime, state, cursor.position) if cursor is not None else None
     selection = Selection.compile(runtime.pipeline.capture)
     for source, definition in sorted(known.tables.items() if known is not None else ()):
-        route = replace(rows.routes.route(source), changed_only=False)
+        route = rows.routes.whole_route(source)
         if not selection.wants(source) or not wants(route.target):
             continue
         with suppress(MappingError):
             empty = mapped_columns(rows.ruling, route, runtime.source.stored_table(definition))
             shown = rows.shown(empty, source).schema
-            yield route.target, pa.schema([shown.field(name) for name in user_columns(shown)])
+            yield route.target, user_schema(shown)

@@ -10,10 +10,9 @@ import pyarrow as pa
 from sluice.errors import ConfigError
 from sluice.formats import FORMATS, columns
 from sluice.formats.rows import changes_of
-from sluice.merge.compact import user_columns
 from sluice.model.fields import key_fields, true_name
 from sluice.model.nearest import meant
-from sluice.model.tables import TableId
+from sluice.model.tables import TableId, user_schema
 from sluice.serve.requests import ReadRequest
 from sluice.serve.row_shapes import OWN, StreamShape, sent_name
 
@@ -72,9 +71,7 @@ class DocumentShape:
             self._shapes.clear()
             self._number = batch
         if table not in self._shapes:
-            self._shapes[table] = self._of_table(
-                table, pa.schema([rows.schema.field(name) for name in user_columns(rows.schema)])
-            )
+            self._shapes[table] = self._of_table(table, user_schema(rows.schema))
         return self._shapes[table].rows(rows, table, batch)
 
     def sent(self, rows: pa.Table, table: TableId, batch: int) -> Iterator[pa.RecordBatch]:

@@ -12,7 +12,7 @@ from sluice.errors import ConfigError, SchemaMoved
 from sluice.merge.column_presence import is_partial, remapped, renewed
 from sluice.merge.compact import user_columns
 from sluice.model.nearest import meant
-from sluice.model.tables import META_FIELDS, TableId, member, one_chunk
+from sluice.model.tables import META_FIELDS, TableId, member, one_chunk, user_schema
 from sluice.serve.requests import ReadRequest, holds
 
 ROWS_AT_ONCE = 65_536
@@ -122,7 +122,7 @@ class StreamShape:
 
     def rows(self, rows: pa.Table, table: TableId, batch: int) -> pa.Table:
         """Those rows of a batch that are sent, with the columns that :meth:`sent` needs. Raises SchemaMoved."""
-        self.require(pa.schema([rows.schema.field(name) for name in user_columns(rows.schema)]), table, batch)
+        self.require(user_schema(rows.schema), table, batch)
         reads = self.request.reads
         try:
             whole = with_users(rows, [f for f in self.users if reads is None or sent_name(f.name) in reads])

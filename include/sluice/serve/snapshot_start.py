@@ -17,10 +17,9 @@ from sluice.flows.load.snapshot_rows import SnapshotTable, SnapshotTables
 from sluice.flows.operate.snapshot import snapshot_tables
 from sluice.flows.runtime import Runtime
 from sluice.flows.snapshot_versions import snapshot_reader, whole_batch
-from sluice.merge.compact import user_columns
 from sluice.model.batches import Op
 from sluice.model.positions import BatchNumber
-from sluice.model.tables import META_FIELDS, TableId
+from sluice.model.tables import META_FIELDS, TableId, user_schema
 from sluice.serve.batch_rows import BatchRows, Shaped, Wants
 from sluice.targets.base import VersionReader
 
@@ -59,7 +58,7 @@ class SnapshotStart:
         """The user's columns of the tables, as readers get them."""
         for table in self.tables:
             shown = self.rows.shown(table.schema.empty_table(), table.source).schema
-            yield table.route.target, pa.schema([shown.field(name) for name in user_columns(shown)])
+            yield table.route.target, user_schema(shown)
 
     def pieces(self, shaped: Shaped) -> Iterator[tuple[TableId, pa.Table]]:
         """All rows, table by table. Raises MappingError, LoadError, TargetUnavailable, SchemaMoved."""

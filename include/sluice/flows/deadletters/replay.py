@@ -177,7 +177,7 @@ class _Replay:
     def _transformed(self, one: DeadLetter, table: TableId, rows: pa.Table) -> Iterator[tuple[TableId, pa.Table]]:
         """Through the rules, from the stage in which the row was rejected, and the mapping, as they are now."""
         path = self.runtime.rules_path
-        stages = stages_of(RuleSet.load(path) if path else RuleSet())
+        stages = stages_of(RuleSet.of(path))
         begun = next((i for i, stage in enumerate(stages) if one.by in {rule.name for rule in stage}), one.stage_number)
         rules = RuleSet(tuple(rule for stage in stages[begun if one.stage == "rule" else 0 :] for rule in stage))
         frames = [r.name for r in rules.matching(table) if r.kind is RuleKind.SPARK]

@@ -41,7 +41,7 @@ def why_not(
 ) -> dict[TableId, str]:
     """Tables of which rows cannot be replaced, as far as the pipeline's file and rules tell; with the reason."""
     routes = Routes.compile(runtime.pipeline.mapping)
-    rules = RuleSet.load(runtime.rules_path) if runtime.rules_path else RuleSet()
+    rules = RuleSet.of(runtime.rules_path)
     ways: dict[TableId, set[TableId]] = {}
     for table in captured:
         ways.setdefault(routes.route(table).target, set()).add(table)

@@ -89,7 +89,7 @@ class StoredChanges(StoredRows):
             wanted: names that columns of the user have there: others are null; None: all of them. See :func:`read_projected`.
         """
         source = file.table_id
-        route = replace(Routes.compile(self.mapping).route(source), changed_only=False)
+        route = Routes.compile(self.mapping).whole_route(source)
         wants = None if wanted is None else lambda field: route.column(field) in wanted
         rows = _without_moves(read_projected(store, file, wants))
         return route.target, self._routed(self.ruling.tagged(rows, source), route, self.ruling.hides(rows, source))
@@ -139,7 +139,7 @@ class StoredChanges(StoredRows):
         found: dict[_Place, pa.Table] = {}
         for table, out in ruled.tables.items():
             if out.num_rows:
-                route = replace(routes.route(table), changed_only=False)  # whole images, as the log has them
+                route = routes.whole_route(table)  # whole images, as the log has them
                 mapped = self._routed(out, route, hides)
                 found[_Place(route.target, tuple(map(true_name, key_fields(mapped.schema))))] = mapped
         return found
@@ -285,7 +285,7 @@ def change_rules(runtime: Runtime, reader: str, way_out: str) -> StageRules:
     Raises:
         RuleError: a rule is broken, or is of type spark, which does not see single changes.
     """
-    rules = RuleSet.load(runtime.rules_path) if runtime.rules_path else RuleSet()
+    rules = RuleSet.of(runtime.rules_path)
     rules.validate()
     frames = [rule.name for rule in rules if rule.kind is RuleKind.SPARK]
     if frames:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -184,12 +184,11 @@ class SnapshotTables:
     at: Position
     ruling: StageRules = field(init=False)
     routes: Routes = field(init=False)
-    _noted: Mapping[Way, pa.Schema] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         """Raises MappingError, RuleError, ConfigError."""
         path = self.runtime.rules_path
-        rules = RuleSet.load(path) if path is not None else RuleSet()
+        rules = RuleSet.of(path)
         self.ruling = StageRules.of(rules, self.runtime.pipeline, path, self.runtime.resolver)
         self.routes = Routes.compile(self.runtime.pipeline.mapping)
 
@@ -204,7 +203,7 @@ class SnapshotTables:
                 f"the definitions of {self.runtime.name}'s tables are not known, so that rows of the snapshot cannot be read",
                 hint="`sluice dump start` copies the tables",
             )
-        self._noted = noted_columns(self.runtime, state, self.batch)
+        noted = noted_columns(self.runtime, state, self.batch, self.ruling.rules)
         captured = [table for table in sorted({*known.tables, *known.unknown}) if selection.wants(table)]
         for table in captured:
             if not wants(self.routes.route(table).target):
@@ -213,25 +212,22 @@ class SnapshotTables:
                 raise MappingError(
                     f"the definition of {table} is not known: {known.unknown[table].reason}", where=str(table)
                 )
-            found = self._found(self.runtime.source.stored_table(known.tables[table]))
+            found = self._found(self.runtime.source.stored_table(known.tables[table]), noted)
             if found is not None:
                 yield found
         taken = {self.routes.route(table).target for table in captured}
-        for (source, target), fields in sorted(self._noted.items(), key=lambda one: one[0]):
-            if target not in taken and wants(target) and self.routes.route(source).target == target:
-                yield from self._emitted(source, fields)
+        for (source, target), fields in sorted(noted.items(), key=lambda one: one[0]):
+            route = self.routes.whole_route(source)  # of a table that only rules send rows to
+            if route.target != target or target in taken or not wants(target):
+                continue
+            version = self.reader.as_of(target, self.batch)
+            if version is not None:
+                yield SnapshotTable(source, route, version, self._as_noted(fields, version))
 
-    def _emitted(self, source: TableId, fields: pa.Schema) -> Iterator[SnapshotTable]:
-        """A table that only rules send rows to, if it is there."""
-        route = replace(self.routes.route(source), changed_only=False)
-        version = self.reader.as_of(route.target, self.batch)
-        if version is not None:
-            yield SnapshotTable(source, route, version, self._as_noted(fields, version))
-
-    def _found(self, schema: TableSchema) -> SnapshotTable | None:
+    def _found(self, schema: TableSchema, noted: Mapping[Way, pa.Schema]) -> SnapshotTable | None:
         """None for a table without rows, of which only rows tell what its columns are. Raises MappingError, RuleError."""
         table = schema.table
-        route = replace(self.routes.route(table), changed_only=False)
+        route = self.routes.whole_route(table)
         version = self.reader.as_of(route.target, self.batch)
         if version is None:
             raise MappingError(
@@ -242,8 +238,8 @@ class SnapshotTables:
         why = known_when_it_runs(self.ruling.rules, table)
         if not why:
             made = mapped_columns(self.ruling, route, schema).schema
-        elif (noted := self._noted.get((table, route.target))) is not None:
-            made = self._as_noted(noted, version)
+        elif (fields := noted.get((table, route.target))) is not None:
+            made = self._as_noted(fields, version)
         elif not version.rows:
             return None
         else:

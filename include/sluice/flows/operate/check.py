@@ -271,7 +271,7 @@ def _rules_before_snapshot(runtime: Runtime, tables: list[SourceTable]) -> list[
         held = state.process(SNAPSHOT)
         if held is None:
             return []
-        noted = noted_columns(runtime, state, held.batch)
+        noted = noted_columns(runtime, state, held.batch, rules)
     reader = snapshot_reader(runtime)
     found = []
     for table in tables:

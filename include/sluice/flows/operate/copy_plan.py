@@ -6,15 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pyarrow as pa
+
 from sluice.config.pipeline import ColumnConversion, TargetConfig
 from sluice.flows.load.unique_keys import unique_at_target
 from sluice.flows.runtime import Runtime
 from sluice.flows.snapshot_columns import noted_columns
 from sluice.mapping import Mapping, TableRoute
 from sluice.mapping.convert import declared, refuse, remark
+from sluice.model.batches import Batch
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId
+from sluice.rules import RuleSet
 from sluice.segments.changeset import columns_of, read_changeset
+from sluice.segments.snapshot_columns import Way
 from sluice.sources.base import SourceSession, SourceTable
 from sluice.sources.table_filter import Selection
 from sluice.targets.base import Finding, Target
@@ -73,52 +78,88 @@ def planned_copies(runtime: Runtime) -> tuple[list[PlannedCopy], list[SourceTabl
     with runtime.source.open() as source:
         dialect = source.identity.dialect
         tables = source.tables(selection.wants)
+        by_rules = _MadeByRules.of(runtime)
         copies = []
         for config in runtime.pipeline.targets:
             target = runtime.open_target(config.name)
-            waiting = _waiting(runtime, config)
-            plans = [(table, _with_made(plan_of(table, routes.route(table.id), dialect), waiting)) for table in tables]
+            made = by_rules.on_its_way_to(config)
+            plans = [(table, _with_made(plan_of(table, routes.route(table.id), dialect), made)) for table in tables]
             said = _said(target, [plan for _, plan in plans])
             if any(r.statement.startswith("CREATE") for remarks in said.values() for r in remarks):
                 plans = [(table, _with_statement(source, table, plan, routes)) for table, plan in plans]
                 said = _said(target, [plan for _, plan in plans])
             copies += [_copy(config.name, table, plan, routes, said.get(plan.target, ())) for table, plan in plans]
             taken = {plan.target for _, plan in plans}
-            emitted = [replace(plan, flavour=dialect) for (_, to), plan in sorted(waiting.items()) if to not in taken]
+            emitted = [replace(plan, flavour=dialect) for (_, to), plan in sorted(made.items()) if to not in taken]
             said = _said(target, emitted)
             copies += [_emitted(config.name, plan, said.get(plan.target, ())) for plan in emitted]
     return copies, tables
 
 
-_Waiting = dict[tuple[TableId, TableId], PlannedTable]
-"""By the name at the source, or the one that a rule gave the rows, and the name at the target."""
+_Made = dict[Way, PlannedTable]
 
 
-def _waiting(runtime: Runtime, target: TargetConfig) -> _Waiting:
-    """Where rules see rows: the tables of merged batches that the target does not have yet, and of the snapshot that it will start from, with the
-    columns of all of them."""
-    found: _Waiting = {}
-    if runtime.rules_path is None or target.changes == "all":
-        return found
-    with runtime.state() as state:
-        process, cursor = state.process(target.name), state.cursor()
-        records = [state.batch(number) for number in state.undelivered()]
-        if process is None and cursor is not None and target.start == "snapshot":
-            for way, fields in noted_columns(runtime, state, cursor.next_batch).items():
-                found[way] = PlannedTable(way[1], way[0], tuple(column.planned for column in columns_of(fields)))
-    for record in records:
-        has_it = process is not None and record is not None and record.number <= process.batch
-        if record is None or has_it or not record.changeset or not record.is_for(target.name):
-            continue
-        for table in read_changeset(runtime.store, record.changeset).manifest.tables:
-            way, plan = (TableId(table.source_schema, table.source_table), table.target), table.plan
+@dataclass(frozen=True, slots=True)
+class _MadeByRules:
+    """What batches that wait for a target say of tables; nothing where no rule sees rows.
+
+    Attributes:
+        held: of targets that have begun, the batch that each has.
+        batches: merged ones, oldest first, with their tables. snapshot: tables of the snapshot, for targets that will start from it.
+    """
+
+    held: dict[str, int]
+    batches: tuple[tuple[Batch, tuple[PlannedTable, ...]], ...] = ()
+    snapshot: tuple[PlannedTable, ...] = ()
+
+    @classmethod
+    def of(cls, runtime: Runtime) -> _MadeByRules:
+        """Raises SegmentError, ConfigError."""
+        if runtime.rules_path is None:
+            return cls({})
+        with runtime.state() as state:
+            known = {target.name: state.process(target.name) for target in runtime.pipeline.targets}
+            batches = [batch for number in state.undelivered() if (batch := state.batch(number)) is not None]
+            cursor = state.cursor()
+            rules = RuleSet.of(runtime.rules_path)
+            noted = noted_columns(runtime, state, cursor.next_batch, rules) if cursor is not None else {}
+        return cls(
+            {name: process.batch for name, process in known.items() if process is not None},
+            tuple((one, _tables_of(runtime, one.changeset)) for one in batches if one.changeset),
+            tuple(_noted_table(way, fields) for way, fields in noted.items()),
+        )
+
+    def on_its_way_to(self, target: TargetConfig) -> _Made:
+        """The tables of what the target does not have yet, with the columns of all of it."""
+        found: _Made = {}
+        if target.changes == "all":
+            return found
+        held = self.held.get(target.name)
+        plans = [*self.snapshot] if held is None and target.start == "snapshot" else []
+        for batch, tables in self.batches:
+            if batch.number > (held or 0) and batch.is_for(target.name):
+                plans += tables
+        for plan in plans:
+            way = (plan.source, plan.target)
             found[way] = _with_columns(plan, found[way].columns) if way in found else plan
-    return found
+        return found
 
 
-def _with_made(plan: PlannedTable, waiting: _Waiting) -> PlannedTable:
-    made = waiting.get((plan.source, plan.target))
-    return plan if made is None else _with_columns(plan, made.columns)
+def _tables_of(runtime: Runtime, changeset: str) -> tuple[PlannedTable, ...]:
+    return tuple(table.plan for table in read_changeset(runtime.store, changeset).manifest.tables)
+
+
+def _noted_table(way: Way, fields: pa.Schema) -> PlannedTable:
+    source, target = way
+    return PlannedTable(target, source, tuple(column.planned for column in columns_of(fields)))
+
+
+def _with_made(plan: PlannedTable, made: _Made) -> PlannedTable:
+    found = made.get((plan.source, plan.target))
+    if found is None:
+        return plan
+    whole = _with_columns(plan, found.columns)
+    return replace(whole, made=frozenset(column.name for column in whole.columns[len(plan.columns) :]))
 
 
 def _with_columns(plan: PlannedTable, columns: Sequence[PlannedColumn]) -> PlannedTable:

@@ -16,6 +16,7 @@ from sluice.flows.stored_definitions import tables_at
 from sluice.mapping import Mapping
 from sluice.model.nearest import meant
 from sluice.model.tables import TableId
+from sluice.rules import RuleSet
 from sluice.sources.table_filter import Selection
 from sluice.targets.base import TableVersion, VersionReader
 
@@ -94,7 +95,7 @@ def snapshot_tables(runtime: Runtime, state: PipelineState) -> list[TableId]:
     pipeline = runtime.pipeline
     selection, routes = Selection.compile(pipeline.capture), Mapping.compile(pipeline.mapping)
     known = tables_at(runtime, state, cursor.position)
-    emitted = {target for _, target in noted_columns(runtime, state, cursor.next_batch)}
+    emitted = {target for _, target in noted_columns(runtime, state, cursor.next_batch, RuleSet.of(runtime.rules_path))}
     return sorted(emitted | {routes.route(table).target for table in known if selection.wants(table)})
 
 

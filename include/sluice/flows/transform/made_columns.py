@@ -23,7 +23,7 @@ from sluice.rules.script import Rule
 def known_when_it_runs(rules: RuleSet, table: TableId) -> str:
     """Why only rows tell what the rules make of a table; "" for built-in rules and those in SQL that send no row elsewhere."""
     for rule in rules.matching(table):
-        if rule.config.builtin is None and rule.kind is not RuleKind.SQL:
+        if _is_opaque(rule):
             return f"rule {rule.name!r} is of type {rule.kind}, and what columns it makes is known when it runs"
         if _may_send(rule, table):
             return f"rule {rule.name!r} may send rows of it to another table"
@@ -32,10 +32,11 @@ def known_when_it_runs(rules: RuleSet, table: TableId) -> str:
 
 def only_rows_tell(rules: RuleSet) -> bool:
     """True if :func:`known_when_it_runs` of some table may have a reason."""
-    return any(
-        (rule.config.builtin is None and rule.kind is not RuleKind.SQL) or _sends(rule) or bool(rule.config.emits)
-        for rule in rules
-    )
+    return any(_is_opaque(rule) or _sends(rule) or bool(rule.config.emits) for rule in rules)
+
+
+def _is_opaque(rule: Rule) -> bool:
+    return rule.config.builtin is None and rule.kind is not RuleKind.SQL
 
 
 def _may_send(rule: Rule, table: TableId) -> bool:

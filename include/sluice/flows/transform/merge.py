@@ -89,7 +89,7 @@ def merge(runtime: Runtime, batch: int) -> MergeOutcome:
             _log.warning("merged_again", pipeline=runtime.name, batch=batch, damaged=lost)
             state.unmerge(batch, made=record)
         manifest = store.read_manifest(record.manifest)
-        rules = RuleSet.load(runtime.rules_path) if runtime.rules_path else RuleSet()
+        rules = RuleSet.of(runtime.rules_path)
         rules.validate()
         done = _Merge(runtime, state, store, watch, manifest, attempt_id(), rules).run()
         outcome = replace(done, seconds=time.monotonic() - started)

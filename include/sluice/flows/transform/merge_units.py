@@ -70,7 +70,7 @@ def plan_merge(
         RuleError: a rule is broken. ConfigError: engine.yaml is. MappingError: the mapping is.
     """
     if rules is None:
-        rules = RuleSet.load(rules_path) if rules_path else RuleSet()
+        rules = RuleSet.of(rules_path)
     rules.validate()
     ruling = StageRules.of(rules, pipeline, rules_path, resolver)
     if pieces is None:

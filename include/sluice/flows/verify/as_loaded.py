@@ -47,7 +47,7 @@ class AsLoaded:
     def __post_init__(self) -> None:
         runtime = self.runtime
         self.routes = Routes.compile(runtime.pipeline.mapping)
-        rules = RuleSet.load(runtime.rules_path) if runtime.rules_path else RuleSet()
+        rules = RuleSet.of(runtime.rules_path)
         rules.validate()
         self.ruling = StageRules.of(rules, runtime.pipeline, runtime.rules_path, runtime.resolver)
 
@@ -124,7 +124,7 @@ class AsLoaded:
         )
 
     def _mapped(self, source: TableId, place: TableId, rows: pa.Table) -> Loaded:
-        route = replace(self.routes.route(place), changed_only=False)
+        route = self.routes.whole_route(place)
         mapped = route.apply(rows)
         columns = tuple(column.planned for column in columns_of(mapped.schema))
         plan = PlannedTable(route.target, source, columns, flavour=self.flavour)

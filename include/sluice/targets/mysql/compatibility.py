@@ -41,6 +41,8 @@ def review(
             same = plan.create_sql and plan.flavour == flavour
             statement = plan.create_sql if same else create_table(plan)
             remarks.append(Finding("error", plan.target, "", "the target has no such table", statement))
+            if same:  # the source's own statement does not have them
+                remarks += [_missing_column(plan, column) for column in plan.columns if column.name in plan.made]
             continue
         remarks += _missing_columns(plan, info)
         try:
@@ -115,16 +117,20 @@ def _statement(hint: str | None) -> str:
 def _missing_columns(plan: PlannedTable, info: TableInfo) -> list[Finding]:
     there = {column.name.casefold() for column in info.columns}
     return [
-        Finding(
-            "error",
-            plan.target,
-            column.name,
-            f"the target has no such column, which {plan.source} has",
-            f"ALTER TABLE {quoted_table(plan.target)} ADD COLUMN {quoted(column.name)} {column_type(column)}",
-        )
+        _missing_column(plan, column)
         for column in plan.columns
         if column.name.casefold() not in there and not column.generated
     ]
+
+
+def _missing_column(plan: PlannedTable, column: PlannedColumn) -> Finding:
+    return Finding(
+        "error",
+        plan.target,
+        column.name,
+        f"the target has no such column, which {plan.source} has",
+        f"ALTER TABLE {quoted_table(plan.target)} ADD COLUMN {quoted(column.name)} {column_type(column)}",
+    )
 
 
 def _losses(plan: PlannedTable, info: TableInfo) -> list[Finding]:
