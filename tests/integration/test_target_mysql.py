@@ -306,7 +306,9 @@ def test_no_server(tmp_path: Path, mysql_target: Any) -> None:
 def test_unknown_options_and_types(tmp_path: Path, mysql_target: Any) -> None:
     with pytest.raises(ConfigError, match=r"options\.ack_shema"):
         _ = Delivery(tmp_path, mysql_target, target={"options": {"ack_shema": "x"}}).target
-    with pytest.raises(ConfigError, match="known types: delta, iceberg, kafka, memory, mysql, postgresql"):
+    with pytest.raises(
+        ConfigError, match=r"did you mean 'mysql'.*known types: delta, iceberg, kafka, memory, mysql, postgresql"
+    ):
         _ = Delivery(tmp_path, mysql_target, target={"type": "mysqll"}).target
 
 

@@ -9,6 +9,7 @@ from sluice.config.connections import ConnectionResolver, Endpoint
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError
 from sluice.model.load_marks import MarkRules
+from sluice.model.nearest import meant
 from sluice.sources.base import Source
 
 KINDS = {
@@ -29,7 +30,7 @@ def open_source(pipeline: PipelineConfig, resolver: ConnectionResolver, loads: M
     path = KINDS.get(pipeline.source.type)
     if path is None:
         raise ConfigError(
-            f"the source of {pipeline.pipeline} has the type {pipeline.source.type!r}, which does not exist",
+            f"the source of {pipeline.pipeline} has the type {pipeline.source.type!r}, which does not exist{meant(pipeline.source.type, KINDS)}",
             hint=f"known types: {', '.join(sorted(KINDS))}",
         )
     module, _, name = path.partition(":")

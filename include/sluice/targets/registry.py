@@ -14,6 +14,7 @@ from typing import Any
 
 from sluice.config.folders import targets_folder
 from sluice.errors import ConfigError
+from sluice.model.nearest import meant
 
 KINDS: Mapping[str, str] = {
     "delta": "sluice.targets.delta.target:DeltaTarget",
@@ -109,7 +110,7 @@ def kind_of(name: str, target: str = "") -> Kind:
     found = kinds()
     if name not in found:
         raise ConfigError(
-            f"target {target!r} has the type {name!r}, which does not exist",
+            f"target {target!r} has the type {name!r}, which does not exist{meant(name, found)}",
             hint=f"known types: {', '.join(sorted(found))}; `sluice targets new {name}` writes a starter",
         )
     return found[name]
