@@ -149,6 +149,7 @@ def test_without_the_batches_between_nobody_can_say(ruled: Case) -> None:
     assert len(letters(ruled.runtime())) == 1
 
 
+@pytest.mark.promise("B25")
 def test_masked_values_are_nowhere(ruled: Case) -> None:
     ruled.source.execute(f"INSERT INTO `{ruled.schema}`.customers VALUES (7, 'secret@x.org', 'n', 13)")
     done = ruled.cli("run", "case", "--until-head", "--verbose")
@@ -334,6 +335,7 @@ def test_the_command_line(loading: Case) -> None:
     assert "there is no dead letter" in nobody.stderr
 
 
+@pytest.mark.promise("B11")
 def test_retention_removes_what_is_settled_and_keeps_what_waits(loading: Case) -> None:
     insert(loading, (1, "too long", 1))
     insert(loading, (2, "too long", 2))

@@ -105,6 +105,7 @@ def all_gone(made: Case, *batches: int) -> None:
     shutil.rmtree(store(made))
 
 
+@pytest.mark.promise("E12")
 @pytest.mark.parametrize("lost", [folder_gone, manifest_gone, data_damaged, all_gone], ids=lambda f: f.__name__)
 def test_lost_batches_are_captured_again(made: Case, lost: Callable[..., None]) -> None:
     deliver(made, 1)
@@ -418,6 +419,7 @@ def test_a_target_that_says_nothing_or_nonsense_is_never_guessed(made: Case, hap
     goes_on(made, 5)
 
 
+@pytest.mark.promise("B47")
 def test_a_batch_whose_worker_is_lost_is_taken_over_after_the_grace(made: Case) -> None:
     """Its run does not end; another run of the same installation delivers it."""
     batch = drained(made, 1)

@@ -53,6 +53,7 @@ def refused(error: flight.FlightError) -> dict[str, Any]:
     return json.loads(error.extra_info)  # type: ignore[no-any-return]
 
 
+@pytest.mark.promise("D16")
 @pytest.mark.parametrize("form", ["changes", "merged"])
 def test_what_is_read_replays_to_the_source(shop: Case, form: str) -> None:
     numbers = write_orders(shop)
@@ -119,6 +120,7 @@ def test_a_captured_table_of_which_no_change_is_stored_is_read_by_its_name(shop:
         assert len(after.rows()) == 1
 
 
+@pytest.mark.promise("D1")
 def test_a_range_begins_and_ends_where_it_says(shop: Case) -> None:
     numbers = write_orders(shop)
     runtime = shop.runtime()
