@@ -352,12 +352,14 @@ def test_a_replica_that_filters_is_refused_and_what_it_lacks_is_said(group: Grou
     group.caught_up(schema)
     try:
         replicates(group, wild_ignore_table=f"'{schema}.lost%'")
-        made.source.execute(others[1], *(f"INSERT INTO `{schema}`.{n} VALUES (1, 'x'), (2, 'y')" for n in ("lost_a", "lost_b")))
+        made.source.execute(
+            others[1], *(f"INSERT INTO `{schema}`.{n} VALUES (1, 'x'), (2, 'y')" for n in ("lost_a", "lost_b"))
+        )
         insert(made, 1, 2)
         group.caught_up(schema)
         made.run_until_head()
         before = captured(made)
-        with pytest.raises(PreflightError, match="replicate_wild_ignore_table.*GTIDs do not show it"):
+        with pytest.raises(PreflightError, match=r"replicate_wild_ignore_table.*GTIDs do not show it"):
             sluice(made, "failover", "case", "--yes")
         [line] = [one for one in check(made.runtime()).findings if one.setting == "server case_second"]
         assert (line.severity, "replicate_wild_ignore_table" in line.why) == ("warning", True)

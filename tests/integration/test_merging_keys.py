@@ -206,7 +206,9 @@ BYTES = [
 
 
 @pytest.mark.parametrize(("declared", "fixed"), BYTES, ids=["a collation that pads", "CHAR"])
-def test_bytes_that_end_with_a_space_are_refused_where_the_target_does_not_see_it(made, declared: str, fixed: str) -> None:
+def test_bytes_that_end_with_a_space_are_refused_where_the_target_does_not_see_it(
+    made, declared: str, fixed: str
+) -> None:
     made.source.execute(f"CREATE TABLE `{made.schema}`.t (k VARBINARY(9) PRIMARY KEY)")
     made.target.execute(f"CREATE TABLE `{made.schema}`.t (k {declared} PRIMARY KEY)")
     made.run_until_head()

@@ -131,7 +131,9 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
         if not asked.tables:
             gone = lost_tables(runtime, state, source, cursor.position, [config.name for config in configs])
             results += [
-                TableResult(table=str(lost.table), target=lost.target, skipped=f"{lost.why}; it was never dropped in the log")
+                TableResult(
+                    table=str(lost.table), target=lost.target, skipped=f"{lost.why}; it was never dropped in the log"
+                )
                 for lost in gone
                 if lost.missing
             ]

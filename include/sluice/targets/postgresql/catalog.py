@@ -347,12 +347,6 @@ def _of_column(
     if column.key and not one.exact and not _promised(plan):
         why = f"key column {one.name!r} is compared by {one.collation}, which holds different texts for equal: rows would overwrite each other"
         return [_error(one.name, why, f'{change} COLLATE "C"')]
-    if column.key and kind.word == "character" and _sees_spaces(made) and not _promised(plan):
-        why = (
-            f"key column {one.name!r} is {kind.declared}, which does not see the spaces at the end by which the source tells rows apart: rows "
-            "would overwrite each other"
-        )
-        return [_error(one.name, why, change)]
     why = lost(made, kind) or column.loses
     if collation is not None and one.collation != collation.name:
         other = f"compared by {one.collation}, not by {collation.name} as options.icu_collations says"
@@ -363,13 +357,6 @@ def _of_column(
         change = ""
     why = "; ".join(filter(None, (why, _compares(plan, column, wanted))))
     return [_Problem("warning", one.name, f"{said} -> {kind.declared}: {why}", change)] if why else []
-
-
-def _sees_spaces(made: ColumnType) -> bool:
-    """True if the source tells texts apart by the spaces at their end: CHAR does not keep them, and older collations do not compare them."""
-    if made.kind not in {ColumnKind.VARCHAR, ColumnKind.TEXT}:
-        return False
-    return not made.collation or any(word in made.collation for word in ("_0900_", "nopad"))
 
 
 def _promised(plan: PlannedTable) -> bool:

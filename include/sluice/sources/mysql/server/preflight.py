@@ -18,8 +18,8 @@ from sluice.sources.base import Finding, raise_first
 from sluice.sources.mysql.server.connection import ServerInfo, first_that_works, is_replica, rows_of
 from sluice.sources.mysql.server.merge_tables import ENGINE, merge_findings
 from sluice.sources.mysql.server.position_check import position_findings
-from sluice.sources.mysql.server.replication_filters import replication_findings
 from sluice.sources.mysql.server.remote_tables import ENGINES, remote_findings
+from sluice.sources.mysql.server.replication_filters import replication_findings
 from sluice.sources.mysql.server.server_ids import AUTO_READERS, ids_of
 from sluice.sources.mysql.server.two_way import two_way_findings
 from sluice.sources.table_filter import Selection

@@ -24,7 +24,9 @@ _FILTERS = (
     "replicate_do_db", "replicate_ignore_db", "replicate_do_table", "replicate_ignore_table", "replicate_wild_do_table",
     "replicate_wild_ignore_table", "replicate_rewrite_db", "replicate_do_domain_ids", "replicate_ignore_domain_ids",
 )  # fmt: skip
-_OF_SLAVE_STATUS = {name.title(): name for name in _FILTERS} | {"Replicate_Ignore_Server_Ids": "replicate_ignore_server_ids"}
+_OF_SLAVE_STATUS = {name.title(): name for name in _FILTERS} | {
+    "Replicate_Ignore_Server_Ids": "replicate_ignore_server_ids"
+}
 """Columns of SHOW REPLICA STATUS and of MariaDB's SHOW ALL SLAVES STATUS."""
 _SKIPS = ("replica_skip_errors", "slave_skip_errors")
 _FORGIVES = ("replica_exec_mode", "slave_exec_mode")
@@ -159,9 +161,13 @@ def _of_tables(connection: Any, info: ServerInfo) -> Iterator[_Filter]:
     """MySQL's filters; the global ones are there without a channel, too."""
     if info.is_mariadb:
         return
-    for table, channel in (("replication_applier_global_filters", "''"), ("replication_applier_filters", "CHANNEL_NAME")):
+    for table, channel in (
+        ("replication_applier_global_filters", "''"),
+        ("replication_applier_filters", "CHANNEL_NAME"),
+    ):
         try:
-            rows = rows_of(connection, f"SELECT FILTER_NAME, FILTER_RULE, {channel} FROM performance_schema.{table}")
+            asked = f"SELECT FILTER_NAME, FILTER_RULE, {channel} FROM performance_schema.{table}"  # noqa: S608 - names above
+            rows = rows_of(connection, asked)
         except pymysql.err.MySQLError as error:
             if error.args and error.args[0] in {*_NOT_ALLOWED, ER.NO_SUCH_TABLE}:
                 continue  # SHOW REPLICA STATUS says the same of every channel
