@@ -21,6 +21,7 @@ from sluice.coordination.channel_side import ChannelMembership, ChannelSide, lea
 from sluice.coordination.cursor import Cursor, CursorNode
 from sluice.coordination.dumps import DumpStates
 from sluice.coordination.identity import Identity
+from sluice.coordination.incomplete import IncompleteTables
 from sluice.coordination.kept_reads import KeptReads
 from sluice.coordination.layout import LEASE, Layout, lease_epoch, lease_node
 from sluice.coordination.leases import Lease, holding, owner_label, raise_epoch, taking, transact_as
@@ -42,7 +43,8 @@ class PipelineState:
     """Reads and moves the state of ``pipeline`` below ``root``.
 
     Attributes:
-        layout: where its nodes are; turns: which installation works; holds: which targets are in quarantine; alerts: whose lag is too large;
+        layout: where its nodes are; turns: which installation works; holds: which targets are in quarantine; incomplete: which tables
+            lack something; alerts: whose lag is too large;
             member: which server of the source group is read; subscriptions: of readers; side: of a channel, None: it is in none.
     """
 
@@ -73,6 +75,7 @@ class PipelineState:
         self.targets = tuple(targets)
         self.turns = ActiveInstallation(znodes, layout, session_timeout_s=session_timeout_s)
         self.holds = Holds(known, layout, self.targets)
+        self.incomplete = IncompleteTables(znodes, layout)
         self.alerts = Alerts(znodes, layout)
         self.member = SourceMember(known, layout)
         self._identity = Identity(known, layout)

@@ -21,6 +21,7 @@ from sluice.errors import CheckpointError, SluiceError
 from sluice.flows.checkpoints import Sides
 from sluice.flows.dump.progress import DumpView
 from sluice.flows.dump.progress import recent as recent_dumps
+from sluice.flows.incomplete_tables import sentence
 from sluice.flows.operate.conflicts import counted
 from sluice.flows.operate.retention import space_warnings
 from sluice.flows.operate.rule_stats import newest_rules, waiting_letters
@@ -264,6 +265,7 @@ def _status(runtime: Runtime, state: PipelineState, source: _Source, errors: lis
         errors=[*errors, *disagree],
         warnings=[
             *_warnings(runtime, targets, dumps, source.now_ms),
+            *(sentence(runtime.name, one) for one in state.incomplete.all()),
             *(reader.warning for reader in readers if reader.warning),
         ],
         installation=installation,

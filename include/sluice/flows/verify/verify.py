@@ -24,6 +24,7 @@ from sluice.flows.dump.planner import DumpSpec, require_together
 from sluice.flows.dump.reconcile import kept_on_purpose, key_plan, why_not
 from sluice.flows.dump.start import DumpOrder, captured_tables, new_id, record_dump
 from sluice.flows.dump.worker import work
+from sluice.flows.incomplete_tables import verified
 from sluice.flows.runtime import Runtime
 from sluice.flows.verify.as_loaded import AsLoaded
 from sluice.flows.verify.key_spool import KeySpool
@@ -139,6 +140,8 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
             tables=tuple(results),
         )
     keep(runtime.store, made)
+    with runtime.state() as state:
+        verified(state, made)
     _log.info(
         "verified", pipeline=runtime.name, id=made.id, outcome=made.outcome, rows=made.rows, differ=made.differing
     )
