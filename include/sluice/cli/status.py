@@ -93,13 +93,15 @@ def _status_table(statuses: list[Status]) -> RenderableType:
         "behind": "yellow",
         "paused": "yellow",
         "new": "dim",
+        "failing": "bold red",
+        "not_configured": "bold red",
         "unreachable": "bold red",
         "stopped": "bold red",
     }
     messages: list[str] = []
     for s in statuses:
         said: list[str] = []
-        state = f"[{colour[s.state]}]{s.state}[/]"
+        state = f"[{colour[s.state]}]{s.state.replace('_', ' ')}[/]"
         if not s.targets:
             table.add_row(s.pipeline, state, "", escape(str(s.captured or "")), "", "", "", "", "", "")
         for t in s.targets:
@@ -138,7 +140,8 @@ def _status_table(statuses: list[Status]) -> RenderableType:
             said.append(f"[dim]verified {escape(s.verified)}[/]")
         if s.reread_from and s.reread_from != s.captured:
             said.append(f"[dim]if the segments were lost: read again from {escape(str(s.reread_from))}[/]")
-        said.extend(f"[yellow]{escape(message)}[/]" for message in s.warnings)
+        said.extend(f"[yellow]{escape(message)}[/]" for message in [*s.incomplete, *s.warnings])
+        said.extend(f"[red]{escape(str(failure))}[/]" for failure in s.failures)
         said.extend(f"[red]{escape(message)}[/]" for message in s.errors)
         messages += [f"{s.pipeline}: {line}" for line in said] if len(statuses) > 1 else said
     return Group(table, *(Text.from_markup(line, overflow="fold") for line in messages)) if messages else table

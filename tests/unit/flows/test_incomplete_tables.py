@@ -32,7 +32,7 @@ def lose_column(one: Pipe) -> None:
 
 
 def said(one: Pipe) -> list[str]:
-    return [line for line in status(one.made.runtime()).warnings if "may lack" in line]
+    return status(one.made.runtime()).incomplete
 
 
 def held(one: Pipe) -> tuple[IncompleteTable, ...]:

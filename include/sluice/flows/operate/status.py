@@ -15,9 +15,10 @@ from sluice.config.pipeline import TargetConfig
 from sluice.coordination.acknowledgements import Acknowledgement
 from sluice.coordination.bundling import WaitingBatches
 from sluice.coordination.cursor import Cursor
+from sluice.coordination.failures import StageFailure
 from sluice.coordination.state import PipelineState
 from sluice.coordination.target_holds import Hold
-from sluice.errors import CheckpointError, SluiceError
+from sluice.errors import CheckpointError, MissingConnection, SluiceError
 from sluice.flows.checkpoints import Sides
 from sluice.flows.dump.progress import DumpView
 from sluice.flows.dump.progress import recent as recent_dumps
@@ -79,7 +80,9 @@ class Status:
     """One pipeline now.
 
     Attributes:
-        state: idle (all delivered, nothing new), running, behind, paused, new (never drained), unreachable, or stopped (a target and ZooKeeper do
+        state: idle (all delivered, nothing new), running, behind, paused, failing (a part of it failed, see
+            ``failures``), new (never drained), unreachable, not_configured (connections
+            are defined nowhere), or stopped (a target and ZooKeeper do
             not agree on what was delivered, see ``errors``).
         head, captured: end of the source's log, and how far it is drained.
         lag_ms: age of the oldest change that some target lacks, 0 if none; lag_bytes: log between the slowest target and the head.
@@ -94,6 +97,8 @@ class Status:
         verification: that result without its differences; None: there is none.
         subscriptions: of readers of the subscription service, by name.
         conflicts: rows that both sites of its channel changed at the same time; None: it counts none. channel: that it belongs to, "" for none.
+        failures: parts that failed and have not gone on since, with the message: the pipeline stands still there.
+        incomplete: tables that may lack rows or values at a target, a sentence each.
         errors: what could not be read, one sentence each; warnings: what will be a trouble soon.
     """
 
@@ -123,6 +128,8 @@ class Status:
     conflicts: int | None = None
     channel: str = ""
     subscriptions: list[SubscriptionStatus] = field(default_factory=list)
+    failures: list[StageFailure] = field(default_factory=list)
+    incomplete: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
@@ -212,6 +219,9 @@ def batches_claimed(runtime: Runtime, claim: str) -> list[dict[str, Any]]:
 
 def status(runtime: Runtime, *, recent: int = 10) -> Status:
     """Read ZooKeeper and the source's head. An unreachable part is named in ``errors``; nothing is raised for it."""
+    missing = _missing_connections(runtime)
+    if missing:
+        return Status(runtime.name, "not_configured", None, None, None, None, None, None, errors=[missing])
     errors: list[str] = []
     source = _Source(int(time.time() * 1000))
     try:
@@ -236,6 +246,22 @@ def status(runtime: Runtime, *, recent: int = 10) -> Status:
         )
 
 
+def _missing_connections(runtime: Runtime) -> str:
+    """The connections that the pipeline names and that are defined nowhere, in one sentence; "": there is none."""
+    pipeline, missing = runtime.pipeline, []
+    named = (*pipeline.source.group, pipeline.coordination.connection, *(target.connection for target in pipeline.targets))
+    for name in dict.fromkeys(named):
+        try:
+            runtime.resolver(name)
+        except MissingConnection as error:
+            missing.append((name, error))
+        except SluiceError:  # whoever opens it says what is wrong with it
+            continue
+    if len(missing) < 2:
+        return str(missing[0][1]) if missing else ""
+    return f"there are no connections {', '.join(name for name, _ in missing)} -> for each: {missing[0][1].hint}"
+
+
 def _status(runtime: Runtime, state: PipelineState, source: _Source, errors: list[str], recent: int) -> Status:
     """``errors``: of the source. Raises what makes ZooKeeper or the store unreadable."""
     found = _Delivery.read(state, [config.name for config in runtime.pipeline.targets], recent)
@@ -247,12 +273,13 @@ def _status(runtime: Runtime, state: PipelineState, source: _Source, errors: lis
     rules_batch, rules = newest_rules(runtime, found.known)
     dead_letters = waiting_letters(runtime)
     dumps = recent_dumps(state)
+    failures = state.failures()
     disagree = _disagreements(runtime, state)
     readers = subscriptions(runtime, state)
     cursor = found.cursor
     return Status(
         pipeline=runtime.name,
-        state=_word(found, source, stopped=bool(disagree), paused=bool(paused), unreachable=bool(errors)),
+        state=_word(found, source, stopped=bool(disagree), paused=bool(paused), unreachable=bool(errors), failing=bool(failures)),
         head=source.head,
         captured=cursor.position if cursor else None,
         next_batch=cursor.next_batch if cursor else None,
@@ -265,7 +292,6 @@ def _status(runtime: Runtime, state: PipelineState, source: _Source, errors: lis
         errors=[*errors, *disagree],
         warnings=[
             *_warnings(runtime, targets, dumps, source.now_ms),
-            *(sentence(runtime.name, one) for one in state.incomplete.all()),
             *(reader.warning for reader in readers if reader.warning),
         ],
         installation=installation,
@@ -280,6 +306,8 @@ def _status(runtime: Runtime, state: PipelineState, source: _Source, errors: lis
         conflicts=counted(runtime),
         channel=runtime.membership.channel if runtime.membership else "",
         subscriptions=readers,
+        failures=failures,
+        incomplete=[sentence(runtime.name, one) for one in state.incomplete.all()],
     )
 
 
@@ -321,20 +349,24 @@ def _target_status(state: PipelineState, config: TargetConfig, found: _Delivery,
     )
 
 
-def _word(found: _Delivery, source: _Source, *, stopped: bool, paused: bool, unreachable: bool) -> str:
+def _word(
+    found: _Delivery, source: _Source, *, stopped: bool, paused: bool, unreachable: bool, failing: bool
+) -> str:
     """The pipeline's state in one word, see :class:`Status`."""
     captured = found.cursor.position if found.cursor else None
     if stopped:
         return "stopped"
-    if captured is None:
+    if captured is None and not failing:
         return "new"
     if unreachable:
         return "unreachable"
     if paused:
         return "paused"
+    if failing:
+        return "failing"
     if found.in_flight or found.waiting:
         return "running"
-    return "idle" if source.head and source.head.order == captured.order else "behind"
+    return "idle" if captured and source.head and source.head.order == captured.order else "behind"
 
 
 def _warnings(runtime: Runtime, targets: Sequence[TargetStatus], dumps: Sequence[DumpView], now_ms: int) -> list[str]:
