@@ -100,6 +100,7 @@ def going(made: Case) -> Iterator[None]:
 
 
 def same(made: Case, table: str = "orders") -> bool:
+    """Rows, and the order of the columns."""
     rows = [
         server.execute(f"SELECT * FROM `{made.schema}`.{table} ORDER BY 1, 2") for server in (made.source, made.target)
     ]
@@ -160,9 +161,9 @@ def test_a_table_a_column_and_a_key_that_the_target_lacks(shop: Case) -> None:
 def test_a_column_that_the_target_lacks_is_added_as_the_source_defines_it(shop: Case) -> None:
     """The error's statement and the one that `check --apply` runs: NOT NULL and DEFAULT included."""
     more = (
-        "n INT NOT NULL DEFAULT 7", "u INT UNSIGNED NOT NULL", "s VARCHAR(9) DEFAULT 'it''s'", "d DATE NOT NULL", "e ENUM('a','b') NOT NULL DEFAULT 'b'",
-        "t TIMESTAMP(3) NULL", "c DATETIME DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP", "j JSON NOT NULL", "x VARBINARY(4) DEFAULT 0x00FF",
-        "k VARCHAR(36) DEFAULT (UPPER('q'))", "b BIT(3) NOT NULL DEFAULT b'101'",
+        "n INT NOT NULL DEFAULT 7", "u INT UNSIGNED NOT NULL", "s VARCHAR(9) DEFAULT 'it''s'", "d DATE NOT NULL",
+        "e ENUM('a','b') NOT NULL DEFAULT 'b'", "t TIMESTAMP(3) NULL", "c DATETIME DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP",
+        "j JSON NOT NULL", "x VARBINARY(4) DEFAULT 0x00FF", "k VARCHAR(36) DEFAULT (UPPER('q'))", "b BIT(3) NOT NULL DEFAULT b'101'",
     )  # fmt: skip
     at_source(shop, "INSERT INTO orders VALUES (1, 'a', 1)")
     shop.run_until_head()

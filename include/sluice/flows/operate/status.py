@@ -249,7 +249,11 @@ def status(runtime: Runtime, *, recent: int = 10) -> Status:
 def _missing_connections(runtime: Runtime) -> str:
     """The connections that the pipeline names and that are defined nowhere, in one sentence; "": there is none."""
     pipeline, missing = runtime.pipeline, []
-    named = (*pipeline.source.group, pipeline.coordination.connection, *(target.connection for target in pipeline.targets))
+    named = (
+        *pipeline.source.group,
+        pipeline.coordination.connection,
+        *(target.connection for target in pipeline.targets),
+    )
     for name in dict.fromkeys(named):
         try:
             runtime.resolver(name)
@@ -279,7 +283,9 @@ def _status(runtime: Runtime, state: PipelineState, source: _Source, errors: lis
     cursor = found.cursor
     return Status(
         pipeline=runtime.name,
-        state=_word(found, source, stopped=bool(disagree), paused=bool(paused), unreachable=bool(errors), failing=bool(failures)),
+        state=_word(
+            found, source, stopped=bool(disagree), paused=bool(paused), unreachable=bool(errors), failing=bool(failures)
+        ),
         head=source.head,
         captured=cursor.position if cursor else None,
         next_batch=cursor.next_batch if cursor else None,
@@ -349,9 +355,7 @@ def _target_status(state: PipelineState, config: TargetConfig, found: _Delivery,
     )
 
 
-def _word(
-    found: _Delivery, source: _Source, *, stopped: bool, paused: bool, unreachable: bool, failing: bool
-) -> str:
+def _word(found: _Delivery, source: _Source, *, stopped: bool, paused: bool, unreachable: bool, failing: bool) -> str:
     """The pipeline's state in one word, see :class:`Status`."""
     captured = found.cursor.position if found.cursor else None
     if stopped:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pymysql
@@ -117,19 +117,19 @@ def _statement(hint: str | None) -> str:
 def _missing_columns(plan: PlannedTable, info: TableInfo) -> list[Finding]:
     there = {column.name.casefold() for column in info.columns}
     return [
-        _missing_column(plan, column)
+        _missing_column(plan, column, there)
         for column in plan.columns
         if column.name.casefold() not in there and not column.generated
     ]
 
 
-def _missing_column(plan: PlannedTable, column: PlannedColumn) -> Finding:
+def _missing_column(plan: PlannedTable, column: PlannedColumn, there: Collection[str] = ()) -> Finding:
     return Finding(
         "error",
         plan.target,
         column.name,
         f"the target has no such column, which {plan.source} has",
-        add_column(plan.target, column),
+        add_column(plan, column, there),
         absent=True,
     )
 

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -174,7 +174,7 @@ def compare(plan: PlannedTable, info: TableInfo | None, *, columns: bool = True)
             raise MappingError(
                 f"table {plan.target} at the target has no column {column.name!r}, which {plan.source} has",
                 where=f"{plan.target}.{column.name}",
-                hint=f"add it: {add_column(plan.target, column)}; or leave it out: mapping.columns.exclude",
+                hint=f"add it: {add_column(plan, column, there)}; or leave it out: mapping.columns.exclude",
             )
     sent = {column.name.casefold() for column in plan.columns}
     for info_column in info.columns:
@@ -219,8 +219,11 @@ _NEEDS_A_VALUE = frozenset({K.DATE, K.DATETIME, K.TIMESTAMP, K.GEOMETRY, K.VECTO
 """Types whose new NOT NULL column a table with rows refuses, unless it has a default: their implied value is none that a strict server takes."""
 
 
-def add_column(table: TableId, column: PlannedColumn) -> str:
-    """ALTER TABLE that adds a column as the source defines it: with NOT NULL and DEFAULT, as far as the plan knows them."""
+def add_column(plan: PlannedTable, column: PlannedColumn, there: Collection[str]) -> str:
+    """ALTER TABLE that adds a column as the source defines it: with NOT NULL and DEFAULT, as far as the plan knows them, and at its place.
+
+    ``there``: columns that the target has, case folded.
+    """
     source, words = column.definition, column_type(column)
     kept = source is not None and source.generated is None and not column.wanted
     default = source.default if source is not None and kept else None
@@ -233,7 +236,18 @@ def add_column(table: TableId, column: PlannedColumn) -> str:
         words += f" DEFAULT {default}"
     if source is not None and kept and source.on_update:
         words += f" ON UPDATE {source.on_update}"
-    return f"ALTER TABLE {quoted_table(table)} ADD COLUMN {quoted(column.name)} {words}"
+    return (
+        f"ALTER TABLE {quoted_table(plan.target)} ADD COLUMN {quoted(column.name)} {words}{_place(plan, column, there)}"
+    )
+
+
+def _place(plan: PlannedTable, column: PlannedColumn, there: Collection[str]) -> str:
+    """AFTER the column that it follows at the source; those that the target lacks, too, are added before it."""
+    number = plan.columns.index(column)
+    for earlier in reversed(plan.columns[:number]):
+        if earlier.name.casefold() in there or not earlier.generated:
+            return f" AFTER {quoted(earlier.name)}"
+    return "" if number else " FIRST"
 
 
 def create_table(plan: PlannedTable) -> str:
