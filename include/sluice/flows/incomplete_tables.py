@@ -14,7 +14,6 @@ from sluice.coordination.state import PipelineState
 from sluice.errors import MappingError, SluiceError
 from sluice.flows.runtime import Runtime
 from sluice.flows.stored_definitions import definitions_at
-from sluice.flows.verify.result import VerifyResult
 from sluice.mapping import Mapping
 from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dumps import Dump
@@ -119,11 +118,3 @@ def copied(state: PipelineState, dump: Dump) -> None:
             one.source in whole and one.since_ms <= dump.created_ms and (not dump.targets or one.target in dump.targets)
         )
     )
-
-
-def verified(state: PipelineState, result: VerifyResult) -> None:
-    """Tables that a verification compared whole and found equal, or made equal, are complete."""
-    if result.sample < 1 or result.where:
-        return
-    equal = {(one.table, one.target) for one in result.tables if not (one.skipped or one.undecided or one.differing)}
-    state.incomplete.complete(lambda one: (str(one.source), one.target) in equal and one.since_ms <= result.began_ms)

@@ -24,7 +24,6 @@ from sluice.flows.dump.planner import DumpSpec, require_together
 from sluice.flows.dump.reconcile import kept_on_purpose, key_plan, why_not
 from sluice.flows.dump.start import DumpOrder, captured_tables, new_id, record_dump
 from sluice.flows.dump.worker import work
-from sluice.flows.incomplete_tables import verified
 from sluice.flows.runtime import Runtime
 from sluice.flows.verify.as_loaded import AsLoaded
 from sluice.flows.verify.key_spool import KeySpool
@@ -141,11 +140,19 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
         )
     keep(runtime.store, made)
     with runtime.state() as state:
-        verified(state, made)
+        _complete(state, made)
     _log.info(
         "verified", pipeline=runtime.name, id=made.id, outcome=made.outcome, rows=made.rows, differ=made.differing
     )
     return made
+
+
+def _complete(state: PipelineState, result: VerifyResult) -> None:
+    """Tables that a verification compared whole and found equal, or made equal, are complete."""
+    if result.sample < 1 or result.where:
+        return
+    equal = {(one.table, one.target) for one in result.tables if not (one.skipped or one.undecided or one.differing)}
+    state.incomplete.complete(lambda one: (str(one.source), one.target) in equal and one.since_ms <= result.began_ms)
 
 
 def _named(captured: Mapping[TableId, int], names: Sequence[str]) -> frozenset[TableId]:
