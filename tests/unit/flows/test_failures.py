@@ -12,7 +12,7 @@ import pytest
 from sluice.coordination.failures import StageFailure
 from sluice.errors import ConfigError, MappingError, MissingConnection, RuleError
 from sluice.flows.operate.status import Status, status
-from tests.support.pipes import Pipe, pipe
+from tests.support.twins.pipes import Pipe, pipe
 
 
 @pytest.fixture

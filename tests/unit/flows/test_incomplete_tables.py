@@ -13,7 +13,7 @@ from sluice.errors import MappingError
 from sluice.flows.operate.check import check, make_missing
 from sluice.flows.operate.status import status
 from sluice.flows.verify.verify import VerifySpec, verify
-from tests.support.pipes import Pipe, delivering, pipe
+from tests.support.twins.pipes import Pipe, delivering, pipe
 
 
 @pytest.fixture

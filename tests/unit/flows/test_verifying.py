@@ -21,7 +21,7 @@ from sluice.flows.verify.verify import VerifySpec, verify
 from sluice.spark.local import LocalRunner
 from sluice.targets.memory import comparing
 from sluice.targets.memory.target import MemoryTarget
-from tests.support.pipes import Pipe, delivering, pipe
+from tests.support.twins.pipes import Pipe, delivering, pipe
 
 
 @pytest.fixture
