@@ -1,7 +1,7 @@
 """What the page shows of a pipeline: one look under way per pipeline however many clients ask, and the last answer for those who come meanwhile.
 
-Airflow's API server serves its own routes by the event loop and one small pool of threads. So nobody who asks holds a thread here: requests wait as
-coroutines, for a moment, and looks are taken by threads of their own, a fixed number of them.
+Airflow's API server serves its own routes by the event loop and one small pool of threads. So a request holds no thread here: it waits as a
+coroutine, for a second or a few, and a fixed number of threads takes the looks.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class LastAnswers:
 
     Args:
         ask: key -> what is shown; never raises.
-        looks: so many threads ask.
+        looks: number of threads that ask.
     """
 
     def __init__(self, ask: Callable[[str], Shown], *, looks: int = LOOKS) -> None:
@@ -72,7 +72,7 @@ class LastAnswers:
         self._kept: dict[str, _Kept] = {}
 
     async def shown(self, asked: Mapping[str, Shown]) -> list[Shown]:
-        """The answers of all keys, in order, as new as they come within a moment.
+        """The answers of all keys, in order, as new as they come within a second or a few.
 
         ``asked``: key -> what is shown as long as there is no answer.
         """
@@ -98,7 +98,7 @@ class LastAnswers:
         loop, news = asyncio.get_running_loop(), asyncio.Event()
 
         def tell() -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed: no one waits any more
                 loop.call_soon_threadsafe(news.set)
 
         with self._lock:

@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 
 class PageWorkers:
-    """So many threads. ``limit_s``: how long a request waits for a free one and for the answer; ``late``: what it is told then."""
+    """A pool of ``threads``. ``limit_s``: how long a request waits for a free one and for the answer; ``late``: what it is told then."""
 
     def __init__(self, name: str, threads: int, limit_s: float, late: str) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)

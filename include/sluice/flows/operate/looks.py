@@ -1,6 +1,6 @@
-"""Ask other servers with a deadline of a few seconds: one that accepts connections and stays silent holds up neither the asker nor anybody else.
+"""Ask other servers with a deadline of a few seconds: one that accepts connections and stays silent delays neither the asker nor others.
 
-No client library gives up in time in every state of a connection, so each question has a thread of its own, and an asker leaves a late one behind. A
+No client library gives up in time in every state of a connection, so each question has a thread of its own, and no asker waits for a late one. A
 server that let a deadline pass is *silent* until it answers. Meanwhile it is tried again now and then, each time after twice the pause while
 earlier tries are still stuck, so that a server that never answers keeps a handful of threads; whoever else asks is told at once since when it is
 silent.
@@ -36,7 +36,7 @@ _QUICK_S = 1.0
 """A server that refuses within this time may be asked by everybody."""
 
 UNAVAILABLE = (SourceUnavailable, TargetUnavailable, CoordinationUnavailable, StorageUnavailable)
-"""Errors that say that nobody answered, rather than what was answered."""
+"""Errors that say that no server answered, rather than what a server answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Question(Generic[_T]):
         self.began, self.began_ms = time.monotonic(), int(time.time() * 1000)
 
     def answer(self, deadline_s: float | None = None) -> Answer[_T] | NoAnswer:
-        """Wait until ``deadline_s`` after the question was asked; None: :data:`ANSWER_S`. Raises what the call raised, but for :data:`UNAVAILABLE`."""
+        """Wait until ``deadline_s`` after the question was asked; None: :data:`ANSWER_S`. Raises what the call did, but for :data:`UNAVAILABLE`."""
         if self._refused is not None:
             return self._refused
         deadline_s = ANSWER_S if deadline_s is None else deadline_s
@@ -137,7 +137,7 @@ class Looks:
             return sum(one.asked for one in self._servers.values())
 
     def begin(self, server: str, call: Callable[[], _T]) -> Question[_T]:
-        """Ask ``server`` in a thread of its own; if it is silent and was tried lately, nobody is asked, and the answer is there at once."""
+        """Ask ``server`` in a thread of its own; a silent one that was tried lately is not asked, and NoAnswer is there at once."""
         with self._lock:
             known = self._servers.setdefault(server, _Server())
             pause = PROBE_S * 2 ** len(known.stuck)
@@ -163,7 +163,7 @@ class Looks:
 
     # -- inside --------------------------------------------------------------------------------------------------------
     def _overdue(self, server: str, question: Question[Any]) -> NoAnswer | None:
-        """The deadline is over; None: the answer came at this very moment."""
+        """The deadline is over; None: the answer came meanwhile."""
         with self._lock:
             if question._done.is_set():
                 return None
