@@ -11,6 +11,8 @@ const STATES = {
   failing: ["bad", "▲ stands still"],
   not_configured: ["bad", "▲ not configured"],
   unreachable: ["bad", "▲ unreachable"],
+  no_answer: ["bad", "▲ no answer"],
+  asked: ["quiet", "… being asked"],
   stopped: ["bad", "▲ stopped"],
   invalid: ["bad", "▲ invalid file"],
 };
@@ -41,6 +43,7 @@ const bytes = (n) => {
 };
 const place = (p) => (p ? `${p.file}:${p.offset}` : "—");
 const clock = (us) => (us ? new Date(us / 1000).toLocaleTimeString([], { hour12: false }) : "—");
+const minute = (iso) => new Date(iso).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false });
 const owner = (claim) => (claim ? claim.split(":")[0] === "airflow" ? "a run of this DAG" : claim : "nobody");
 
 // ---- lag samples, one list a pipeline, kept over reloads of this tab
@@ -230,14 +233,17 @@ function subscriptionsOf(status) {
 }
 
 function render(card, status) {
+  const silent = status.no_answer || [];
   const lacks = status.incomplete || [];
-  const [tone, word] = status.state === "idle" && lacks.length ? ["warn", "● rows may lack values"] : STATES[status.state] || ["warn", status.state];
+  const [tone, plain] = status.state === "idle" && lacks.length ? ["warn", "● rows may lack values"] : STATES[status.state] || ["warn", status.state];
+  const word = silent.length && ["no_answer", "unreachable"].includes(status.state) ? `▲ no answer since ${minute(silent[0].since)}` : plain;
   const held = status.state === "invalid" ? [] : holds.get(status.dag_id) || [];
   const stuck = held.some((hold) => hold.state === "failed");
   const targets = status.targets || [], flying = status.in_flight || [], recent = status.recent || [];
   const figure = (label, value, small, kind) => el("div", { class: kind || null }, el("dt", {}, label), el("dd", {}, value, small ? el("small", {}, small) : ""));
   const notes = [
-    ...(status.errors || []).map((text) => el("li", {}, el("b", {}, status.state === "invalid" ? "The pipeline file is not valid" : status.state === "not_configured" ? "Not configured" : status.state === "stopped" ? "Stopped" : "Cannot read the state"), text)),
+    ...silent.map((one) => el("li", { "data-silent": one.part }, el("b", {}, `The ${one.part.replace("zookeeper", "ZooKeeper").replace("store", "segment store")} has not answered since ${minute(one.since)}`), one.text)),
+    ...(status.errors || []).filter((text) => !silent.some((one) => one.text === text)).map((text) => el("li", {}, el("b", {}, status.state === "invalid" ? "The pipeline file is not valid" : status.state === "not_configured" ? "Not configured" : status.state === "stopped" ? "Stopped" : "Cannot read the state"), text)),
     ...(status.failures || []).map((f) => el("li", {}, el("b", {}, `${f.part} failed ${f.attempts === 1 ? "once" : `${f.attempts} times`} since ${f.since}, and has not gone on`), f.error)),
     ...lacks.map((text) => el("li", { class: "warn" }, el("b", {}, "Rows may lack values"), text)),
     ...(status.paused ? [el("li", { class: "warn" }, el("b", {}, "Paused"), `${status.paused}. The DAG sluice_control resumes it`)] : []),
