@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sluice.coordination.memory import MemoryZnodes
-from tests.support.pipes import Pipe, pipe
+from tests.support.twins.pipes import Pipe, pipe
 
 
 @pytest.fixture
