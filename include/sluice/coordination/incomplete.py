@@ -1,6 +1,6 @@
 """Tables of targets that may lack rows or values: a table or a column was missing there when a batch came, and was made by hand.
 
-What the target held in it before is gone, and no statement of the log brings it back: only a copy of the table does. So each stays noted until the
+What the target held in it before is gone, and no statement of the log restores it: only a copy of the table does. So each stays noted until the
 table was copied, or was verified and is equal.
 """
 

@@ -22,7 +22,7 @@ from sluice.model.positions import Position
 from sluice.targets.base import Finding, Target
 
 SHOWN_TABLES = 5
-"""Statements of so many tables are in a hint."""
+"""The most tables whose statements are in one hint."""
 
 
 def with_definitions(plan: PlannedTable, routes: Mapping, table: TableDefinition | None) -> PlannedTable:

@@ -238,7 +238,7 @@ def _explained(
         return plan
     try:
         return with_definitions(plan, routes, source.history.definition(table.id, source.head))
-    except SchemaUnknown:  # it was changed a moment ago
+    except SchemaUnknown:  # it was changed since the table was read
         return plan
 
 
