@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.pipelines import case
+from tests.support.pipelines.case import case
 
 STATEMENTS = {
     "plain": ["CREATE TABLE plain (k VARCHAR(20) PRIMARY KEY, e ENUM('a','b'), t TEXT, n INT)"],

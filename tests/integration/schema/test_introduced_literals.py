@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.pipelines import Case, case
+from tests.support.pipelines.case import Case, case
 
 SESSIONS = ("utf8mb4", "latin1", "cp1251", "sjis", "gbk", "big5")
 WORD = "中é".encode()

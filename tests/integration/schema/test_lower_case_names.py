@@ -9,8 +9,8 @@ import pytest
 
 from devstack.mariadb import MariaDBServer
 from devstack.mysql import MySQLServer
-from tests.support.pipelines import case
-from tests.support.servers import UNSAFE
+from tests.support.pipelines.case import case
+from tests.support.servers.fixtures import UNSAFE
 
 
 @pytest.mark.parametrize("kind", [MySQLServer, MariaDBServer], ids=["mysql", "mariadb"])
