@@ -14,7 +14,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tests.dags.conftest import WritePipeline
-from tests.support.mutations import COUNT, SEED, mutated
+from tests.support.grammar.mutations import COUNT, SEED, mutated
 
 STATIC = Path(__file__).resolve().parents[2] / "plugins" / "static"
 ROUTES = ["/", "/api/status", "/api/status/shop", "/static/sluice.js", "/static/sluice.css", "/static/icon.svg"]
