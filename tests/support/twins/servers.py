@@ -1,7 +1,7 @@
 """Stand-ins for the servers of a test: a source, a target and a ZooKeeper in memory, with the methods of ``devstack``'s servers.
 
-A test of a flow asks for ``twin_source``, ``twin_target`` and ``twin_zookeeper`` where another one asks for ``mysql_source`` and so on, and writes the
-same statements. They are as fast as the flow itself. Statements about definitions are understood by :mod:`sluice.mysql.ddl`, the others by
+A test of a flow asks for ``twin_source``, ``twin_target`` and ``twin_zookeeper`` where another one asks for ``mysql_source`` and so on, and writes
+the same statements. They are as fast as the flow itself. Statements about definitions are understood by :mod:`sluice.mysql.ddl`, the others by
 SQLite (:mod:`tests.support.twins.sql`): what one of them does not know fails.
 """
 
@@ -12,7 +12,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar
 
 import pytest
@@ -20,6 +20,7 @@ import pytest
 from sluice.config.connections import Endpoint
 from sluice.coordination import zookeeper
 from sluice.coordination.memory import MemoryTree, MemoryZnodes
+from sluice.coordination.port import Znode
 from sluice.errors import CoordinationUnavailable
 from sluice.model.definitions import TableDefinition
 from sluice.model.schema_changes import ChangeKind, TableChange
@@ -27,18 +28,29 @@ from sluice.model.tables import Column, TableId
 from sluice.mysql.ddl.catalog import SchemaState, Session
 from sluice.mysql.ddl.collations import Collations
 from sluice.mysql.ddl.types import Flavour
-from sluice.sources.memory.log import MemoryStore, RowChange, forget_store, store_of
+from sluice.sources.memory.log import FILE, MemoryStore, RowChange, forget_store, store_of
 from sluice.sources.mysql.catalog.stored_table import schema_of
 from sluice.targets.memory import store as targets
 from tests.support.twins import sql
 
+_DEFAULT_COLLATIONS = {
+    "utf8mb4": "utf8mb4_0900_ai_ci",
+    "latin1": "latin1_swedish_ci",
+    "ascii": "ascii_general_ci",
+    "binary": "binary",
+}
 COLLATIONS = Collations(
-    {"utf8mb4_0900_ai_ci": "utf8mb4", "utf8mb4_bin": "utf8mb4", "latin1_swedish_ci": "latin1", "ascii_general_ci": "ascii", "binary": "binary"},
-    {"utf8mb4": "utf8mb4_0900_ai_ci", "latin1": "latin1_swedish_ci", "ascii": "ascii_general_ci", "binary": "binary"},
+    {
+        "utf8mb4_bin": "utf8mb4",
+        "utf8mb4_general_ci": "utf8mb4",
+        **{name: charset for charset, name in _DEFAULT_COLLATIONS.items()},
+    },
+    _DEFAULT_COLLATIONS,
     {"utf8mb4": 4, "latin1": 1, "ascii": 1, "binary": 1},
-)  # fmt: skip
+)
 _DEFINES = re.compile(r"\s*(CREATE|ALTER|DROP|RENAME|TRUNCATE)\b", re.IGNORECASE)
 _USES = re.compile(r"\s*USE\s+`?([^`;]+)`?\s*;?\s*$", re.IGNORECASE)
+_SHOWS = re.compile(r"SHOW TABLES(?: LIKE '(\w+)')?", re.IGNORECASE)
 _BEGINS = re.compile(r"\s*(BEGIN|START TRANSACTION)\b", re.IGNORECASE)
 _numbers = itertools.count(1)
 
@@ -49,9 +61,14 @@ class Twin(ABC):
     kind: ClassVar[str] = "memory"
     running = True
 
-    def __init__(self) -> None:
-        self.name = f"twin-{next(_numbers)}"
+    def __init__(self, name: str = "") -> None:
+        self.name = name or f"twin-{next(_numbers)}"
         self.catalog = SchemaState(Flavour(False, 90000, COLLATIONS), server_collation="utf8mb4_0900_ai_ci")
+
+    @property
+    @abstractmethod
+    def lock(self) -> AbstractContextManager[Any]:
+        """Held while a statement reads and writes."""
 
     @abstractmethod
     def read(self) -> Mapping[TableId, Sequence[sql.Row]]:
@@ -64,6 +81,13 @@ class Twin(ABC):
     @abstractmethod
     def defined(self, statement: str, changes: Sequence[TableChange]) -> None:
         """Follow a statement that changed definitions."""
+
+    def told(self, statement: str, schema: str) -> list[tuple[Any, ...]] | None:
+        """The answer to a statement about the server itself; None if it is about rows."""
+        if found := _SHOWS.fullmatch(statement):
+            names = [table.table for table in sorted(self.read()) if table.schema == schema]
+            return [(name,) for name in names if found[1] in {None, name}]
+        return [] if statement == "SET time_zone = '+00:00'" else None
 
     def columns(self, table: TableId) -> dict[str, Column]:
         """The columns of a table by name, as far as its definition is known."""
@@ -78,9 +102,12 @@ class Twin(ABC):
             return list(cursor.fetchall())
 
     @contextmanager
-    def connect(self, database: str | None = None, **_: Any) -> Iterator[TwinConnection]:
+    def connect(self, database: str | None = None, *, autocommit: bool = True, **_: Any) -> Iterator[TwinConnection]:
         """A connection; it commits each statement unless a transaction was begun."""
-        yield TwinConnection(self, database or "")
+        made = TwinConnection(self, database or "")
+        if not autocommit:
+            made.execute("BEGIN")
+        yield made
 
     def connection_json(self, **_: Any) -> str:
         """The value for ``AIRFLOW_CONN_<ID>``."""
@@ -150,7 +177,10 @@ class TwinConnection:
     def execute(self, statement: str, values: Sequence[Any] = ()) -> int:
         """One statement; the number of rows that it returned or changed."""
         self._rows = []
-        if used := _USES.match(statement):
+        told = self._twin.told(statement.strip(), self._schema)
+        if told is not None:
+            self._rows = told
+        elif used := _USES.match(statement):
             self._schema = used[1]
         elif _BEGINS.match(statement):
             self._pending = []
@@ -169,6 +199,10 @@ class TwinConnection:
         self._change(f"{head} VALUES {', '.join([marks] * len(values))}", [one for row in values for one in row])
 
     def _change(self, statement: str, values: Sequence[Any]) -> int:
+        with self._twin.lock:
+            return self._changed(statement, values)
+
+    def _changed(self, statement: str, values: Sequence[Any]) -> int:
         self._rows, changes = self._twin.run(statement, values, self._schema, self._pending or ())
         if self._pending is not None:
             self._pending += changes
@@ -194,10 +228,31 @@ class TwinConnection:
 class TwinSource(Twin):
     """A :class:`sluice.sources.memory.log.MemoryStore` that is written by SQL."""
 
+    flushed = 0
+
     @property
     def store(self) -> MemoryStore:
         """Its rows and its log."""
         return store_of(self.name)
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]:
+        return self.store.changed
+
+    def told(self, statement: str, schema: str) -> list[tuple[Any, ...]] | None:
+        """Files of the log, too: FLUSH begins a new one, and what PURGE removes is released."""
+        match statement.upper().split():
+            case ["SHOW", "BINARY", "LOG", "STATUS"]:
+                return [(FILE, len(self.store.log))]
+            case ["FLUSH", "BINARY", "LOGS"]:
+                self.flushed = len(self.store.log)
+                return []
+            case ["SHOW", "BINARY", "LOGS"]:
+                return [(FILE, len(self.store.log))]
+            case ["PURGE", "BINARY", "LOGS", *_]:
+                self.store.release(self.flushed)
+                return []
+        return super().told(statement, schema)
 
     def read(self) -> Mapping[TableId, Sequence[sql.Row]]:
         return {table: self.store.rows(table) for table in self.store.tables if self.catalog.find(table) is not None}
@@ -232,6 +287,10 @@ class TwinTarget(Twin):
         """Its tables and checkpoints."""
         return targets.memory_store(self.name)
 
+    @property
+    def lock(self) -> AbstractContextManager[Any]:
+        return self.store.lock
+
     def read(self) -> Mapping[TableId, Sequence[sql.Row]]:
         return {table: there.all() for table, there in self.store.tables.items()}
 
@@ -257,7 +316,7 @@ class TwinTarget(Twin):
             if found is None:
                 continue
             names = [column.name for column in found.columns]
-            table = self.store.create(place, names, found.primary_key)
+            table = self.store.create(place, names, found.row_key)
             table.refuses = _constraints(found)
             if there is not None and not {ChangeKind.TRUNCATE_TABLE, ChangeKind.CREATE_TABLE} & set(change.kinds):
                 old = {one.new.name: one.old.name for one in change.columns if one.new and one.old}
@@ -314,6 +373,17 @@ class TwinZooKeeper:
         """The value for ``AIRFLOW_CONN_<ID>``."""
         return json.dumps({"conn_type": "zookeeper", "host": self.hosts})
 
+    def below(self, path: str) -> dict[str, tuple[Znode, int | None]]:
+        """A node and all under it."""
+        return {name: node for name, node in self.tree.nodes.items() if name == path or name.startswith(f"{path}/")}
+
+    def remove(self, path: str) -> None:
+        """Delete a node and all under it."""
+        with self.tree.lock:
+            for name in self.below(path):
+                del self.tree.nodes[name]
+        self.tree.moved()
+
     @contextmanager
     def session(self) -> Iterator[MemoryZnodes]:
         """A session that ends with the block. Raises CoordinationUnavailable."""
@@ -340,8 +410,9 @@ def _connect(endpoint: Endpoint, **named: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def twin_source() -> Iterator[TwinSource]:
-    """A source in memory."""
+    """A source in memory, whose log is kept until a test purges it."""
     made = TwinSource()
+    made.store.keeps_all = True
     yield made
     made.forget()
 
@@ -355,13 +426,14 @@ def twin_target() -> Iterator[TwinTarget]:
 
 
 @pytest.fixture
-def twin_zookeeper(monkeypatch: pytest.MonkeyPatch) -> Iterator[TwinZooKeeper]:
+def twin_zookeeper() -> Iterator[TwinZooKeeper]:
     """A ZooKeeper in memory."""
     made = TwinZooKeeper()
     ZOOKEEPERS[made.hosts] = made
-    for module in ("sluice.coordination.zookeeper", "sluice.coordination.shared_session"):
-        monkeypatch.setattr(f"{module}.connect", _connect)
-    yield made
+    with pytest.MonkeyPatch.context() as patch:  # not that of the test, which may undo it
+        for module in ("sluice.coordination.zookeeper", "sluice.coordination.shared_session"):
+            patch.setattr(f"{module}.connect", _connect)
+        yield made
     del ZOOKEEPERS[made.hosts]
 
 

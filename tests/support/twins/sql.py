@@ -99,12 +99,16 @@ def _fill(base: sqlite3.Connection, number: int, table: TableId, rows: Rows) -> 
 def _words(statement: str) -> str:
     """A statement in words that SQLite knows."""
     text = statement.strip().rstrip(";").replace("%s", "?")
+    text = re.sub(r"(?<![\w.'])\d{19,}(?![\w.'])", r"'\g<0>'", text)  # its numbers have 63 bits
     return re.sub(r"(?i)\bVALUES\s*\(\s*\)", "DEFAULT VALUES", text)
 
 
 def words_of(column: Column, default: Any = None) -> str:
     """A column for SQLite: its affinity, NOT NULL, its default."""
-    affinity = "INTEGER" if column.kind in _INTEGERS else "REAL" if column.kind in {K.FLOAT, K.DOUBLE} else ""
+    wide = column.kind is K.BIGINT and column.unsigned
+    affinity = (
+        "INTEGER" if column.kind in _INTEGERS and not wide else "REAL" if column.kind in {K.FLOAT, K.DOUBLE} else ""
+    )
     if column.kind in {K.CHAR, K.VARCHAR, K.TEXT, K.JSON, K.ENUM, K.SET}:
         affinity = "TEXT" if column.kind not in {K.ENUM, K.SET} else ""
     said = "" if column.nullable else " NOT NULL"
@@ -113,7 +117,7 @@ def words_of(column: Column, default: Any = None) -> str:
 
 def plain(value: Any) -> Any:
     """A value as SQLite keeps it."""
-    if isinstance(value, Decimal):
+    if isinstance(value, Decimal) or (isinstance(value, int) and value >= 2**63):
         return str(value)
     if isinstance(value, dt.datetime):
         return value.replace(tzinfo=None).isoformat(" ")

@@ -83,6 +83,8 @@ class MemoryStore:
     log: list[Transaction] = field(default_factory=list)
     released: int = 0
     """Transactions from the beginning of the log that are no longer kept."""
+    keeps_all: bool = False
+    """What a pipeline was delivered stays in the log, as in that of a server that purges by itself."""
     running: int = 1
     replica_lag_s: float | None = None
 
@@ -171,11 +173,7 @@ class MemoryStore:
         """One transaction. ``damage``: it is not readable in the log; ``mark``: the token of the load that wrote it."""
         with self.changed:
             for change in changes:
-                rows, schema = self._rows[change.table], self.tables[change.table]
-                if change.before is not None:
-                    rows.pop(_place(rows, schema, change.before), None)
-                if change.after is not None:
-                    rows[self._new_key(schema, change.after)] = dict(change.after)
+                self._write(change)
             schemas = {change.table: self.tables[change.table] for change in changes}
             self._append(Transaction(changes, schemas, time.time_ns() // 1000, damage=damage, mark=mark))
 
@@ -229,12 +227,16 @@ class MemoryStore:
                 if one.gtid in known:
                     continue
                 for change in one.changes:
-                    rows, schema = self._rows[change.table], self.tables[change.table]
-                    if change.before is not None:
-                        rows.pop(_place(rows, schema, change.before), None)
-                    if change.after is not None:
-                        rows[self._new_key(schema, change.after)] = dict(change.after)
+                    self._write(change)
                 self._append(one)
+
+    def _write(self, change: RowChange) -> None:
+        rows, schema = self._rows[change.table], self.tables[change.table]
+        place = _place(rows, schema, change.before) if change.before is not None else None
+        if place is not None:
+            rows.pop(place, None)
+        if change.after is not None:
+            rows[self._new_key(schema, change.after)] = dict(change.after)
 
     def _append(self, transaction: Transaction) -> None:
         """Name it, unless another member did."""

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from sluice.config.connections import ConnectionResolver, Endpoint
 from sluice.config.pipeline import Event, PipelineConfig, StartPosition
-from sluice.errors import ConfigError, DecodeError, DumpRefused, LostPosition, WrongServer
+from sluice.errors import ConfigError, DecodeError, DumpRefused, LogPurged, LostPosition, WrongServer
 from sluice.model.batches import Op
 from sluice.model.column_types import ColumnKind
 from sluice.model.definitions import Definitions, TableDefinition
@@ -59,7 +59,9 @@ class MemoryKeyText:
 
     def typed(self, column: Column, text: str) -> str:
         try:
-            value = pa.scalar(text).cast(column.arrow_type).as_py() if column.kind not in _BYTES else bytes.fromhex(text)
+            value = (
+                pa.scalar(text).cast(column.arrow_type).as_py() if column.kind not in _BYTES else bytes.fromhex(text)
+            )
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError):
             raise ConfigError(f"{text!r} is no value of {column.name}, which is {column.sql_type}") from None
         return literal(value)
@@ -182,7 +184,11 @@ class MemorySession:
             if at.server_uuid != self.store.server:
                 why = "another store answers than the one that was read"
                 return [Finding("error", "server", self.store.server, why, kind=WrongServer)]
-            if not self.store.released <= at.offset <= len(self.store.log):
+            if at.offset < self.store.released:
+                why = f"it was purged before it was drained: the log begins at {self.store.released}"
+                fix = "`sluice recover PIPELINE` shows what is lost, and the ways on"
+                return [Finding("error", "position", str(at), why, fix, kind=LogPurged)]
+            if at.offset > len(self.store.log):
                 why = f"the log has {self.store.released} to {len(self.store.log)}"
                 return [Finding("error", "position", str(at), why, kind=LostPosition)]
             return []
@@ -241,7 +247,7 @@ class MemorySession:
             raise
 
     def release(self, delivered: Offset) -> None:
-        if delivered.server_uuid == self.store.server:
+        if delivered.server_uuid == self.store.server and not self.store.keeps_all:
             self.store.release(delivered.offset)
 
     def relocate(self, at: Offset, *, patience_s: float = 0.0) -> Offset:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
-from sluice.errors import Fenced, LoadError
+from sluice.errors import Fenced, LoadError, TargetUnavailable
 from sluice.model.key_literals import read_key
 from sluice.model.planned import PlannedTable
 from sluice.targets.base import (
@@ -89,8 +89,11 @@ class MemoryTarget:
 
     @property
     def store(self) -> MemoryStore:
-        """What it writes to."""
-        return memory_store(self.options.store or self._host or "default")
+        """What it writes to. Raises TargetUnavailable."""
+        found = memory_store(self.options.store or self._host or "default")
+        if found.away:
+            raise TargetUnavailable(f"the memory target {self.config.name} cannot be reached", where=found.name)
+        return found
 
     @property
     def appends(self) -> bool:
