@@ -17,7 +17,8 @@ from sluice.flows.dump.worker import work
 from sluice.flows.verify.result import VerifyResult
 from sluice.flows.verify.verify import Progress, VerifySpec, verify
 from sluice.model.dumps import DumpState
-from tests.support.pipelines.case import REPOSITORY, Case, case, dumping
+from tests.support.pipelines import dumping
+from tests.support.pipelines.case import REPOSITORY, Case, case
 from tests.support.pipelines.dumping import begin, both, delivering
 from tests.support.servers.fixtures import UNSAFE
 

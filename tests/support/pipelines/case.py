@@ -14,7 +14,7 @@ from typing import Any
 from sluice.config.connections import Endpoint, parse_connection
 from sluice.config.loading import load_pipeline
 from sluice.errors import ConfigError
-from sluice.flows.operate.check import apply_missing, check
+from sluice.flows.operate.check import check, make_missing
 from sluice.flows.run import Step, run
 from sluice.flows.runtime import Runtime
 from tests.support.running.command_line import command_line
@@ -56,7 +56,7 @@ class Case:
     def make_missing(self) -> None:
         """As ``sluice check --apply --yes`` does."""
         runtime = self.runtime()
-        apply_missing(runtime, check(runtime).statements)
+        make_missing(runtime, check(runtime))
 
     @property
     def environment(self) -> dict[str, str]:
