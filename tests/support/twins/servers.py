@@ -362,7 +362,7 @@ def _constraints(found: TableDefinition) -> Any:
 
 
 class TwinZooKeeper:
-    """A :class:`sluice.coordination.memory.MemoryTree` under an address. ``down``: nobody reaches it."""
+    """A :class:`sluice.coordination.memory.MemoryTree` under an address. ``down``: it does not answer."""
 
     def __init__(self) -> None:
         self.tree = MemoryTree()

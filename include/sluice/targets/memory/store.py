@@ -71,7 +71,7 @@ class MemoryStore:
     """Schema changes: (batch, how many have run)."""
     lock: threading.RLock = field(default_factory=threading.RLock)
     away: bool = False
-    """Nobody reaches it: whoever asks gets TargetUnavailable."""
+    """It cannot be reached: each question gets TargetUnavailable."""
 
     def create(self, table: TableId, columns: Iterable[str], key: Iterable[str] = ()) -> Table:
         """Make a table; one of that name is replaced."""
