@@ -45,7 +45,7 @@ class Relocation:
     def doubts(self) -> str:
         """What to look at before or after the failover, "" for nothing."""
         return (
-            f"{shown(self.lost)}: if nobody removed them there, it did not get all changes (replication that was filtered, or skipped errors)"
+            f"{shown(self.lost)}: if no user removed them there, it did not get all changes (replication that was filtered, or skipped errors)"
             if self.lost
             else ""
         )

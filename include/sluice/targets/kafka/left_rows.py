@@ -1,4 +1,4 @@
-"""Statements that take rows away without a change that names them, where a topic has the newest row of each key: their keys would stay for ever."""
+"""Statements that take rows away without a change that names them, where a topic has the newest row of each key: their keys would stay in the topic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _K = ChangeKind
 
 
 def left_rows(change: SchemaChange) -> str:
-    """What the statement leaves behind in a topic, or does not bring to it, as a sentence; "" for nothing."""
+    """Return which rows a topic keeps, or lacks, after the statement, as a sentence; "" for none."""
     return "; ".join(_reasons(change))
 
 

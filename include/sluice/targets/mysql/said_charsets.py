@@ -52,7 +52,7 @@ def _of_table(options: s.TableOptions, names: NamesReader, after: TableDefinitio
 
 
 def _collated(collation: str | None, names: NamesReader, after: TableDefinition, knows: Knows) -> list[Replacement]:
-    """The collation behind each charset of the table; DEFAULT becomes the charset that it was."""
+    """Write the collation after each charset of the table; DEFAULT becomes the charset that it was."""
     if collation is not None or not _known(after.charset, after.collation, knows):
         return []
     return [
