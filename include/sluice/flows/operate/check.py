@@ -17,6 +17,7 @@ from sluice.flows.capture.failover import relocated
 from sluice.flows.checkpoints import Sides
 from sluice.flows.dump.reconcile import kept_on_purpose, why_not
 from sluice.flows.incomplete_tables import copy_command, note_absent, sentence
+from sluice.flows.mapped_names import known_tables
 from sluice.flows.operate.channel import ends_of, members, ring
 from sluice.flows.operate.copy_plan import PlannedCopy, planned_copies
 from sluice.flows.runtime import Runtime
@@ -26,6 +27,7 @@ from sluice.flows.transform.column_changes import NOT_BY_COLUMN, whole_rows
 from sluice.flows.transform.made_columns import known_when_it_runs
 from sluice.flows.transform.stage_rules import StageRules
 from sluice.mapping import Mapping
+from sluice.mapping.names import tables_by_line, wrong_names
 from sluice.merge.compact import merged_schema
 from sluice.model.fields import key_columns
 from sluice.model.nearest import meant
@@ -190,39 +192,23 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[CheckFinding]:
 
 
 def _unknown_names(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFinding]:
-    """An error for each name in the mapping that no table of its line has: what is misspelt goes over, or is not told apart by it."""
-    routes = Mapping.compile(runtime.pipeline.mapping)
-    known: dict[int, dict[str, None]] = {}
-    for table in tables:
-        matched = routes.matched(table.id)
-        if matched is not None:
-            names = [*(c.name for c in table.schema.columns), *(name for name, _ in table.unknown)]
-            known.setdefault(runtime.pipeline.mapping.index(matched[0]), {}).update(dict.fromkeys(names))
-    lines = []
-    for number, line in enumerate(runtime.pipeline.mapping):
-        place = f"mapping.{number} ({line.from_})"
-        if number not in known:
-            names = [str(table.id) for table in tables]
-            why = f"no captured table goes by this line{meant(line.from_, names)}"
-            lines.append(CheckFinding("warning", "mapping", place, "no table", why, "correct its from, or remove it"))
-            continue
-        columns = line.columns
-        asked = {
-            "columns.include": columns.include or (),
-            "columns.exclude": columns.exclude,
-            "columns.rename": columns.rename,
-            "columns.convert": columns.convert,
-            "key": line.key,
-            "column_groups": [name for group in line.column_groups for name in group],
+    """An error for each name in the mapping that no table of its line has, as the merge raises it; a warning for a line by which no table goes."""
+    lines, known = runtime.pipeline.mapping, known_tables(tables)
+    by_line, found = tables_by_line(lines, known), []
+    for number, line in enumerate(lines):
+        if number not in by_line:
+            why = f"no captured table goes by this line{meant(line.from_, [str(table.id) for table in tables])}"
+            place = f"mapping.{number} ({line.from_})"
+            found.append(CheckFinding("warning", "mapping", place, "no table", why, "correct its from, or remove it"))
+    with runtime.state() as state:
+        seen = state.mapped_names.read()
+    for wrong in wrong_names(lines, known):
+        passed = wrong.name.stored in seen and wrong.name.column not in {
+            c for t in by_line[wrong.name.number] for c in t.columns
         }
-        for field, given in asked.items():
-            for name in given:
-                if name not in known[number]:
-                    why = f"there is no column {name!r}{meant(name, known[number])}"
-                    lines.append(
-                        CheckFinding("error", "mapping", f"{place}: {field}", name, why, "names are compared exactly")
-                    )
-    return lines
+        severity, why = ("warning", f"{wrong.why}; it was there") if passed else ("error", wrong.why)
+        found.append(CheckFinding(severity, "mapping", wrong.name.place, wrong.name.column, why, wrong.fix))
+    return found
 
 
 def _sent_back(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFinding]:

@@ -14,9 +14,11 @@ from sluice.flows.incomplete_tables import with_definitions
 from sluice.flows.load.unique_keys import unique_at_target
 from sluice.flows.runtime import Runtime
 from sluice.flows.snapshot_columns import noted_columns
+from sluice.flows.stored_definitions import definitions_at
 from sluice.mapping import Mapping, TableRoute
 from sluice.mapping.convert import declared, refuse, remark
 from sluice.model.batches import Batch
+from sluice.model.definitions import Definitions
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId
 from sluice.rules import RuleSet
@@ -89,8 +91,9 @@ def planned_copies(runtime: Runtime) -> tuple[list[PlannedCopy], list[SourceTabl
             said = _said(target, [plan for _, plan in plans])
             absent = {table: [r for r in remarks if r.absent] for table, remarks in said.items()}
             if any(absent.values()):
+                known = _captured_definitions(runtime)
                 plans = [
-                    (table, _explained(source, table, plan, routes, absent.get(plan.target, ())))
+                    (table, _explained(source, table, plan, routes, absent.get(plan.target, ()), known))
                     for table, plan in plans
                 ]
                 said = _said(target, [plan for _, plan in plans])
@@ -229,17 +232,32 @@ def _conversion(sql_type: str, conversion: ColumnConversion | None) -> tuple[str
 
 
 def _explained(
-    source: SourceSession, table: SourceTable, plan: PlannedTable, routes: Mapping, absent: Sequence[Finding]
+    source: SourceSession,
+    table: SourceTable,
+    plan: PlannedTable,
+    routes: Mapping,
+    absent: Sequence[Finding],
+    known: Definitions | None,
 ) -> PlannedTable:
     """With what the statements need that make what the target lacks: the source's own CREATE TABLE, or the definitions of columns."""
     if any(not finding.column for finding in absent):
         return _with_statement(source, table, plan, routes)
     if not absent or source.history is None or source.head is None:
         return plan
+    stored = known.find(table.id) if known is not None else None
+    if stored is not None:
+        return with_definitions(plan, routes, stored)
     try:
         return with_definitions(plan, routes, source.history.definition(table.id, source.head))
     except SchemaUnknown:  # it was changed since the table was read
         return plan
+
+
+def _captured_definitions(runtime: Runtime) -> Definitions | None:
+    """The definitions as of the captured position; None before the first drain."""
+    with runtime.state() as state:
+        cursor = state.cursor()
+        return definitions_at(runtime, state, cursor.position) if cursor is not None else None
 
 
 def _with_statement(source: SourceSession, table: SourceTable, plan: PlannedTable, routes: Mapping) -> PlannedTable:
