@@ -1,4 +1,4 @@
-"""Statements that take rows away without a change that names them, where a topic has the newest row of each key: their keys would stay in the topic."""
+"""Statements that take rows away without a change that names them, where a topic has the newest row of each key: their keys would stay."""
 
 from __future__ import annotations
 
