@@ -158,6 +158,7 @@ from tests.support.servers.fixtures import (  # noqa: E402
     zookeeper,
     zookeeper_ensemble,
 )
+from tests.support.twins.servers import twin_source, twin_target, twin_zookeeper  # noqa: E402
 
 SERVERS = frozenset({
     "iceberg_rest", "kafka", "mariadb", "mysql_source", "mysql_target", "postgis", "postgresql", "schema_registry", "shared_airflow",
@@ -181,6 +182,9 @@ __all__ = [
     "shared_airflow",
     "spark_connect",
     "spark_delta",
+    "twin_source",
+    "twin_target",
+    "twin_zookeeper",
     "zookeeper",
     "zookeeper_ensemble",
 ]

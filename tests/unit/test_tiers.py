@@ -82,8 +82,3 @@ def test_the_longest_unit_comes_first_and_a_units_tests_stay_together(monkeypatc
     got = [ids[place] for place in balance.in_order(ids)]
     assert [balance.file_of(nodeid)[-4] for nodeid in got] == ["b", "b", "a", "a", "c", "c"]
     assert [nodeid[-1] for nodeid in got] == ["1", "2"] * 3
-
-
-def test_files_of_the_measured_seconds_exist() -> None:
-    root = balance.DURATIONS.parents[1]
-    assert [file for file in balance.measured() if not (root / file).exists()] == []

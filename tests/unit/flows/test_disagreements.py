@@ -22,7 +22,6 @@ from tests.support.twins.pipes import Pipe, pipe
 
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipe]:
-    monkeypatch.setattr("sluice.flows.operate.status._reachable", lambda endpoint: True)  # it has no port
     for one in pipe(tmp_path, "copy"):
         deliver(one, 1, 2)
         yield one

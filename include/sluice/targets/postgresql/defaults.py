@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 
+from sluice.errors import DecodeError
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.definitions import ColumnDefinition
 from sluice.model.sessions import StatementSession
+from sluice.mysql.charsets import decoded
 
 K = ColumnKind
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _BITS = re.compile(r"[bB]'([01]+)'")
-_HEX = re.compile(r"(?:_\w+ ?)?[xX]'([0-9a-fA-F]*)'")
+_HEX = re.compile(r"(?:_(?P<charset>\w+) ?)?[xX]'(?P<digits>[0-9a-fA-F]*)'")
 _TEXT = re.compile(r"(?:_\w+ ?)?'((?:[^'\\]|''|\\.)*)'", re.S)
 _NOW = re.compile(r"(?:current_timestamp|now|localtime|localtimestamp)(?:\s*\(\s*\d?\s*\))?", re.I)
 _ESCAPES = {"0": "\0", "n": "\n", "r": "\r", "t": "\t", "b": "\b", "Z": "\x1a"}
 _UTC = {"+00:00", "UTC"}
 _NUMBERS = frozenset({K.TINYINT, K.SMALLINT, K.MEDIUMINT, K.INT, K.BIGINT, K.DECIMAL, K.FLOAT, K.DOUBLE, K.YEAR})
 _BYTES = frozenset({K.BINARY, K.VARBINARY, K.BLOB})
+_CHARACTERS = frozenset({K.CHAR, K.VARCHAR, K.TEXT, K.ENUM, K.SET})
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +86,24 @@ def _now(made: ColumnType, session: StatementSession | None) -> Default:
     return Default(later, f"'{when:%Y-%m-%d %H:%M:%S.%f}{zone}'")
 
 
+def _introduced(charset: str, digits: str) -> str | None:
+    """A hexadecimal literal that names its charset as text, None if it is none that can be written here."""
+    if charset.lower() in {"", "binary"}:
+        return None
+    with suppress(DecodeError, ValueError):
+        value = decoded(bytes.fromhex(digits), charset.lower())
+        return None if "\0" in value else text_literal(value)
+    return None
+
+
 def _constant(text: str, made: ColumnType) -> str | None:
     bits, hexadecimal = _BITS.fullmatch(text), _HEX.fullmatch(text)
     if bits is not None:
         return f"B'{bits[1].lstrip('0').rjust(made.length or 1, '0')}'" if made.kind is K.BIT else str(int(bits[1], 2))
     if hexadecimal is not None:
-        return rf"'\x{hexadecimal[1]}'" if made.kind in _BYTES else None
+        if made.kind in _BYTES:
+            return rf"'\x{hexadecimal['digits']}'"
+        return _introduced(hexadecimal["charset"] or "", hexadecimal["digits"]) if made.kind in _CHARACTERS else None
     if _NUMBER.fullmatch(text):
         if made.kind is K.BIT:
             return f"B'{int(text):0{made.length or 1}b}'"

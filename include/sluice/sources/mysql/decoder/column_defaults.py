@@ -13,9 +13,9 @@ from sluice.model.column_types import ColumnKind
 from sluice.model.definitions import ColumnDefinition, may_be_cut
 from sluice.model.tables import Column
 from sluice.model.temporal import special_date, special_timestamp
-from sluice.mysql.charsets import decode_bytes
+from sluice.mysql.charsets import decode_bytes, decoded
 from sluice.mysql.column_types import NUMERIC, Literal, type_named
-from sluice.mysql.ddl.lexer import Dialect, Kind, tokens
+from sluice.mysql.ddl.lexer import Dialect, Kind, Token, tokens
 
 K = ColumnKind
 _DAY = re.compile(r"^\s*(\d{1,4})[^\w\s](\d{1,2})[^\w\s](\d{1,2})(?:[ T]+(.*))?$")
@@ -66,6 +66,8 @@ def _literal(definition: ColumnDefinition) -> str | bytes | None:
         and found[0].kind is Kind.WORD
         and (found[0].text.startswith("_") or found[0].upper in {"DATE", "TIME", "TIMESTAMP", "N"})
     ):
+        if found[0].text.startswith("_") and found[1].kind in {Kind.STRING, Kind.HEX}:
+            return _introduced(found[0].text[1:].lower(), found[1], text)
         found = found[1:]
     if found and all(token.kind is Kind.STRING for token in found):
         return sign + "".join(token.text for token in found)
@@ -85,6 +87,20 @@ def _literal(definition: ColumnDefinition) -> str | bytes | None:
     if token.upper == "NULL":
         return None
     raise UnsupportedType(f"its default {text} is an expression")
+
+
+def _introduced(charset: str, token: Token, text: str) -> str | bytes:
+    """A literal that names its charset, as text; of ``_binary`` its bytes."""
+    if token.kind is Kind.HEX:
+        data = bytes.fromhex(token.text if len(token.text) % 2 == 0 else "0" + token.text)
+    else:
+        data = token.text.encode("utf-8", "surrogateescape")
+    if charset == "binary":
+        return data
+    try:
+        return decoded(data, charset)
+    except DecodeError as error:
+        raise UnsupportedType(f"its default {text} is not understood") from error
 
 
 def _typed(value: str | bytes, definition: ColumnDefinition, column: Column) -> pa.Scalar:
