@@ -149,7 +149,7 @@ def read_references(cursor: Any, tables: Sequence[TableId]) -> list[Reference]:
 class Wanted:
     """What the target's options and login say: the type for documents; whether triggers may fire; whether the login may switch them off; whether
     tables that are made get the source's secondary indexes; which of their columns get an ICU collation;
-    PostGIS's type, "" where it is not there."""
+    PostGIS's type, "" where it is not there; what becomes of dates that no calendar has."""
 
     json: str = "jsonb"
     fire: bool = False
@@ -158,6 +158,7 @@ class Wanted:
     indexes: bool = False
     collations: Collations = NO_COLLATIONS
     spatial: str = ""
+    zero_dates: str = "refuse"
 
 
 def compare(plan: PlannedTable, info: TableInfo | None, wanted: Wanted) -> TargetTable:
