@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +16,9 @@ import pymysql
 import pytest
 
 from sluice.config.connections import parse_connection
-from sluice.errors import UnsupportedType
+from sluice.errors import LoadError, UnsupportedType
+from sluice.flows.verify.result import VerifyResult
+from sluice.flows.verify.verify import VerifySpec, verify
 from sluice.model.sessions import StatementSession
 from sluice.model.tables import TableId
 from sluice.mysql.column_defaults import Statement, default_scalar
@@ -24,6 +27,8 @@ from sluice.mysql.type_loss import SqlType
 from sluice.sources.mysql.catalog.information_schema import read_state
 from sluice.sources.mysql.server.connection import open_connection, server_info
 from tests.support.capturing import printed, server_text, texts
+from tests.support.lakes import IcebergLake, Lake
+from tests.support.pipelines import case
 
 ROUNDS = int(os.environ.get("SLUICE_TEST_DEFAULTS", "1"))
 """Rounds of random literals; a long run takes fifty."""
@@ -301,3 +306,103 @@ def _bits(cursor: Any, mode: str) -> int:
     cursor.execute("SELECT @@sql_mode")
     assert not mode or mode.split(",")[0] in cursor.fetchone()[0]
     return sum(known.get(word, 0) for word in mode.split(","))
+
+
+COMES = [
+    "flag TINYINT(1) NOT NULL DEFAULT 0", "sm SMALLINT DEFAULT 7", "near INT DEFAULT 1.5", "big BIGINT UNSIGNED NOT NULL DEFAULT 18446744073709551615",
+    "cents DECIMAL(5,2) DEFAULT 1.005", "long_d DECIMAL(38,10) DEFAULT 1234567890123456789012345678.0123456789", "f FLOAT DEFAULT 0.1",
+    "f2 FLOAT(7,2) DEFAULT 1.239", "d2 DOUBLE(9,3) DEFAULT 1.23456", "y YEAR DEFAULT 24", "b1 BIT(1) DEFAULT b'1'", "b12 BIT(12) NOT NULL DEFAULT 21",
+    "c CHAR(5) DEFAULT 'ab '", "v VARCHAR(30) NOT NULL DEFAULT 'it''s \\\\ ä😀'", "l1 VARCHAR(9) CHARACTER SET latin1 DEFAULT 'é'",
+    "bi BINARY(4) DEFAULT 'ab'", "vb VARBINARY(9) NOT NULL DEFAULT x'00ff27'", "e ENUM('a','b') NOT NULL DEFAULT 'B'", "e0 ENUM('x','y') NOT NULL",
+    "s SET('a','b') DEFAULT 'b,a'", "dy DATE DEFAULT '24-2-29'", "dt0 DATETIME DEFAULT 20240229010203", "dt3 DATETIME(3) DEFAULT '2024-02-29 01:02:03.4567'",
+    "ts TIMESTAMP NULL DEFAULT '2024-07-01 12:00:00'", "ts6 TIMESTAMP(6) NULL DEFAULT '2024-07-01 12:00:00.123456'", "tm TIME(1) DEFAULT '-1:2:3.44'",
+    "now_ TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP", "now6 DATETIME(6) DEFAULT CURRENT_TIMESTAMP(6)", "n0 INT NOT NULL", "t0 VARCHAR(9) NOT NULL",
+    "nul DOUBLE DEFAULT NULL",
+]  # fmt: skip
+
+
+def _target(kind: str, folder: Any, request: Any) -> tuple[Any, str]:
+    """The server or lake, and the options of a target of one kind; ``{}``: the schema."""
+    if kind == "postgresql":
+        return request.getfixturevalue("postgresql"), "    options: {{ack_schema: {0}}}"
+    if kind == "mysql":
+        return request.getfixturevalue("mysql_target"), ""
+    return (Lake if kind == "delta" else IcebergLake)(
+        folder / "lake"
+    ), "    options: {{partition_by: {{{0}.p: [part]}}}}"
+
+
+@pytest.mark.parametrize("target_kind", ["delta", "iceberg", "postgresql"])
+@pytest.mark.parametrize("kind", ["mysql_source", "mariadb"])
+def test_columns_that_come_with_defaults_arrive(
+    kind: str, target_kind: str, request: Any, tmp_path: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    """Through the log, in tables of several files, with and without partitions: the comparison finds no difference in rows that were there."""
+    source = request.getfixturevalue(kind)
+    schema = fresh_schema(source, options="CHARACTER SET utf8mb4")
+    target, options = _target(target_kind, tmp_path, request)
+    for table in ("t", "p"):
+        source.execute(f"CREATE TABLE {schema}.{table} (id INT PRIMARY KEY, part VARCHAR(9) NOT NULL)")
+    if target_kind != "postgresql":
+        source.execute(f"ALTER TABLE {schema}.p DROP PRIMARY KEY, ADD PRIMARY KEY (part, id)")
+    with case(
+        tmp_path, source, target, zookeeper, schema, kind=target_kind, target_extra=options.format(schema)
+    ) as made:
+        made.make_missing()
+        made.run_until_head()
+        for first in range(0, 60, 20):
+            rows = ", ".join(f"({n}, '{'xyz'[n % 3]}')" for n in range(first, first + 20))
+            source.execute(f"USE {schema}", *(f"INSERT INTO {t} VALUES {rows}" for t in ("t", "p")))
+            made.run_until_head()
+        mode = "SET NAMES utf8mb4, sql_mode = '', time_zone = '+05:30', timestamp = 1718454896.789012"
+        for table in ("t", "p"):
+            for start in range(0, len(COMES), 4):
+                parts = ", ".join(f"ADD COLUMN {column}" for column in COMES[start : start + 4])
+                source.execute(f"USE {schema}", mode, f"ALTER TABLE {table} {parts}")
+        made.run_until_head()
+        source.execute(f"USE {schema}", "UPDATE t SET near = 3 WHERE id = 7", "UPDATE p SET near = 4 WHERE id = 8")
+        made.run_until_head()
+        result = verify(made.runtime(), VerifySpec())
+        _assert_equal(result)
+
+
+@pytest.mark.parametrize("target_kind", ["delta", "iceberg", "postgresql"])
+def test_a_default_that_is_not_known_stops_with_a_way_on_that_works(
+    target_kind: str, request: Any, tmp_path: Any, mysql_source: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    schema = fresh_schema(mysql_source, options="CHARACTER SET utf8mb4")
+    target, options = _target(target_kind, tmp_path, request)
+    for table in ("t", "p"):
+        mysql_source.execute(f"CREATE TABLE {schema}.{table} (id INT PRIMARY KEY, part VARCHAR(9))")
+    with case(
+        tmp_path, mysql_source, target, zookeeper, schema, kind=target_kind, target_extra=options.format(schema)
+    ) as made:
+        made.make_missing()
+        made.run_until_head()
+        mysql_source.execute(f"INSERT INTO {schema}.t VALUES (1, 'a'), (2, 'b')")
+        made.run_until_head()
+        mysql_source.execute(f"ALTER TABLE {schema}.t ADD COLUMN twice INT DEFAULT (1 + 1)")
+        with pytest.raises(LoadError, match=r"new column twice .*its default .* is an expression") as caught:
+            made.run_until_head()
+        assert caught.value.hint is not None
+        if target_kind == "postgresql":
+            [statement] = re.findall(r"\((ALTER TABLE [^()]*)\)", caught.value.hint)
+            target.execute(statement)
+            made.run_until_head()
+        else:
+            assert "set add_column to ignore" in caught.value.hint
+            made.path.write_text(made.yaml.replace("    options:", "    ddl: {add_column: ignore}\n    options:"))
+            made.run_until_head()
+            made.path.write_text(made.yaml)
+            assert made.cli("check", "--apply", "--yes", str(made.path)).returncode in {0, 1}
+        started = made.cli("dump", "start", str(made.path), "--table", f"{schema}.t", "--yes")
+        assert started.returncode == 0, started
+        made.run_until_head()
+        result = verify(made.runtime(), VerifySpec())
+        _assert_equal(result)
+
+
+def _assert_equal(result: VerifyResult) -> None:
+    assert len(result.tables) == 2
+    for table in result.tables:
+        assert (table.differing, table.skipped) == (0, ""), (table.table, table.skipped, table.differences)
