@@ -9,6 +9,8 @@ const STATES = {
   paused: ["warn", "‖ paused"],
   new: ["warn", "○ not started"],
   unreachable: ["bad", "▲ unreachable"],
+  no_answer: ["bad", "▲ no answer"],
+  asked: ["quiet", "… being asked"],
   stopped: ["bad", "▲ stopped"],
   invalid: ["bad", "▲ invalid file"],
 };
@@ -39,6 +41,7 @@ const bytes = (n) => {
 };
 const place = (p) => (p ? `${p.file}:${p.offset}` : "—");
 const clock = (us) => (us ? new Date(us / 1000).toLocaleTimeString([], { hour12: false }) : "—");
+const minute = (iso) => new Date(iso).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false });
 const owner = (claim) => (claim ? claim.split(":")[0] === "airflow" ? "a run of this DAG" : claim : "nobody");
 
 // ---- lag samples, one list a pipeline, kept over reloads of this tab
@@ -228,13 +231,16 @@ function subscriptionsOf(status) {
 }
 
 function render(card, status) {
-  const [tone, word] = STATES[status.state] || ["warn", status.state];
+  const silent = status.no_answer || [];
+  const [tone, plain] = STATES[status.state] || ["warn", status.state];
+  const word = silent.length && ["no_answer", "unreachable"].includes(status.state) ? `▲ no answer since ${minute(silent[0].since)}` : plain;
   const held = status.state === "invalid" ? [] : holds.get(status.dag_id) || [];
   const stuck = held.some((hold) => hold.state === "failed");
   const targets = status.targets || [], flying = status.in_flight || [], recent = status.recent || [];
   const figure = (label, value, small, kind) => el("div", { class: kind || null }, el("dt", {}, label), el("dd", {}, value, small ? el("small", {}, small) : ""));
   const notes = [
-    ...(status.errors || []).map((text) => el("li", {}, el("b", {}, status.state === "invalid" ? "The pipeline file is not valid" : status.state === "stopped" ? "Stopped" : "Cannot read the state"), text)),
+    ...silent.map((one) => el("li", { "data-silent": one.part }, el("b", {}, `The ${one.part.replace("zookeeper", "ZooKeeper").replace("store", "segment store")} has not answered since ${minute(one.since)}`), one.text)),
+    ...(status.errors || []).filter((text) => !silent.some((one) => one.text === text)).map((text) => el("li", {}, el("b", {}, status.state === "invalid" ? "The pipeline file is not valid" : status.state === "stopped" ? "Stopped" : "Cannot read the state"), text)),
     ...(status.paused ? [el("li", { class: "warn" }, el("b", {}, "Paused"), `${status.paused}. The DAG sluice_control resumes it`)] : []),
     ...targets.filter((t) => t.alert_since).map((t) => el("li", {}, el("b", {}, `${t.name} lags too far behind`), `since ${t.alert_since}`)),
     ...(status.dead_letters ? [el("li", { class: "warn" }, el("b", {}, `${number.format(status.dead_letters)} dead letter${status.dead_letters > 1 ? "s wait" : " waits"}`), `sluice dead-letters list ${status.pipeline}`)] : []),

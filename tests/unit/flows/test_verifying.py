@@ -23,8 +23,8 @@ from sluice.flows.verify.verify import VerifySpec, verify
 from sluice.spark.local import LocalRunner
 from sluice.targets.memory import comparing
 from sluice.targets.memory.target import MemoryTarget
-from tests.support.pipes import Pipe, pipe
-from tests.support.waiting import ended
+from tests.support.running.waiting import ended
+from tests.support.twins.pipes import Pipe, pipe
 
 
 @pytest.fixture
