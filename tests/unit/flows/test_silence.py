@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.pipes import Pipe, pipe
+from tests.support.waiting import wait_until
 
 from sluice.config.connections import Endpoint
 from sluice.errors import ConfigError, TargetUnavailable
@@ -17,8 +19,6 @@ from sluice.flows.operate.looks import Answer, Looks, NoAnswer
 from sluice.flows.operate.status import Status, status
 from sluice.flows.runtime import Runtime
 from sluice.mysql.client import MySQLConnection
-from tests.support.pipes import Pipe, pipe
-from tests.support.waiting import wait_until
 
 
 class Mute:
