@@ -121,6 +121,7 @@ from tests.support.servers.fixtures import (  # noqa: E402
     zookeeper,
     zookeeper_ensemble,
 )
+from tests.support.twins.servers import twin_source, twin_target, twin_zookeeper  # noqa: E402
 
 __all__ = [
     "browser",
@@ -138,6 +139,9 @@ __all__ = [
     "shared_airflow",
     "spark_connect",
     "spark_delta",
+    "twin_source",
+    "twin_target",
+    "twin_zookeeper",
     "zookeeper",
     "zookeeper_ensemble",
 ]

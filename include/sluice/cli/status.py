@@ -105,6 +105,8 @@ def _status_table(statuses: list[Status]) -> RenderableType:
         "behind": "yellow",
         "paused": "yellow",
         "new": "dim",
+        "failing": "bold red",
+        "not_configured": "bold red",
         "unreachable": "bold red",
         "no_answer": "bold red",
         "stopped": "bold red",
@@ -151,7 +153,8 @@ def _status_table(statuses: list[Status]) -> RenderableType:
             said.append(f"[dim]verified {escape(s.verified)}[/]")
         if s.reread_from and s.reread_from != s.captured:
             said.append(f"[dim]if the segments were lost: read again from {escape(str(s.reread_from))}[/]")
-        said.extend(f"[yellow]{escape(message)}[/]" for message in s.warnings)
+        said.extend(f"[yellow]{escape(message)}[/]" for message in [*s.incomplete, *s.warnings])
+        said.extend(f"[red]{escape(str(failure))}[/]" for failure in s.failures)
         silent = [one.text for one in s.no_answer if one.text not in s.errors]
         said.extend(f"[red]{escape(message)}[/]" for message in [*silent, *s.errors])
         messages += [f"{s.pipeline}: {line}" for line in said] if len(statuses) > 1 else said

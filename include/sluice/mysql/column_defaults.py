@@ -24,7 +24,7 @@ from sluice.errors import DecodeError, UnsupportedType
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.definitions import ColumnDefinition, may_be_cut
 from sluice.model.sessions import StatementSession
-from sluice.mysql.charsets import UTF8, decode_bytes, has_character
+from sluice.mysql.charsets import decode_bytes, decoded, has_character
 from sluice.mysql.column_types import NUMERIC, Literal, type_named
 from sluice.mysql.ddl.lexer import Dialect, Kind, Token, tokens
 from sluice.mysql.temporal_text import Precision, is_calendar_day, read_day, read_moment, read_span, read_year
@@ -125,6 +125,11 @@ def _parsed(
             raise expression
         charset = name[1:].lower() if name.startswith("_") else ""
         found = found[1:]
+        if (
+            charset and found[0].kind is Kind.STRING
+        ):  # its bytes are of that charset, whatever the statement was sent in
+            data = "".join(token.text for token in found).encode("utf-8", "surrogateescape")
+            return _Constant(data if charset == "binary" else decoded(data, charset), bracketed=bracketed)
     if all(token.kind is Kind.STRING for token in found):
         if sign:
             raise expression
@@ -242,7 +247,6 @@ class _Reader:
         elif isinstance(found.value, bytes):
             found = replace(found, value=self._characters(found), charset="")
         assert isinstance(found.value, str)
-        self._require_readable(found)
         value = found.value
         if made.kind is K.BIT:
             return pa.scalar(self._bits(found, is_number=number), arrow_type)
@@ -261,12 +265,6 @@ class _Reader:
 
     def _unknown(self, why: str) -> UnsupportedType:
         return UnsupportedType(f"its default {self.definition.default} {why}")
-
-    def _require_readable(self, found: _Constant) -> None:
-        """Characters behind an introducer are bytes of its charset, whatever the statement was sent in."""
-        assert isinstance(found.value, str)
-        if found.charset and not found.value.isascii() and found.charset not in UTF8:
-            raise self._unknown(f"has characters behind _{found.charset} that are not known")
 
     # -- numbers ---------------------------------------------------------------------------------------------------
     def _as_number(self, found: _Constant) -> _Constant:
@@ -380,8 +378,9 @@ class _Reader:
     def _characters(self, found: _Constant) -> str:
         """What a hexadecimal or bit literal is as text: bytes of its introducer's charset, else of the column's."""
         assert isinstance(found.value, bytes)
-        charset = found.charset if found.charset not in {"", "binary"} else self.made.charset or "utf8mb4"
-        return decode_bytes(found.value, charset)
+        if found.charset not in {"", "binary"}:
+            return decoded(found.value, found.charset)
+        return decode_bytes(found.value, self.made.charset or "utf8mb4")
 
     def _encoded(self, text: str) -> bytes:
         """The bytes of a text in a column that keeps bytes: those of the session's charset, which only ASCII does without."""

@@ -9,7 +9,6 @@ from sluice.errors import UnsupportedType
 from sluice.model.default_values import DefaultValue
 from sluice.model.definitions import ColumnDefinition
 from sluice.model.schema_changes import ChangeKind, TableChange
-from sluice.model.sessions import StatementSession
 from sluice.mysql.column_defaults import Statement, default_scalar
 from sluice.mysql.type_loss import SqlType
 from sluice.targets.base import SourceStatement
@@ -31,18 +30,20 @@ def default_values(
         wrote = bool(_WRITES_DEFAULTS & set(one.kinds)) or ChangeKind.RENAME_TABLE not in one.kinds
         session = statement.session if wrote else None
         for column in one.after.columns:
-            found[column] = _value(column, statement.dialect, statement.mode, session)
+            if statement.dialect in {"mysql", "mariadb"}:
+                found[column] = known_value(column, Statement(statement.dialect == "mariadb", statement.mode, session))
+            else:
+                found[column] = DefaultValue(None, f"statements of {statement.dialect} are not understood")
     return found
 
 
-def _value(column: ColumnDefinition, dialect: str, mode: int, session: StatementSession | None) -> DefaultValue:
-    if dialect not in {"mysql", "mariadb"}:
-        return DefaultValue(None, f"statements of {dialect} are not understood")
+def known_value(column: ColumnDefinition, statement: Statement | None = None) -> DefaultValue:
+    """Return the value of one default. ``statement``: what wrote it, None if the definition is as the server prints it."""
     made = SqlType.parse(column.type, column.charset or "").neutral(column.collation or "")
     if made is None:
         return DefaultValue(None, f"the type {column.type} is not known")
     made = replace(made, labels=column.labels) if column.labels else made
     try:
-        return DefaultValue(default_scalar(column, made, Statement(dialect == "mariadb", mode, session)))
+        return DefaultValue(default_scalar(column, made, statement))
     except UnsupportedType as error:
         return DefaultValue(None, error.message)

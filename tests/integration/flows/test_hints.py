@@ -100,6 +100,7 @@ def going(made: Case) -> Iterator[None]:
 
 
 def same(made: Case, table: str = "orders") -> bool:
+    """Rows, and the order of the columns."""
     rows = [
         server.execute(f"SELECT * FROM `{made.schema}`.{table} ORDER BY 1, 2") for server in (made.source, made.target)
     ]
@@ -142,13 +143,65 @@ def test_a_table_a_column_and_a_key_that_the_target_lacks(shop: Case) -> None:
     assert same(shop)
     shop.target.execute(f"ALTER TABLE `{shop.schema}`.orders DROP COLUMN note")
     at_source(shop, "INSERT INTO orders VALUES (2, 'b', 2)")
-    advised("has no column 'note'")
+    error = stops(shop, "has no column 'note'")
+    shop.target.execute(str(re.search(r"ALTER TABLE .*?;", str(error.hint), re.DOTALL)[0]).rstrip(";"))  # type: ignore[index]
     shop.run_until_head()
+    assert not same(shop), "the row from before has no note"
+    [dump] = [one for one in commands(shop, error) if one[0] == "dump"]
+    with going(shop):
+        does(shop, dump)
+        wait_until(lambda: same(shop), "equal sides")
     shop.target.execute(f"ALTER TABLE `{shop.schema}`.orders DROP PRIMARY KEY")
     at_source(shop, "INSERT INTO orders VALUES (3, 'c', 3)")
     advised("told apart by")
     shop.run_until_head()
     assert shop.target.execute(f"SELECT id FROM `{shop.schema}`.orders ORDER BY id") == [(1,), (2,), (3,)]
+
+
+def test_a_column_that_the_target_lacks_is_added_as_the_source_defines_it(shop: Case) -> None:
+    """The error's statement and the one that `check --apply` runs: NOT NULL and DEFAULT included."""
+    more = (
+        "n INT NOT NULL DEFAULT 7", "u INT UNSIGNED NOT NULL", "s VARCHAR(9) DEFAULT 'it''s'", "d DATE NOT NULL",
+        "e ENUM('a','b') NOT NULL DEFAULT 'b'", "t TIMESTAMP(3) NULL", "c DATETIME DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP",
+        "j JSON NOT NULL", "x VARBINARY(4) DEFAULT 0x00FF", "k VARCHAR(36) DEFAULT (UPPER('q'))", "b BIT(3) NOT NULL DEFAULT b'101'",
+    )  # fmt: skip
+    at_source(shop, "INSERT INTO orders VALUES (1, 'a', 1)")
+    shop.run_until_head()
+    names = [one.split()[0] for one in more]
+    for times, makes in enumerate(("hint", "check")):
+        if not times:
+            for one in more:
+                value = "'2020-01-01'" if one.startswith("d ") else None
+                definition = one if value is None else f"{one} DEFAULT {value}"
+                at_source(shop, f"ALTER TABLE orders ADD COLUMN {definition}")
+            at_source(
+                shop, "ALTER TABLE orders ALTER COLUMN d DROP DEFAULT", "UPDATE orders SET j = '{}', u = 5, s = 'old'"
+            )
+            shop.run_until_head()
+            assert same(shop)
+        shop.target.execute(f"ALTER TABLE `{shop.schema}`.orders {', '.join(f'DROP COLUMN {name}' for name in names)}")
+        at_source(shop, f"INSERT INTO orders (id, d, j, u) VALUES ({times + 2}, '2021-01-01', '[]', 1)")
+        error = stops(shop, "has no column")
+        if makes == "hint":
+            for statement in re.findall(r"ALTER TABLE .*?;(?= |$)", str(error.hint)):
+                shop.target.execute(statement.rstrip(";"))
+        else:
+            does(shop, ["check", "case", "--apply", "--yes"])
+        assert _defined(shop, shop.source) == _defined(shop, shop.target), makes
+        shop.run_until_head()
+        [dump] = [one for one in commands(shop, error) if one[0] == "dump"]
+        with going(shop):
+            does(shop, dump)
+            wait_until(lambda: same(shop), "equal sides")
+
+
+def _defined(made: Case, server: Any) -> list[Any]:
+    """Columns as the server has them; a DATE without a default is nullable at the target, as no rows that are there could have a value."""
+    rows = server.execute(
+        "SELECT column_name, column_type, IF(column_name = 'd', '', is_nullable), column_default, extra FROM information_schema.columns "
+        f"WHERE table_schema = '{made.schema}' AND table_name = 'orders' ORDER BY column_name"
+    )
+    return list(rows)
 
 
 def test_a_changed_definition_under_the_policy_to_stop(shop: Case) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from sluice.flows.runtime import Runtime
 from sluice.model.dumps import Chunk, DumpState, Tuning
 from sluice.targets.memory.store import MemoryStore, forget_store, memory_store
 from tests.support.running.command_line import printed
+from tests.support.running.waiting import ended
 from tests.support.twins.serverless import Serverless, serverless
 
 
@@ -62,6 +65,28 @@ class Pipe:
         with self.made.runtime().state() as state:
             process = state.process(target)
         return process.batch if process else 0
+
+
+@contextmanager
+def delivering(made: Pipe) -> Iterator[None]:
+    """A thread delivers what comes, until the end of the block."""
+    stop, errors = threading.Event(), []
+
+    def run() -> None:
+        try:
+            while not stop.wait(0.02):
+                made.deliver()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        ended(thread)
+    assert errors == []
 
 
 def pipe(folder: Path, *names: str, **config: Any) -> Iterator[Pipe]:

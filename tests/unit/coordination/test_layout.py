@@ -68,6 +68,8 @@ def tree() -> MemoryTree:
         state.target_records(target).write(TargetRecord(1, 1, position(5), state.identity()))
     assert state.alerts.raise_("copy", 5000)
     assert state.holds.hold("version", "it does not answer")
+    state.incomplete.add("copy", [(TableId("shop", "a"), ("v",))])
+    state.mapped_names.add(["shop.a key id"])
     held = state.subscriptions.connect("reporting", "me", None, 0, 5)
     assert held
     state.subscriptions.acknowledge(held, 1, 6)
@@ -113,6 +115,9 @@ def everything(tree: MemoryTree) -> dict[str, Any]:
         "acknowledged": [state.process(target) for target in TARGETS],
         "checkpoints": [state.target_records(target).read() for target in TARGETS],
         "failures": state.side.failures(),
+        "failing": state._failures.all(),
+        "incomplete": state.incomplete.all(),
+        "mapped": state.mapped_names.read(),
         "channel": state.require_channel(),
         "subscriptions": state.subscriptions.all(),
         "servers": Servers(tree.session(), ROOT).all(),

@@ -11,10 +11,13 @@ from sluice.config.channel import Channels
 from sluice.config.engine import RuleKind
 from sluice.config.folders import channels_folder, pipelines_folder
 from sluice.config.pipeline import SNAPSHOT
+from sluice.coordination.incomplete import IncompleteTable
 from sluice.errors import LostPosition, SluiceError
 from sluice.flows.capture.failover import relocated
 from sluice.flows.checkpoints import Sides
 from sluice.flows.dump.reconcile import kept_on_purpose, why_not
+from sluice.flows.incomplete_tables import copy_command, note_absent, sentence
+from sluice.flows.mapped_names import known_tables
 from sluice.flows.operate.channel import ends_of, members, ring
 from sluice.flows.operate.copy_plan import PlannedCopy, planned_copies
 from sluice.flows.runtime import Runtime
@@ -24,6 +27,7 @@ from sluice.flows.transform.column_changes import NOT_BY_COLUMN, whole_rows
 from sluice.flows.transform.made_columns import known_when_it_runs
 from sluice.flows.transform.stage_rules import StageRules
 from sluice.mapping import Mapping
+from sluice.mapping.names import tables_by_line, wrong_names
 from sluice.merge.compact import merged_schema
 from sluice.model.fields import key_columns
 from sluice.model.nearest import meant
@@ -98,8 +102,20 @@ def check(runtime: Runtime) -> CheckReport:
     return CheckReport(tuple(findings), tuple(copies))
 
 
+def make_missing(runtime: Runtime, report: CheckReport) -> None:
+    """Run the DDL of a report at its targets. Raises LoadError that names the statement; those before it stay.
+
+    Tables and columns that a target lacked are noted first: rows that it held before have no values in them, see
+    :mod:`sluice.flows.incomplete_tables`.
+    """
+    with runtime.state() as state:
+        for copy in report.copies:
+            note_absent(state, copy.target, copy.remarks, [copy.plan])
+    apply_missing(runtime, report.statements)
+
+
 def apply_missing(runtime: Runtime, statements: list[tuple[str, str]]) -> None:
-    """Run the DDL of a report at its targets. Raises LoadError that names the statement; those before it stay."""
+    """Run DDL at targets: (target, statement). Raises LoadError that names the statement; those before it stay."""
     for name, statement in statements:
         schema = runtime.open_target(name).schema()
         assert schema is not None, "it proposed the statement"
@@ -110,6 +126,9 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[CheckFinding]:
     """One line per table that fits; otherwise one per finding."""
     found, tables = planned_copies(runtime)
     copies += found
+    with runtime.state() as state:
+        begun = {target.name for target in runtime.pipeline.targets if state.process(target.name) is not None}
+        incomplete = state.incomplete.all()
     lines = [
         *_unknown_names(runtime, tables),
         *_guard("rules", lambda: _rules_on_tables(runtime, tables)),
@@ -132,9 +151,11 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[CheckFinding]:
         part, names = f"target {copy.target}", f"{copy.plan.source} -> {copy.plan.target}"
         for remark in copy.remarks:
             place = f"{names}, column {remark.column}" if remark.column else names
-            lines.append(
-                CheckFinding(remark.severity, part, "table", place, remark.why, remark.statement or remark.hint)
-            )
+            fix = remark.statement or remark.hint
+            if remark.absent and copy.target in begun:
+                one = IncompleteTable(copy.target, copy.plan.source.schema, copy.plan.source.table)
+                fix += f"; then `{copy_command(runtime.name, one)}`: rows that it had before lack what is made now until they are copied"
+            lines.append(CheckFinding(remark.severity, part, "table", place, remark.why, fix))
         if copy.key == "whole row":
             fix = f"name its unique key: mapping: [{{from: {copy.plan.source}, to: {copy.plan.target}, key: [{', '.join(copy.unique)}]}}]"
             fix = fix if copy.unique else "add a primary key at the source"
@@ -147,6 +168,17 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[CheckFinding]:
             if copy.renamed:
                 words += f"; renamed {', '.join(f'{a} -> {b}' for a, b in copy.renamed)}"
             lines.append(CheckFinding("ok", part, "table", names, words))
+    lines += [
+        CheckFinding(
+            "warning",
+            f"target {one.target}",
+            "rows",
+            str(one.source),
+            sentence(runtime.name, one),
+            f"`{copy_command(runtime.name, one)}`",
+        )
+        for one in incomplete
+    ]
     lines += _guard("targets", lambda: _not_replaced(runtime, found))
     lines += _shadows(runtime)
     lines += _unseen(runtime, [table.id for table in tables])
@@ -160,39 +192,23 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[CheckFinding]:
 
 
 def _unknown_names(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFinding]:
-    """An error for each name in the mapping that no table of its line has: what is misspelt goes over, or is not told apart by it."""
-    routes = Mapping.compile(runtime.pipeline.mapping)
-    known: dict[int, dict[str, None]] = {}
-    for table in tables:
-        matched = routes.matched(table.id)
-        if matched is not None:
-            names = [*(c.name for c in table.schema.columns), *(name for name, _ in table.unknown)]
-            known.setdefault(runtime.pipeline.mapping.index(matched[0]), {}).update(dict.fromkeys(names))
-    lines = []
-    for number, line in enumerate(runtime.pipeline.mapping):
-        place = f"mapping.{number} ({line.from_})"
-        if number not in known:
-            names = [str(table.id) for table in tables]
-            why = f"no captured table goes by this line{meant(line.from_, names)}"
-            lines.append(CheckFinding("warning", "mapping", place, "no table", why, "correct its from, or remove it"))
-            continue
-        columns = line.columns
-        asked = {
-            "columns.include": columns.include or (),
-            "columns.exclude": columns.exclude,
-            "columns.rename": columns.rename,
-            "columns.convert": columns.convert,
-            "key": line.key,
-            "column_groups": [name for group in line.column_groups for name in group],
+    """An error for each name in the mapping that no table of its line has, as the merge raises it; a warning for a line by which no table goes."""
+    lines, known = runtime.pipeline.mapping, known_tables(tables)
+    by_line, found = tables_by_line(lines, known), []
+    for number, line in enumerate(lines):
+        if number not in by_line:
+            why = f"no captured table goes by this line{meant(line.from_, [str(table.id) for table in tables])}"
+            place = f"mapping.{number} ({line.from_})"
+            found.append(CheckFinding("warning", "mapping", place, "no table", why, "correct its from, or remove it"))
+    with runtime.state() as state:
+        seen = state.mapped_names.read()
+    for wrong in wrong_names(lines, known):
+        passed = wrong.name.stored in seen and wrong.name.column not in {
+            c for t in by_line[wrong.name.number] for c in t.columns
         }
-        for field, given in asked.items():
-            for name in given:
-                if name not in known[number]:
-                    why = f"there is no column {name!r}{meant(name, known[number])}"
-                    lines.append(
-                        CheckFinding("error", "mapping", f"{place}: {field}", name, why, "names are compared exactly")
-                    )
-    return lines
+        severity, why = ("warning", f"{wrong.why}; it was there") if passed else ("error", wrong.why)
+        found.append(CheckFinding(severity, "mapping", wrong.name.place, wrong.name.column, why, wrong.fix))
+    return found
 
 
 def _sent_back(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFinding]:
@@ -437,6 +453,11 @@ def _others(runtime: Runtime) -> list[CheckFinding]:
         try:
             found = relocated(runtime, cursor, name) if cursor else None
             place = str(found.position) if found else "nothing is captured yet"
+            if found is not None and found.lost:
+                why = f"a failover to it is possible, but {found.doubts}"
+                fix = f"compare the tables of the two servers; after a failover `sluice verify run {runtime.name}`"
+                lines.append(CheckFinding("warning", "source", f"server {name}", place, why, fix))
+                continue
             lines.append(CheckFinding("ok", "source", f"server {name}", place, "a failover to it is possible"))
         except SluiceError as error:
             why = f"a failover to it is not possible now: {error.message}"

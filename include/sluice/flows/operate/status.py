@@ -14,12 +14,15 @@ from sluice.config.pipeline import TargetConfig
 from sluice.coordination.acknowledgements import Acknowledgement
 from sluice.coordination.bundling import WaitingBatches
 from sluice.coordination.cursor import Cursor
+from sluice.coordination.failures import StageFailure
 from sluice.coordination.state import PipelineState
 from sluice.coordination.target_holds import Hold
-from sluice.errors import CheckpointError, SluiceError
+from sluice.errors import CheckpointError, MissingConnection, SluiceError
+from sluice.flows.capture.drain import worker_grace_s
 from sluice.flows.checkpoints import Sides
 from sluice.flows.dump.progress import DumpView
 from sluice.flows.dump.progress import recent as recent_dumps
+from sluice.flows.incomplete_tables import sentence
 from sluice.flows.operate.conflicts import counted
 from sluice.flows.operate.looks import ANSWER_S, NoAnswer, Question, looks, server_name
 from sluice.flows.operate.retention import space_warnings
@@ -95,8 +98,9 @@ class Status:
     """One pipeline now.
 
     Attributes:
-        state: idle (all delivered, nothing new), running, behind, paused, new (never drained), unreachable (the source or ZooKeeper), no_answer (a
-            target or the segment store), or stopped (a target and ZooKeeper do not agree on what was delivered, see ``errors``).
+        state: idle (all delivered, nothing new), running, behind, paused, new (never drained), failing (a part of it failed and has not gone on),
+            not_configured (connections are defined nowhere), unreachable (the source or ZooKeeper), no_answer (a target or the segment store), or
+            stopped (a target and ZooKeeper do not agree on what was delivered, see ``errors``).
         head, captured: end of the source's log, and how far it is drained.
         lag_ms: age of the oldest change that some target lacks, 0 if none; lag_bytes: log between the slowest target and the head.
         in_flight: batches that some target lacks, ascending; quarantined targets don't count, nor what waits on purpose.
@@ -110,6 +114,8 @@ class Status:
         verification: that result without its differences; None: there is none.
         subscriptions: of readers of the subscription service, by name.
         conflicts: rows that both sites of its channel changed at the same time; None: it counts none. channel: that it belongs to, "" for none.
+        failures: parts that failed and have not gone on since, with the message: the pipeline stands still there.
+        incomplete: tables that may lack rows or values at a target, a sentence each.
         errors: what could not be read, one sentence each; warnings: what will be a trouble soon. no_answer: servers that did not answer in time.
     """
 
@@ -140,6 +146,8 @@ class Status:
     channel: str = ""
     subscriptions: list[SubscriptionStatus] = field(default_factory=list)
     no_answer: list[Silence] = field(default_factory=list)
+    failures: list[StageFailure] = field(default_factory=list)
+    incomplete: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
@@ -236,6 +244,9 @@ def status(runtime: Runtime, *, recent: int = 10, keep_s: float = 0.0) -> Status
         recent: how many of the newest batches are listed, whoever has them.
         keep_s: a target whose checkpoint agreed so lately is not asked again.
     """
+    missing = _missing_connections(runtime)
+    if missing:
+        return Status(runtime.name, "not_configured", None, None, None, None, None, None, errors=[missing])
     source = None if runtime.pipeline.source.connections else _ask_source(runtime, runtime.pipeline.source.connection)
     silent: list[Silence] = []
     try:
@@ -263,6 +274,26 @@ def status(runtime: Runtime, *, recent: int = 10, keep_s: float = 0.0) -> Status
         errors=errors,
         no_answer=silent,
     )
+
+
+def _missing_connections(runtime: Runtime) -> str:
+    """Return the connections that the pipeline names and that are defined nowhere, in one sentence; "" if there is none."""
+    pipeline, missing = runtime.pipeline, []
+    named = (
+        *pipeline.source.group,
+        pipeline.coordination.connection,
+        *(target.connection for target in pipeline.targets),
+    )
+    for name in dict.fromkeys(named):
+        try:
+            runtime.resolver(name)
+        except MissingConnection as error:
+            missing.append((name, error))
+        except SluiceError:  # whoever opens it says what is wrong with it
+            continue
+    if len(missing) < 2:
+        return str(missing[0][1]) if missing else ""
+    return f"there are no connections {', '.join(name for name, _ in missing)} -> for each: {missing[0][1].hint}"
 
 
 def _ask_source(runtime: Runtime, connection: str) -> Question[_Source] | SluiceError:
@@ -335,7 +366,7 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
         draining_by, installation, dumps = state.owner(), state.turns.owner(), recent_dumps(state)
         loading_by = {target.name: state.owner(target.name) for target in runtime.pipeline.targets}
         alerts = {target.name: state.alerts.since(target.name) for target in runtime.pipeline.targets}
-        permit = state.permit()
+        permit, failures, incomplete = state.permit(), state.failures(), state.incomplete.all()
         silent: list[Silence] = []
         now, errors = _answered_source(asked_source, silent)
         disagree = _disagreements(runtime, asked_targets, silent)
@@ -368,6 +399,7 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
             stopped=bool(disagree),
             paused=bool(paused),
             unreachable=bool(errors),
+            failing=bool(failures),
             silent=bool(silent),
         ),
         head=now.head,
@@ -383,6 +415,7 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
         warnings=[
             *stored.warnings,
             *_warnings(runtime, targets, dumps, now.now_ms),
+            *(() if paused else _left_alone(found, any(loading_by.values()), worker_grace_s(runtime), now.now_ms)),
             *(reader.warning for reader in stored.subscriptions if reader.warning),
         ],
         installation=installation,
@@ -398,6 +431,8 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
         channel=runtime.membership.channel if runtime.membership else "",
         subscriptions=stored.subscriptions,
         no_answer=silent,
+        failures=failures,
+        incomplete=[sentence(runtime.name, one) for one in incomplete],
     )
 
 
@@ -438,22 +473,43 @@ def _target_status(config: TargetConfig, found: _Delivery, source: _Source) -> T
     )
 
 
-def _word(found: _Delivery, source: _Source, *, stopped: bool, paused: bool, unreachable: bool, silent: bool) -> str:
+def _word(
+    found: _Delivery, source: _Source, *, stopped: bool, paused: bool, unreachable: bool, failing: bool, silent: bool
+) -> str:
     """The pipeline's state in one word, see :class:`Status`."""
     captured = found.cursor.position if found.cursor else None
     if stopped:
         return "stopped"
-    if captured is None:
+    if captured is None and not failing:
         return "new"
     if unreachable:
         return "unreachable"
     if paused:
         return "paused"
+    if failing:
+        return "failing"
     if silent:
         return "no_answer"
     if found.in_flight or found.waiting:
         return "running"
-    return "idle" if source.head and source.head.order == captured.order else "behind"
+    return "idle" if captured and source.head and source.head.order == captured.order else "behind"
+
+
+def _left_alone(found: _Delivery, at_work: bool, grace_s: float, now_ms: int) -> list[str]:
+    """Which run the oldest batch on its way belongs to, if no process loads it and its run has had its time."""
+    if at_work or not found.in_flight:
+        return []
+    batch = found.in_flight[0]
+    age_s = (now_ms - batch.created_ms) / 1000
+    if age_s <= grace_s:
+        return []
+    owner, _, rest = batch.claim.partition(":")
+    dag_id, _, run = rest.partition(":")[2].partition(":")
+    whose = f"run {run} of DAG {dag_id}" if owner == "airflow" and run else batch.claim
+    return [
+        f"batch {batch.number} is {age_s:.0f} s old, and no process loads it now: it belongs to {whose}. Clear on its red task goes on with it; "
+        "if the run is over, the next run takes the batch up"
+    ]
 
 
 def _warnings(runtime: Runtime, targets: Sequence[TargetStatus], dumps: Sequence[DumpView], now_ms: int) -> list[str]:

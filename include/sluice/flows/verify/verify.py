@@ -16,6 +16,7 @@ from sluice.config.pipeline import Event, TargetConfig
 from sluice.coordination.leases import owner_label
 from sluice.coordination.state import PipelineState
 from sluice.errors import CheckpointError, ConfigError, DumpRefused, TerminalError
+from sluice.flows.capture.lost_tables import lost_tables
 from sluice.flows.checkpoint_store import checkpoints_of
 from sluice.flows.checkpoints import Sides
 from sluice.flows.dump.key_lists import write_key_pieces
@@ -127,6 +128,15 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
             found, repair = one.target(config, target)
             results += found
             repairs += [repair] if repair else []
+        if not asked.tables:
+            gone = lost_tables(runtime, state, source, cursor.position, [config.name for config in configs])
+            results += [
+                TableResult(
+                    table=str(lost.table), target=lost.target, skipped=f"{lost.why}; it was never dropped in the log"
+                )
+                for lost in gone
+                if lost.missing
+            ]
         made = VerifyResult(
             id=one.id,
             pipeline=runtime.name,
@@ -139,10 +149,20 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
             tables=tuple(results),
         )
     keep(runtime.store, made)
+    with runtime.state() as state:
+        _complete(state, made)
     _log.info(
         "verified", pipeline=runtime.name, id=made.id, outcome=made.outcome, rows=made.rows, differ=made.differing
     )
     return made
+
+
+def _complete(state: PipelineState, result: VerifyResult) -> None:
+    """Tables that a verification compared whole and found equal, or made equal, are complete."""
+    if result.sample < 1 or result.where:
+        return
+    equal = {(one.table, one.target) for one in result.tables if not (one.skipped or one.undecided or one.differing)}
+    state.incomplete.complete(lambda one: (str(one.source), one.target) in equal and one.since_ms <= result.began_ms)
 
 
 def _named(captured: Mapping[TableId, int], names: Sequence[str]) -> frozenset[TableId]:
