@@ -27,6 +27,7 @@ from sluice.model.sessions import StatementSession
 from sluice.mysql.charsets import decode_bytes, decoded, has_character
 from sluice.mysql.column_types import NUMERIC, Literal, type_named
 from sluice.mysql.ddl.lexer import Dialect, Kind, Token, tokens
+from sluice.mysql.mariadb_types import inet4_text, inet6_text
 from sluice.mysql.temporal_text import Precision, is_calendar_day, read_day, read_moment, read_span, read_year
 
 K = ColumnKind
@@ -493,11 +494,10 @@ def _json_text(value: Any) -> str:
 
 
 def _address(text: str, kind: ColumnKind) -> str:
-    """An address as MariaDB prints it. Raises ValueError for one that it may print otherwise."""
-    address = ipaddress.IPv4Address(text) if kind is K.INET4 else ipaddress.IPv6Address(text)
-    if str(address) != text.lower() or (kind is K.INET6 and "." in text):
-        raise ValueError(text)
-    return str(address)
+    """An address as MariaDB prints it. Raises ValueError for what is none."""
+    if kind is K.INET4:
+        return inet4_text(ipaddress.IPv4Address(text).packed)
+    return inet6_text(ipaddress.IPv6Address(text).packed)
 
 
 def _implicit(definition: ColumnDefinition, made: ColumnType) -> pa.Scalar:

@@ -180,7 +180,7 @@ LITERALS: dict[str, list[str]] = {
     "json": ["(JSON_OBJECT())", "(JSON_ARRAY())", "('{}')", "('[1, 2]')", """('{"bb": 1, "a": [true, null, "x"]}')""", "('1.5')", "'{}'"],
     "uuid": ["'AABBCCDD-0011-2233-4455-66778899AABB'", "'aabbccdd00112233445566778899aabb'", "uuid()"],
     "inet4": ["'10.0.0.1'"],
-    "inet6": ["'::1'", "'2001:DB8:0:0:0:0:0:1'", "'::ffff:1.2.3.4'"],
+    "inet6": ["'::1'", "'2001:DB8:0:0:0:0:0:1'", "'::ffff:1.2.3.4'", "'::1.2.3.4'"],
 }  # fmt: skip
 EXPRESSIONS = ["('1.5')", "(1.5)", "('24')", "(24)", "('B')", "(2)", "(1 + 1)", "('2024-01-01')", "(UUID())"]
 STRICT = "STRICT_TRANS_TABLES,ERROR_FOR_DIVISION_BY_ZERO"
