@@ -399,7 +399,7 @@ class SourceStatement:
     commit_time_us: int = 0
 
 
-_NOT_ASKED = DefaultValue(None, "nobody asked for it")
+_NOT_ASKED = DefaultValue(None, "the change came without it")
 
 
 @dataclass(frozen=True, slots=True)
