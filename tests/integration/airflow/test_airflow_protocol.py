@@ -11,8 +11,9 @@ import signal
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -245,6 +246,30 @@ def test_what_a_person_says_and_ddl_in_the_middle_of_a_train(orders: Case, east:
     history.assert_in_order()
     assert "varchar(250)" in str(orders.target.execute(f"SHOW CREATE TABLE {orders.schema}.orders"))
     assert {run["state"] for run in east.runs(DAG, state="failed")} == set()
+
+
+def test_what_a_person_marks_in_the_middle_of_a_train_lets_the_next_run_go_on(orders: Case, east: TestAirflow) -> None:
+    """The run as failed or as a success, its drain as a success or as skipped: nobody has to press Clear, and nothing is lost or delivered twice."""
+    change(orders, 20)
+    wait_until(lambda: settled(orders), "a first delivery")
+    history = History(orders)
+
+    def mark_run(state: str) -> Callable[[str], None]:
+        return lambda run: east.api.call("PATCH", f"/dags/{DAG}/dagRuns/{run}", {"state": state})
+
+    def mark_drain(state: str) -> Callable[[str], None]:
+        path = f"/dags/{DAG}/dagRuns/{{run}}/taskInstances/drain"
+        return lambda run: east.api.call("PATCH", path.format(run=run), {"new_state": state})
+
+    with written(orders, 60_000):
+        for mark in (mark_run("failed"), mark_drain("success"), mark_run("success"), mark_drain("skipped")):
+            run = train_of(orders, east, 2, state="running")
+            mark(quote(run))
+            before = acknowledged(orders)
+            wait_until(lambda before=before: acknowledged(orders) > before + 2, "further batches after the mark", 240)
+            wait_until(lambda run=run: run not in {r["dag_run_id"] for r in east.runs(DAG, state="running")}, "its end")
+    wait_until(lambda: settled(orders), "delivery of everything", 240)
+    history.assert_in_order()
 
 
 def test_clears_in_any_order_deliver_nothing_twice(orders: Case, east: TestAirflow) -> None:

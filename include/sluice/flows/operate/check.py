@@ -526,6 +526,11 @@ def _others(runtime: Runtime) -> list[CheckFinding]:
         try:
             found = relocated(runtime, cursor, name) if cursor else None
             place = str(found.position) if found else "nothing is captured yet"
+            if found is not None and found.lost:
+                why = f"a failover to it is possible, but {found.doubts}"
+                fix = f"compare the tables of the two servers; after a failover `sluice verify run {runtime.name}`"
+                lines.append(CheckFinding("warning", "source", f"server {name}", place, why, fix))
+                continue
             lines.append(CheckFinding("ok", "source", f"server {name}", place, "a failover to it is possible"))
         except SluiceError as error:
             why = f"a failover to it is not possible now: {error.message}"

@@ -214,6 +214,16 @@ def estimates(connection: Any, tables: Sequence[TableId]) -> dict[TableId, int]:
     return found
 
 
+def empty_tables(connection: Any, tables: Sequence[TableId]) -> list[TableId]:
+    """Those of ``tables`` that have no row. The server's guess of a table's rows is 0 for some that have rows, so they are asked."""
+    found = []
+    for table in tables:
+        with suppress(pymysql.err.MySQLError):  # gone since, or not to be read
+            if not rows_of(connection, f"SELECT 1 FROM {quoted_table(table)} LIMIT 1"):
+                found.append(table)
+    return found
+
+
 def keyless_tables(connection: Any) -> set[TableId]:
     """The tables whose rows nothing tells apart: no primary key, and no unique one of whole columns that are never null."""
     return {TableId(str(s), str(t)) for s, t in rows_of(connection, _KEYLESS)}
