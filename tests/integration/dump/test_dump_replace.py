@@ -64,6 +64,7 @@ class Stays(Watcher):
                 time.sleep(0.005)
 
 
+@pytest.mark.promise("E13")
 @pytest.mark.parametrize(
     ("chunk_rows", "consistency"),
     [(100, "table"), (60, "batch"), (5000, "row"), *([(3, "row"), (23, "row")] if ALL else [(31, "row")])],

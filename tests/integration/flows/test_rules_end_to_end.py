@@ -93,6 +93,7 @@ def test_a_rule_that_changes_nothing_changes_nothing(shop: Case, kind: str) -> N
     shop.assert_equal("customers")
 
 
+@pytest.mark.promise("A22")
 def test_shards_go_to_one_table_and_move_between_shards(shop: Case) -> None:
     for i in range(3):
         shop.source.execute(f"CREATE TABLE `{shop.schema}`.orders_{i} (id INT PRIMARY KEY, v INT)")

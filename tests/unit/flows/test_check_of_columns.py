@@ -37,6 +37,7 @@ def lines(said: Any, severity: str) -> list[tuple[str, str, str]]:
     ]
 
 
+@pytest.mark.promise("B21", "B22")
 def test_missing_columns_renamed_and_left_out_ones(shop: Case) -> None:
     mapping = (
         f"mapping:\n  - {{from: {shop.schema}.people, to: {shop.schema}.persons, columns: {{exclude: [name], rename: {{email: mail}}}}}}\n"

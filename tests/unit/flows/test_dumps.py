@@ -62,6 +62,7 @@ def test_a_target_that_joins_gets_its_copy_and_no_other_target_does(
 STEPS = ["claimed", "low", "selected", "stored", "high", "marked"]
 
 
+@pytest.mark.promise("C7")
 @pytest.mark.parametrize("step_", STEPS)
 def test_a_worker_that_dies_at_any_step(quiet: Case, step_: str) -> None:
     """The dead worker's session ends with it; the next one takes its chunk over. Nothing is lost, nothing goes back."""
@@ -88,6 +89,7 @@ def test_a_worker_that_dies_at_any_step(quiet: Case, step_: str) -> None:
     assert watcher.back == []
 
 
+@pytest.mark.promise("C6", "C17")
 def test_pause_tune_resume_cancel(quiet: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     from sluice.errors import OutOfOrder
     from sluice.flows.dump import progress

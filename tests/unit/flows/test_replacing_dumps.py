@@ -42,6 +42,7 @@ def at_source(made: Case, *statements: str) -> Any:
     return made.source.execute(f"USE `{made.schema}`", *statements)
 
 
+@pytest.mark.promise("E13")
 def test_an_empty_table_empties_the_target(shop: Case) -> None:
     both(shop, TABLE)
     both(shop, "CREATE TABLE log (a INT, b VARCHAR(20))")

@@ -279,6 +279,10 @@ class MemorySession:
         have = self.table_rows()
         return {table: have[table] for table in tables if table in have}
 
+    def empty_tables(self, tables: Sequence[TableId]) -> list[TableId]:
+        with self.store.changed:
+            return [table for table in tables if table in self.store.tables and not self.store.rows(table)]
+
     def keyless(self) -> set[TableId]:
         with self.store.changed:
             return {table for table, schema in self.store.tables.items() if not schema.primary_key}
