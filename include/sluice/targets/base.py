@@ -32,6 +32,8 @@ from pydantic import BaseModel
 from sluice.config.pipeline import TargetConfig
 from sluice.mapping import Mapping as TableMapping
 from sluice.model.changes import Change
+from sluice.model.default_values import DefaultValue
+from sluice.model.definitions import ColumnDefinition
 from sluice.model.digests import RangeDigest
 from sluice.model.load_marks import LoadMark
 from sluice.model.planned import PlannedTable
@@ -397,6 +399,9 @@ class SourceStatement:
     commit_time_us: int = 0
 
 
+_NOT_ASKED = DefaultValue(None, "the change came without it")
+
+
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
     """A statement of the source's log that this target shall follow. The pipeline's policy is applied already.
@@ -409,6 +414,7 @@ class SchemaChange:
         check_only: the policy is to stop: the target has it already, or it is an error.
         not_captured: tables in it that are not captured.
         columns: (source table, source column, target column) of columns with another name; excluded: (source table, column) that are left out.
+        defaults: the source's own values of the defaults of the columns that there are after it, see :mod:`sluice.targets.source_defaults`.
     """
 
     number: int
@@ -422,6 +428,11 @@ class SchemaChange:
     not_captured: frozenset[TableId] = frozenset()
     columns: tuple[tuple[TableId, str, str], ...] = ()
     excluded: tuple[tuple[TableId, str], ...] = ()
+    defaults: Mapping[ColumnDefinition, DefaultValue] = field(default_factory=dict, compare=False)
+
+    def default_value(self, column: ColumnDefinition) -> DefaultValue:
+        """The value that the source has for the default of a column: what rows have that were there when it was added."""
+        return self.defaults.get(column, _NOT_ASKED)
 
     def target(self, table: TableId) -> TableId:
         """The target's name of a source table."""

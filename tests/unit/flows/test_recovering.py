@@ -414,6 +414,7 @@ def test_a_target_that_says_nothing_or_nonsense_is_never_guessed(made: Case, hap
     goes_on(made, 5)
 
 
+@pytest.mark.promise("B47")
 def test_a_batch_whose_worker_is_lost_is_taken_over_after_the_grace(made: Case) -> None:
     """Its run does not end; another run of the same installation delivers it."""
     batch = drained(made, 1)

@@ -12,6 +12,7 @@ from sluice.segments.manifest import DdlRecord, SegmentManifest
 from sluice.sources.table_filter import Selection
 from sluice.targets.base import Capabilities, SchemaChange, SourceStatement
 from sluice.targets.offers import require_kinds
+from sluice.targets.source_defaults import default_values
 
 _K, _D = ChangeKind, DdlKind
 KIND_OF = {
@@ -86,20 +87,21 @@ def _change(
             f"ddl of target {target.name} until the batch is delivered",
         )
     partly = DdlPolicy.IGNORE in policies.values() or any(route.shared for route in found)
+    statement = SourceStatement(
+        dialect,
+        record.sql,
+        record.schema_,
+        record.sql_mode,
+        record.session,
+        record.file,
+        record.offset,
+        record.gtid,
+        record.commit_time_us,
+    )
     return SchemaChange(
         number=number,
         where=where,
-        statement=SourceStatement(
-            dialect,
-            record.sql,
-            record.schema_,
-            record.sql_mode,
-            record.session,
-            record.file,
-            record.offset,
-            record.gtid,
-            record.commit_time_us,
-        ),
+        statement=statement,
         tables=changes,
         mapping=routes,
         before_rows=record.seq < manifest.changes,
@@ -108,6 +110,7 @@ def _change(
         excluded=tuple((r.source, name) for r in found for name in _left_out(r, changes)),
         check_only=DdlPolicy.STOP in policies.values() or bool(set(kinds) & _NEVER),
         kinds=frozenset(k for k, p in policies.items() if p is DdlPolicy.APPLY) if partly else None,
+        defaults=default_values(statement, changes),
     )
 
 

@@ -285,6 +285,7 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
             self.options.indexes,
             self._collations,
             session.spatial,
+            self.options.zero_dates,
         )
 
     @property
