@@ -36,7 +36,8 @@ from sluice.model.digests import RangeDigest
 from sluice.model.load_marks import LoadMark
 from sluice.model.planned import PlannedTable
 from sluice.model.positions import Position
-from sluice.model.schema_changes import ChangeKind, TableChange
+from sluice.model.row_effects import ColumnEffect
+from sluice.model.schema_changes import ChangeKind, TableChange, cut_over
 from sluice.model.sessions import StatementSession
 from sluice.model.tables import TableId
 
@@ -409,6 +410,9 @@ class SchemaChange:
         check_only: the policy is to stop: the target has it already, or it is an error.
         not_captured: tables in it that are not captured.
         columns: (source table, source column, target column) of columns with another name; excluded: (source table, column) that are left out.
+        effects: what it did to stored values of columns that the target has, but for those that stay the same.
+        copies: source tables that are copied again after it, as a target cannot convert its rows (``on_conversion: copy``).
+        consumer: the target's name.
     """
 
     number: int
@@ -422,6 +426,14 @@ class SchemaChange:
     not_captured: frozenset[TableId] = frozenset()
     columns: tuple[tuple[TableId, str, str], ...] = ()
     excluded: tuple[tuple[TableId, str], ...] = ()
+    effects: tuple[ColumnEffect, ...] = ()
+    copies: frozenset[TableId] = frozenset()
+    consumer: str = ""
+
+    @property
+    def cut_over(self) -> TableChange | None:
+        """The change of an online schema change, see :func:`sluice.model.schema_changes.cut_over`."""
+        return cut_over(self.tables, self.not_captured)
 
     def target(self, table: TableId) -> TableId:
         """The target's name of a source table."""

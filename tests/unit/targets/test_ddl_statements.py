@@ -55,7 +55,7 @@ def steps(*statements: str, mapping: Any = (), policy: Any = "apply", exclude: t
         "pipeline": "p", "source": {"connection": "s"}, "capture": {"include": ["shop\\..*"], "exclude": list(exclude)}, "mapping": list(mapping),
         "targets": [{"name": "t", "type": "mysql", "connection": "c", "ddl": policy}],
     })  # fmt: skip
-    planned = plan_ddl(manifest, config, config.targets[0], MySQLTarget.CAPABILITIES, "mysql")
+    planned = plan_ddl(manifest, config, config.targets[0], MySQLTarget.CAPABILITIES, "mysql", lambda *_: ())
     assert not any(change.before_rows for change in planned)
     return [ddl.step_of(change) for change in planned]
 

@@ -345,7 +345,8 @@ class _Delivery:
     def _schema_changes(self, record: Batch, manifest: SegmentManifest) -> tuple[SchemaChange, ...]:
         runtime = self.runtime
         dialect = runtime.source.dialect(record.last)
-        return plan_ddl(manifest, runtime.pipeline, self._config, self.target.capabilities, dialect)
+        effects = partial(runtime.source.row_effects, record.last)
+        return plan_ddl(manifest, runtime.pipeline, self._config, self.target.capabilities, dialect, effects)
 
     def _every_change(self, record: Batch) -> BatchInput:
         """The batch unmerged. What dumps found to be all there is concerns tables, and not a stream of changes."""

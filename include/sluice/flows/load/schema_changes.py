@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from sluice.config.pipeline import DdlKind, DdlPolicy, PipelineConfig, TargetConfig
 from sluice.errors import LoadError
 from sluice.mapping import Mapping, TableRoute
+from sluice.model.row_effects import ColumnEffect, Ran
 from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.segments.manifest import DdlRecord, SegmentManifest
 from sluice.sources.table_filter import Selection
 from sluice.targets.base import Capabilities, SchemaChange, SourceStatement
 from sluice.targets.offers import require_kinds
+
+RowEffects = Callable[[TableChange, Ran], Sequence[ColumnEffect]]
+"""What a statement did to the values of a table's columns: :meth:`sluice.sources.base.Source.row_effects`."""
 
 _K, _D = ChangeKind, DdlKind
 KIND_OF = {
@@ -35,9 +40,14 @@ _DATABASES = {_K.CREATE_DATABASE, _K.ALTER_DATABASE, _K.DROP_DATABASE}
 
 
 def plan_ddl(
-    manifest: SegmentManifest, pipeline: PipelineConfig, target: TargetConfig, offered: Capabilities, dialect: str
+    manifest: SegmentManifest,
+    pipeline: PipelineConfig,
+    target: TargetConfig,
+    offered: Capabilities,
+    dialect: str,
+    row_effects: RowEffects,
 ) -> tuple[SchemaChange, ...]:
-    """The schema changes of a batch that the target follows, in log order. ``dialect``: of the source's statements.
+    """Return the schema changes of a batch that the target follows, in log order. ``dialect``: of the source's statements.
 
     Raises:
         LoadError: the policy or the mapping needs a person, or the kind of target cannot do it.
@@ -54,6 +64,7 @@ def plan_ddl(
                 where=change.where,
                 hint="internal error: please report it",
             )
+        change = replace(change, effects=_effects(change, routes, target, row_effects))
         require_kinds(target, offered, change)
         found.append(change)
     return tuple(found)
@@ -108,7 +119,39 @@ def _change(
         excluded=tuple((r.source, name) for r in found for name in _left_out(r, changes)),
         check_only=DdlPolicy.STOP in policies.values() or bool(set(kinds) & _NEVER),
         kinds=frozenset(k for k, p in policies.items() if p is DdlPolicy.APPLY) if partly else None,
+        consumer=target.name,
     )
+
+
+_NEW_OR_GONE = frozenset({_K.CREATE_TABLE, _K.DROP_TABLE})
+
+
+def _effects(
+    change: SchemaChange, routes: Mapping, target: TargetConfig, row_effects: RowEffects
+) -> tuple[ColumnEffect, ...]:
+    """What the statement did to rows that the target has, but for values that stay the same.
+
+    Of a target with ``changes: all``, and where the policy is to ignore changes of columns, nothing: old rows stay as they were.
+    """
+    if target.changes == "all" or change.check_only or target.ddl_policy(_D.CHANGE_COLUMN) is DdlPolicy.IGNORE:
+        return ()
+    swapped = change.cut_over
+    ran = Ran(change.statement.text, change.statement.schema, change.statement.mode, change.statement.session)
+    found = []
+    for one in change.tables if swapped is None else (swapped,):
+        if one.table in change.not_captured or _NEW_OR_GONE & set(one.kinds):
+            continue
+        route = routes.route(one.table)
+        stays = {name for name, _ in route.convert}
+        for effect in row_effects(one, ran):
+            if effect.same or (
+                route.target_name(effect.old.name) is None and route.target_name(effect.new.name) is None
+            ):
+                continue
+            if {effect.old.name, effect.new.name} & stays:
+                effect = replace(effect, unknown="mapping.columns.convert makes another type of it at the target")
+            found.append(effect)
+    return tuple(found)
 
 
 def _policy(kind: ChangeKind, target: TargetConfig) -> DdlPolicy:

@@ -6,20 +6,23 @@ for the rows that are there when a column comes) is noted in its own commit, see
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import pyarrow as pa
+
 from sluice.errors import LoadError
 from sluice.model.definitions import ColumnDefinition, TableDefinition
+from sluice.model.row_effects import Step
 from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId
 from sluice.targets.delta.client import errors
-from sluice.targets.delta.rewriting import Recast, require_small
+from sluice.targets.delta.rewriting import Recast, read_columns, require_small
 from sluice.targets.delta.site import Site
 from sluice.targets.lake.changelog import columns_of
 from sluice.targets.lake.columns import LakeColumn, TableInfo, partitionable
-from sluice.targets.lake.follow import K, LakeFollower, fill_value
+from sluice.targets.lake.follow import K, LakeFollower, converted_rows, fill_value
 from sluice.targets.lake.schema import wanting
 from sluice.targets.lake.statements import quoted
 
@@ -104,6 +107,21 @@ class Follower(LakeFollower):
         self._say(f"ALTER TABLE {target}: {', '.join(sorted({*gone, *names, *wider}))}, written anew")
         made.run(self.site.place, self.site.path(target), table, self.site.noting(table, note, alone=True))
         return self.site.required(target)
+
+    def _convert(self, one: TableChange, target: TableId, table: Any, steps: Mapping[str, Sequence[Step]]) -> None:
+        note = self._note(one.table, "convert", table)
+        if note is None or not table.file_uris():
+            return
+        path = self.site.path(target)
+        with errors(self.site.place, f"reading {path}", path):
+            rows = read_columns(table, list(steps))
+            changed = [converted_rows(pa.Table.from_batches([batch]), steps) is not None for batch in rows]
+        if not any(changed):
+            return
+        require_small(table, self.site.uri(target), self.site.options.rewrite_up_to)
+        self._say(f"UPDATE {target}: {', '.join(sorted(steps))}, converted and written anew")
+        made = Recast(tuple((column, column) for column in self.site.info(table).columns))
+        made.run(self.site.place, path, table, self.site.noting(table, note, alone=True), steps)
 
     def _value(self, column: ColumnDefinition, target: TableId) -> str:
         """SQL of the value that the rows which are there get in a new column, as at the source. Raises LoadError."""

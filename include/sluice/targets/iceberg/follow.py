@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from sluice.errors import LoadError
 from sluice.model.definitions import ColumnDefinition, TableDefinition
+from sluice.model.row_effects import Step
 from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId
 from sluice.targets.iceberg.client import errors, transaction
@@ -23,7 +24,7 @@ from sluice.targets.iceberg.tables import promotes, type_of
 from sluice.targets.lake.changelog import BEFORE, columns_of
 from sluice.targets.lake.column_types import arrow_of
 from sluice.targets.lake.columns import LakeColumn, Shape, TableInfo, partitionable
-from sluice.targets.lake.follow import K, LakeFollower, fill_value
+from sluice.targets.lake.follow import K, LakeFollower, converted_rows, fill_value
 from sluice.targets.lake.schema import wanting
 
 
@@ -139,6 +140,27 @@ class Follower(LakeFollower):
                 f"column {path[-1]} is {old}, and Iceberg does not make that {new} without writing the table anew"
             )
         schema.update_column(path, field_type=type_of(new))
+
+    def _convert(self, one: TableChange, target: TableId, table: Any, steps: Mapping[str, Sequence[Step]]) -> None:
+        note = self._note(one.table, "convert", table)
+        if note is None or table.current_snapshot() is None:
+            return
+        with errors(self.site.place, f"following {self.change.where}", self.site.uri(target)):
+            made = transaction(table)
+            with made.replacing(note.said) as snapshot:
+                files = Files(table, made, snapshot)
+                for task in table.scan().plan_files():
+                    if converted_rows(files.read(task, list(steps)), steps) is None:
+                        continue
+                    rows = converted_rows(files.read(task), steps)
+                    assert rows is not None
+                    snapshot.delete_data_file(task.file)
+                    files.write(rows)
+            if not files.written:
+                return
+            self._say(f"UPDATE {target}: {', '.join(sorted(steps))}, converted")
+            self.site.write_note(made, note)
+            made.commit_transaction()
 
     def _empty(self, source: TableId, target: TableId) -> None:
         table = self.site.open(target)

@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import pyarrow as pa
 import structlog
 
 from sluice.errors import DecodeError, LoadError, TargetUnavailable
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.definitions import ColumnDefinition, TableDefinition
+from sluice.model.row_effects import Step
 from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange
 from sluice.model.tables import TableId
 from sluice.mysql.ddl.columns import altered_columns
@@ -24,7 +26,9 @@ from sluice.targets.lake.changelog import BEFORE, column_name, columns_of
 from sluice.targets.lake.checkpoints import Raced
 from sluice.targets.lake.column_types import TOO_WIDE, own_type, takes
 from sluice.targets.lake.columns import LakeColumn, Shape, TableInfo, widens
+from sluice.targets.lake.conversions import NotConvertedError, converted
 from sluice.targets.lake.site import LakeSite, Note
+from sluice.targets.schema.conversions import broken, effects_on, not_converted
 
 K = ChangeKind
 _NO_NAMES = frozenset({K.TRUNCATE_TABLE, K.ROWS_REMOVED, K.ROWS_REPLACED, K.UNKNOWN})
@@ -41,6 +45,31 @@ _ATTEMPTS = 10
 _STATEMENTS = 1 << 20
 """More than a batch has."""
 _log = structlog.get_logger()
+
+
+class Refused(Exception):
+    """Values of ``column`` cannot be converted as the source did."""
+
+    def __init__(self, column: str, error: NotConvertedError) -> None:
+        super().__init__(column)
+        self.column, self.kind, self.why = column, error.kind, str(error)
+
+
+def converted_rows(rows: pa.Table, steps: Mapping[str, Sequence[Step]]) -> pa.Table | None:
+    """Return rows with converted values, None if every value is what it was. Raises Refused."""
+    changed = False
+    for name, todo in steps.items():
+        place = rows.schema.get_field_index(name)
+        old = rows.column(place).combine_chunks()
+        old = old.combine_chunks() if isinstance(old, pa.ChunkedArray) else old
+        try:
+            new = converted(old, todo)
+        except NotConvertedError as error:
+            raise Refused(name, error) from error
+        if not new.equals(old):
+            changed = True
+            rows = rows.set_column(place, rows.schema.field(place), new)
+    return rows if changed else None
 
 
 @dataclass(frozen=True)
@@ -67,6 +96,10 @@ class LakeFollower(ABC):
     @abstractmethod
     def _empty(self, source: TableId, target: TableId) -> None:
         """TRUNCATE."""
+
+    @abstractmethod
+    def _convert(self, one: TableChange, target: TableId, table: Any, steps: Mapping[str, Sequence[Step]]) -> None:
+        """Convert values of columns (by their names now) as the source did, in one commit. Raises Refused, LoadError."""
 
     def run(self) -> None:
         """Raises LoadError, Fenced, TargetUnavailable."""
@@ -136,8 +169,30 @@ class LakeFollower(ABC):
             if renamed is not None or K.CREATE_TABLE in kinds:
                 self._create(one, one.after, target)
             return
+        if self._converted(one, target, table):
+            table = self.site.required(target)
         if kinds & OF_COLUMNS or (self.site.every and K.RENAME_TABLE in kinds):
             self._alter(one, one.after, target, table, kinds)
+
+    def _converted(self, one: TableChange, target: TableId, table: Any) -> bool:
+        """Convert the rows that are there as the source did; return False if nothing had to be done. Raises LoadError."""
+        info, steps, effects = self.site.info(table), {}, {}
+        for effect in effects_on(self.change, one.table):
+            name = self._name(one, effect.old.name)
+            there = info.find(name) if name is not None else None
+            if there is None or self._name(one, effect.new.name) is None:
+                continue
+            if effect.unknown:
+                raise not_converted(self.change, effect, target)
+            steps[there.name], effects[there.name] = effect.steps, effect
+        if not steps:
+            return False
+        try:
+            self._convert(one, target, table, steps)
+        except Refused as error:
+            why = broken(error.kind) if error.kind is not None else error.why
+            raise not_converted(self.change, effects[error.column], target, why) from error
+        return True
 
     def _name(self, one: TableChange, column: str) -> str | None:
         """Source column -> target column, None for one that does not go over."""

@@ -13,6 +13,7 @@ from sluice.model.tables import TableId
 from sluice.targets.base import Finding, SchemaChange
 from sluice.targets.memory.column_types import OwnType, own_type
 from sluice.targets.memory.store import MemoryStore
+from sluice.targets.schema.conversions import effects_on, not_converted
 
 FOLLOWED = frozenset({
     ChangeKind.CREATE_TABLE, ChangeKind.DROP_TABLE, ChangeKind.RENAME_TABLE, ChangeKind.TRUNCATE_TABLE, ChangeKind.ADD_COLUMN,
@@ -116,6 +117,9 @@ def _require_followed(store: MemoryStore, change: SchemaChange, one: TableChange
 
 def _follow(store: MemoryStore, change: SchemaChange, one: TableChange, kinds: set[ChangeKind]) -> None:
     place = change.target(one.table)
+    for effect in effects_on(change, one.table):
+        if place in store.tables:
+            raise not_converted(change, effect, place, "a target in memory converts no rows")
     if ChangeKind.DROP_TABLE in kinds:
         store.tables.pop(place, None)
         return

@@ -23,9 +23,11 @@ from sluice.targets.postgresql import extras
 from sluice.targets.postgresql.catalog import ColumnInfo, TableInfo, Wanted
 from sluice.targets.postgresql.collations import Collation, clause
 from sluice.targets.postgresql.column_types import LOSES, lost, own_type, pg_type, takes
+from sluice.targets.postgresql.conversions import excluded, is_done, rendered
 from sluice.targets.postgresql.defaults import default_of
 from sluice.targets.postgresql.extras import Index
 from sluice.targets.postgresql.names import LONGEST_BYTES, Naming, quoted, quoted_table, too_long
+from sluice.targets.schema.conversions import broken, effects_on, not_converted
 
 K = ChangeKind
 FOLLOWED = frozenset(ChangeKind) - {
@@ -54,8 +56,8 @@ _CASTS: Mapping[str, tuple[str, ...]] = {
 }
 """Types whose values PostgreSQL converts as MySQL does: type -> types."""
 
-Ask = Callable[[TableId], bool]
-"""True if the table has rows."""
+Ask = Callable[[TableId, str], bool]
+"""True if the table has rows for which a condition holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +248,7 @@ class Follower:
         there = {column.name.casefold(): column for column in info.columns}
         found: list[str] = []
         columns = self._columns(one)
+        values = self._converted_values(one.table, target, there)
         # a name may be taken over by another column: what goes, goes first, then names change, then columns come
         if K.DROP_COLUMN in kinds:
             found += [
@@ -261,7 +264,8 @@ class Follower:
         for adding in (False, True):
             for part in columns:
                 if part.kind in kinds - {K.DROP_COLUMN, K.RENAME_COLUMN} and (part.kind is K.ADD_COLUMN) is adding:
-                    found += self._column(part, source, target, there, one.after.row_key)
+                    found += self._column(part, source, target, there, one.after.row_key, values)
+        found += self._updates(target, values)
         if K.PRIMARY_KEY in kinds and one.before.row_key != one.after.row_key:
             found += self._key(info, target, source, one.after)
         if K.TABLE_OPTIONS in kinds and one.before.comment != one.after.comment:
@@ -334,9 +338,18 @@ class Follower:
         ]
 
     def _column(
-        self, part: ColumnChange, source: TableId, target: TableId, there: dict[str, ColumnInfo], key: Sequence[str]
+        self,
+        part: ColumnChange,
+        source: TableId,
+        target: TableId,
+        there: dict[str, ColumnInfo],
+        key: Sequence[str],
+        values: dict[str, str],
     ) -> list[str]:
-        """One part of a change. ``there``: the target's columns by now, by casefolded name; ``key``: the table's, at the source."""
+        """One part of a change. ``there``: the target's columns by now, by casefolded name; ``key``: the table's, at the source.
+
+        ``values``: expressions of converted values by the target's name; one that a change of type uses is taken out.
+        """
         assert part.new is not None
         place, name = quoted_table(target), self._naming(source, part.new.name)
         if name is None or part.new.generated is not None:
@@ -360,10 +373,58 @@ class Follower:
             later = default_of(part.new, self._type(part.new), self.change.statement.session).later
             return [f"{column} SET DEFAULT {later}" if later else f"{column} DROP DEFAULT", *comment]
         if part.kind in {K.WIDEN_COLUMN, K.CHANGE_COLUMN}:
-            return self._converted(part, found, column, self._collated(target, part.new, key))
+            return self._converted(part, found, column, self._collated(target, part.new, key), values)
         return []
 
-    def _converted(self, part: ColumnChange, found: ColumnInfo, column: str, collation: Collation | None) -> list[str]:
+    def _converted_values(self, source: TableId, target: TableId, there: Mapping[str, ColumnInfo]) -> dict[str, str]:
+        """Expressions that make converted values out of those that the target has, by the target's name of the column after the statement.
+
+        ``there``: the target's columns now. Raises LoadError for values that the target cannot convert as the source did.
+        """
+        values: dict[str, str] = {}
+        for effect in effects_on(self.change, source):
+            was, name = self._naming(source, effect.old.name), self._naming(source, effect.new.name)
+            found = there.get(was.casefold()) if was is not None else None
+            if found is None and name is not None:
+                found = there.get(name.casefold())  # somebody was here before
+            if found is None or name is None:
+                continue
+            if effect.unknown:
+                raise not_converted(self.change, effect, target)
+            called = name if effect.old.name != effect.new.name else found.name
+            held, now, later = pg_type(found.declared), quoted(found.name), quoted(called)
+            for step in effect.steps:
+                condition = excluded(now, step)
+                if condition is not None:
+                    if self.has_rows(target, condition):
+                        raise not_converted(self.change, effect, target, broken(step.kind))
+                    continue
+                if is_done(step, held):
+                    continue
+                made = rendered(later, step, held)
+                if made is None:
+                    why = f"PostgreSQL does not convert {found.declared} so ({step.kind.value})"
+                    raise not_converted(self.change, effect, target, why)
+                later = made
+            if later != quoted(called):
+                values[called] = later
+        return values
+
+    def _updates(self, target: TableId, values: Mapping[str, str]) -> list[str]:
+        """Statements for values that change in columns whose type stays."""
+        return [
+            f"UPDATE {quoted_table(target)} SET {quoted(name)} = {value} WHERE {quoted(name)} IS DISTINCT FROM {value}"  # noqa: S608 - quoted
+            for name, value in values.items()
+        ]
+
+    def _converted(
+        self,
+        part: ColumnChange,
+        found: ColumnInfo,
+        column: str,
+        collation: Collation | None,
+        values: dict[str, str],
+    ) -> list[str]:
         assert part.new is not None
         assert part.old is not None
         old, new, held = self._type(part.old), self._type(part.new), pg_type(found.declared)
@@ -383,7 +444,9 @@ class Follower:
                 f"{column} TYPE {wanted} USING …",
             )
         made = [collation.create] if collation is not None else []
-        return [*made, f"{column} DROP DEFAULT", f"{column} TYPE {wanted}{clause(collation)}"]
+        value = values.pop(found.name, "")
+        using = f" USING {value}::{wanted}" if value else ""
+        return [*made, f"{column} DROP DEFAULT", f"{column} TYPE {wanted}{clause(collation)}{using}"]
 
     def _own_type(self, made: ColumnType) -> str:
         return own_type(made, self.wanted.json, self.wanted.spatial)
@@ -404,7 +467,7 @@ class Follower:
         alter = f"ALTER TABLE {place} ALTER COLUMN {quoted(name)}"
         value = default.rows
         if value is None or column.auto_increment:
-            if self.has_rows(target):
+            if self.has_rows(target, "true"):
                 why = default.why or "they are numbered"
                 raise LoadError(
                     f"the rows that {target} has would get other values in the new column {name} than at the source: {why}: "
@@ -436,23 +499,16 @@ class Follower:
 
     def _cut_over(self) -> TableChange | None:
         """One RENAME that takes a captured table away and puts another, which is not, in its place: the same table with a new definition."""
-        foreign = self.change.not_captured
-        left = {c.table: c for c in self.change.tables if c.renamed_to is not None}
-        arrived = {c.renamed_to: c for c in self.change.tables if c.renamed_to is not None}
-        for table, old in left.items():
-            new = arrived.get(table)
-            if new is None or new.table not in foreign or table in foreign or old.before is None or new.after is None:
-                continue
-            if self._target(table) not in self.infos:
-                return None
-            columns = column_changes(old.before, new.after)
-            kinds = {one.kind for one in columns} | {K.PRIMARY_KEY}
-            if {K.ADD_COLUMN, K.DROP_COLUMN} <= kinds:
-                raise self._by_hand(
-                    f"a column of {table} may have been renamed, or dropped and added: the definitions do not tell", ""
-                )
-            return TableChange(table, tuple(kinds), old.before, new.after, columns)
-        return None
+        found = self.change.cut_over
+        if found is None or self._target(found.table) not in self.infos:
+            return None
+        kinds = {*found.kinds, K.PRIMARY_KEY}
+        if {K.ADD_COLUMN, K.DROP_COLUMN} <= kinds:
+            raise self._by_hand(
+                f"a column of {found.table} may have been renamed, or dropped and added: the definitions do not tell",
+                "",
+            )
+        return replace(found, kinds=tuple(kinds))
 
     def _holds(self) -> bool:
         """True if the target's tables and columns are named as after the statement, and were not before."""

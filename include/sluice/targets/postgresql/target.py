@@ -202,8 +202,8 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
             self.naming.table(change.target(table)) for one in change.tables for table in one.tables if table.table
         })
 
-        def has_rows(table: TableId) -> bool:
-            session.cursor.execute(f"SELECT EXISTS (SELECT 1 FROM {quoted_table(table)})")  # noqa: S608 - quoted
+        def has_rows(table: TableId, condition: str) -> bool:
+            session.cursor.execute(f"SELECT EXISTS (SELECT 1 FROM {quoted_table(table)} WHERE {condition})")  # noqa: S608 - quoted
             row = session.cursor.fetchone()
             return bool(row and row[0])
 
