@@ -104,7 +104,7 @@ bench-memory: venv kernels servers ## the peak memory of each process that drain
 	@$(BIN)/python tests/bench/bench_memory.py
 
 faults: venv kernels servers ## a random walk over 60 faults (SLUICE_FAULTS=1000: the long one), kills on the whole stack, every point of a pause, all dumps that replace
-	@SLUICE_FAULTS=$${SLUICE_FAULTS:-60} SLUICE_STACK_CHANGES=$${SLUICE_STACK_CHANGES:-200000} SLUICE_DUMP_KILLS=$${SLUICE_DUMP_KILLS:-8} $(BIN)/python -m pytest tests/faults tests/integration/test_dump_replace.py tests/integration/test_airflow_backfill.py tests/integration/test_airflow_standby.py -q -s
+	@SLUICE_FAULTS=$${SLUICE_FAULTS:-60} SLUICE_STACK_CHANGES=$${SLUICE_STACK_CHANGES:-200000} SLUICE_DUMP_KILLS=$${SLUICE_DUMP_KILLS:-8} $(BIN)/python -m pytest tests/faults tests/integration/dump/test_dump_replace.py tests/integration/airflow/test_airflow_backfill.py tests/integration/airflow/test_airflow_standby.py -q -s
 
 clean: demo-down ## remove the environment, fetched servers, data and caches
 	rm -rf .venv .sluice .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -101,8 +101,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         )
 
 
-from tests.support.browsers import browser  # noqa: E402
-from tests.support.servers import (  # noqa: E402
+from tests.support.servers.browsers import browser  # noqa: E402
+from tests.support.servers.fixtures import (  # noqa: E402
     AIRFLOWS,
     fresh_pg_schema,
     fresh_schema,

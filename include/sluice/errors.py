@@ -16,6 +16,7 @@
     │   └── TooManyReads               the subscription service has as many open reads as it may have
     └── TerminalError                  a person has to change something; retried slowly, never skipped
         ├── ConfigError                a YAML file, a connection or an argument is wrong (file:line, field)
+        │   ├── MissingConnection      a connection that the pipeline names is nowhere defined
         │   └── DumpRefused            what a dump asks for cannot be read: somebody has to ask for something else
         ├── PreflightError             the source is set up so that changes would be lost or wrong
         ├── CaptureError               the log cannot be read on
@@ -137,6 +138,10 @@ class TerminalError(SluiceError):
 
 class ConfigError(TerminalError):
     """A YAML file, a connection or an argument is wrong; ``where`` is file:line."""
+
+
+class MissingConnection(ConfigError):
+    """A connection that the pipeline names is defined nowhere."""
 
 
 class DumpRefused(ConfigError):

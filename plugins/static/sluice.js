@@ -8,7 +8,11 @@ const STATES = {
   behind: ["busy", "▶ changes waiting"],
   paused: ["warn", "‖ paused"],
   new: ["warn", "○ not started"],
+  failing: ["bad", "▲ stands still"],
+  not_configured: ["bad", "▲ not configured"],
   unreachable: ["bad", "▲ unreachable"],
+  no_answer: ["bad", "▲ no answer"],
+  asked: ["quiet", "… being asked"],
   stopped: ["bad", "▲ stopped"],
   invalid: ["bad", "▲ invalid file"],
 };
@@ -39,6 +43,7 @@ const bytes = (n) => {
 };
 const place = (p) => (p ? `${p.file}:${p.offset}` : "—");
 const clock = (us) => (us ? new Date(us / 1000).toLocaleTimeString([], { hour12: false }) : "—");
+const minute = (iso) => new Date(iso).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false });
 const owner = (claim) => (claim ? claim.split(":")[0] === "airflow" ? "a run of this DAG" : claim : "nobody");
 
 // ---- lag samples, one list a pipeline, kept over reloads of this tab
@@ -228,13 +233,19 @@ function subscriptionsOf(status) {
 }
 
 function render(card, status) {
-  const [tone, word] = STATES[status.state] || ["warn", status.state];
+  const silent = status.no_answer || [];
+  const lacks = status.incomplete || [];
+  const [tone, plain] = status.state === "idle" && lacks.length ? ["warn", "● rows may lack values"] : STATES[status.state] || ["warn", status.state];
+  const word = silent.length && ["no_answer", "unreachable"].includes(status.state) ? `▲ no answer since ${minute(silent[0].since)}` : plain;
   const held = status.state === "invalid" ? [] : holds.get(status.dag_id) || [];
   const stuck = held.some((hold) => hold.state === "failed");
   const targets = status.targets || [], flying = status.in_flight || [], recent = status.recent || [];
   const figure = (label, value, small, kind) => el("div", { class: kind || null }, el("dt", {}, label), el("dd", {}, value, small ? el("small", {}, small) : ""));
   const notes = [
-    ...(status.errors || []).map((text) => el("li", {}, el("b", {}, status.state === "invalid" ? "The pipeline file is not valid" : status.state === "stopped" ? "Stopped" : "Cannot read the state"), text)),
+    ...silent.map((one) => el("li", { "data-silent": one.part }, el("b", {}, `The ${one.part.replace("zookeeper", "ZooKeeper").replace("store", "segment store")} has not answered since ${minute(one.since)}`), one.text)),
+    ...(status.errors || []).filter((text) => !silent.some((one) => one.text === text)).map((text) => el("li", {}, el("b", {}, status.state === "invalid" ? "The pipeline file is not valid" : status.state === "not_configured" ? "Not configured" : status.state === "stopped" ? "Stopped" : "Cannot read the state"), text)),
+    ...(status.failures || []).map((f) => el("li", {}, el("b", {}, `${f.part} failed ${f.attempts === 1 ? "once" : `${f.attempts} times`} since ${f.since}, and has not gone on`), f.error)),
+    ...lacks.map((text) => el("li", { class: "warn" }, el("b", {}, "Rows may lack values"), text)),
     ...(status.paused ? [el("li", { class: "warn" }, el("b", {}, "Paused"), `${status.paused}. The DAG sluice_control resumes it`)] : []),
     ...targets.filter((t) => t.alert_since).map((t) => el("li", {}, el("b", {}, `${t.name} lags too far behind`), `since ${t.alert_since}`)),
     ...(status.dead_letters ? [el("li", { class: "warn" }, el("b", {}, `${number.format(status.dead_letters)} dead letter${status.dead_letters > 1 ? "s wait" : " waits"}`), `sluice dead-letters list ${status.pipeline}`)] : []),
@@ -250,7 +261,7 @@ function render(card, status) {
     el("div", { class: "title" }, el("h2", {}, status.pipeline), el("span", { class: `pill ${stuck ? "bad" : tone}`, "data-state": stuck ? "holds" : status.state }, stuck ? "▲ holds" : word)),
     el("p", { class: "route" }, status.source ? `${status.source}${status.server ? ` (reads ${status.server})` : ""} → ${targets.map((t) => t.name).join(", ") || "…"}${status.description ? ` · ${status.description}` : ""}` : status.file),
     ...(status.state === "invalid" ? [] : [el("dl", { class: "figures" },
-      figure("Lag", seconds(status.lag_ms), status.lag_ms === 0 ? "nothing is missing" : "", "lag"),
+      figure("Lag", seconds(status.lag_ms), status.lag_ms === 0 && !lacks.length ? "nothing is missing" : "", "lag"),
       figure("Log still to deliver", bytes(status.lag_bytes)),
       figure("Captured up to", place(status.captured), status.head ? `the source is at ${place(status.head)}` : "the source does not answer"),
       figure("Batches in flight", `${flying.length} of ${status.window ?? "—"}`, status.draining_by ? `drained by ${owner(status.draining_by)}` : status.installation ? `${status.installation} works on it` : "nobody drains right now"),

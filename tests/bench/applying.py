@@ -21,7 +21,7 @@ from sluice.flows.load.ack import ack
 from sluice.flows.load.load import load
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform.merge import merge
-from tests.support.pipelines import Case, case
+from tests.support.pipelines.case import Case, case
 
 WORKERS = 4
 """Applier threads of the native replica, and the target's parallelism unless a figure says otherwise."""

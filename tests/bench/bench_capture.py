@@ -22,7 +22,7 @@ sys.path[:0] = [str(_ROOT / "include"), str(_ROOT)]
 from devstack import processes  # noqa: E402
 from devstack.mysql import MySQLServer  # noqa: E402
 from sluice.sources.mysql.reader.batch_reader import warm_up  # noqa: E402
-from tests.support.capturing import draining, head  # noqa: E402
+from tests.support.capture.capturing import draining, head  # noqa: E402
 
 FILES = 8
 PARALLEL = ((1, 2), (2, 2), (4, 2), (4, 4), (8, 8))
@@ -204,7 +204,7 @@ def side_by_side(
         "connection": server.connection_json(), "start": start.to_json(), "stop": stop.to_json(), "store": f"file://{folder}/parallel",
         "include": r"bench\..*", "readers": readers, "cores": cores, "runs": 4, "max_changes": 10**9, "max_bytes": 2**40,
     }  # fmt: skip
-    argv = [sys.executable, "-m", "tests.support.drain_process", json.dumps(asked)]
+    argv = [sys.executable, "-m", "tests.support.capture.drain_process", json.dumps(asked)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path[:2])}
     said = subprocess.run(argv, check=True, capture_output=True, text=True, cwd=_ROOT, env=environment).stdout
     answer = json.loads(said.splitlines()[-1])

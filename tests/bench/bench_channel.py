@@ -48,7 +48,7 @@ from sluice.segments.changeset import read_changeset, read_changeset_file  # noq
 from sluice.sources.mysql.reader.batch_reader import warm_up  # noqa: E402
 from tests.bench import applying as ap  # noqa: E402
 from tests.bench.demo_stack import stack_of_its_own, wait  # noqa: E402
-from tests.support.channels import Network  # noqa: E402
+from tests.support.pipelines.channels import Network  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/channel.json"
 ROWS = 50_000

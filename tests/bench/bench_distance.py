@@ -28,7 +28,7 @@ from devstack.mysql import MySQLServer  # noqa: E402
 from sluice.sources.mysql.reader.batch_reader import warm_up  # noqa: E402
 from tests.bench import applying as ap  # noqa: E402
 from tests.bench.figures import save  # noqa: E402
-from tests.support.pipelines import Case  # noqa: E402
+from tests.support.pipelines.case import Case  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "distance.json"
 SCHEMA = "distance"
@@ -40,7 +40,7 @@ class Link:
     def __init__(self, server: MySQLServer) -> None:
         path = os.pathsep.join([str(_ROOT), str(_ROOT / "include")])
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.proxy", server.host, str(server.port)],
+            [sys.executable, "-m", "tests.support.servers.proxy", server.host, str(server.port)],
             env={**os.environ, "PYTHONPATH": path},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -31,7 +31,7 @@ from devstack.zookeeper import ZooKeeperServer  # noqa: E402
 from sluice.flows.dump.progress import one_view  # noqa: E402
 from sluice.flows.dump.start import start  # noqa: E402
 from sluice.flows.dump.worker import work  # noqa: E402
-from tests.support.pipelines import Case, case  # noqa: E402
+from tests.support.pipelines.case import Case, case  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/dump.json"
 FAST = {

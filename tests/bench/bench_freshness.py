@@ -39,7 +39,7 @@ from sluice.config.loading import find_pipeline  # noqa: E402
 from sluice.flows.operate.status import status as read  # noqa: E402
 from sluice.flows.runtime import Runtime, pipelines_folder  # noqa: E402
 from tests.bench.demo_stack import replica_of, stack_of_its_own, wait  # noqa: E402
-from tests.support.airflows import pause  # noqa: E402
+from tests.support.servers.airflows import pause  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/freshness.json"
 RATE = 1000

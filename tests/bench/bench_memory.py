@@ -32,7 +32,7 @@ from devstack.spark import SparkConnectServer  # noqa: E402
 from devstack.zookeeper import ZooKeeperServer  # noqa: E402
 from sluice.flows.batches import manifest_of  # noqa: E402
 from sluice.sources.mysql.reader.batch_reader import warm_up  # noqa: E402
-from tests.support.pipelines import Case, case  # noqa: E402
+from tests.support.pipelines.case import Case, case  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/memory.json"
 GOAL_MB = 2**30 / 1e6

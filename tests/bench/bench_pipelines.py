@@ -43,8 +43,8 @@ from devstack import processes  # noqa: E402
 from devstack.mysql import MySQLServer, run_setup  # noqa: E402
 from devstack.postgresql import PostgreSQLServer  # noqa: E402
 from devstack.zookeeper import ZooKeeperServer  # noqa: E402
-from tests.support.airflows import TestAirflow, airflow, wait_until  # noqa: E402
-from tests.support.many_pipelines import ManyPipelines, many_pipelines  # noqa: E402
+from tests.support.pipelines.many_pipelines import ManyPipelines, many_pipelines  # noqa: E402
+from tests.support.servers.airflows import TestAirflow, airflow, wait_until  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/pipelines.json"
 METADATA = os.environ.get("SLUICE_BENCH_METADATA", "postgresql")

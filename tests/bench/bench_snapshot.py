@@ -38,8 +38,8 @@ from tests.bench.bench_dump import CHANGES_A_SECOND, CREATE, fill, program, writ
 from tests.bench.bench_subscribe import by_flight, by_pyarrow, serving  # noqa: E402
 from tests.bench.bench_target_delta import NAMES, SCHEMA, loaded, rows_of  # noqa: E402
 from tests.bench.figures import figure, save, scaled, size  # noqa: E402
-from tests.support.lakes import Lake  # noqa: E402
-from tests.support.pipelines import Case, case  # noqa: E402
+from tests.support.pipelines.case import Case, case  # noqa: E402
+from tests.support.readers.lakes import Lake  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/snapshot.json"
 ROUNDS = 3

@@ -33,8 +33,8 @@ from devstack.zookeeper import ZooKeeperServer  # noqa: E402
 from sluice.flows.capture.drain import drain  # noqa: E402
 from tests.bench.bench_dump import FAST, fill  # noqa: E402
 from tests.bench.figures import figure, save, size  # noqa: E402
-from tests.support.pipelines import Case, case  # noqa: E402
-from tests.support.subscribing import Subscriber  # noqa: E402
+from tests.support.pipelines.case import Case, case  # noqa: E402
+from tests.support.pipelines.subscribing import Subscriber  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/subscribe.json"
 ROUNDS = 5

@@ -34,8 +34,8 @@ from devstack.zookeeper import ZooKeeperServer  # noqa: E402
 from sluice.sources.mysql.reader.batch_reader import warm_up  # noqa: E402
 from tests.bench import applying as ap  # noqa: E402
 from tests.bench.figures import figure, processor_s, save, size  # noqa: E402
-from tests.support.lakes import IcebergLake, Lake  # noqa: E402
-from tests.support.pipelines import Case, case  # noqa: E402
+from tests.support.pipelines.case import Case, case  # noqa: E402
+from tests.support.readers.lakes import IcebergLake, Lake  # noqa: E402
 
 SCHEMA = "e2e"
 CHANGES = 1_000_000

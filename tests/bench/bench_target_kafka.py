@@ -35,7 +35,7 @@ from sluice.targets.base import BatchInput, ChangePiece, TableInput  # noqa: E40
 from sluice.targets.kafka.target import KafkaTarget  # noqa: E402
 from sluice.targets.rows_in_memory import MemoryReader, RowsInMemory, planned_table  # noqa: E402
 from tests.bench.figures import Line, figure, save, size  # noqa: E402
-from tests.support import kafka_reading  # noqa: E402
+from tests.support.readers import kafka_reading  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/target_kafka.json"
 READY = 50_000

@@ -43,7 +43,7 @@ from tests.bench.bench_target_end_to_end import (  # noqa: E402
 )
 from tests.bench.connect_worker import ConnectWorker  # noqa: E402
 from tests.bench.figures import figure, processor_s, save, size  # noqa: E402
-from tests.support.pipelines import case  # noqa: E402
+from tests.support.pipelines.case import case  # noqa: E402
 
 CHANGES = 200_000
 PROBE = "probe"

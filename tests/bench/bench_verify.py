@@ -35,7 +35,7 @@ from devstack.zookeeper import ZooKeeperServer  # noqa: E402
 from sluice.flows.operate.status import status  # noqa: E402
 from sluice.flows.verify.verify import VerifySpec, verify  # noqa: E402
 from tests.bench.bench_dump import CHANGES_A_SECOND, FAST, fill, writing  # noqa: E402
-from tests.support.pipelines import Case, case  # noqa: E402
+from tests.support.pipelines.case import Case, case  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/verify.json"
 QUIET_S = 15.0

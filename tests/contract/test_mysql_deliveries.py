@@ -10,9 +10,9 @@ import pytest
 from sluice.errors import Fenced, MappingError
 from sluice.flows.load.units import run_load_unit
 from sluice.targets.base import Capabilities, Target
-from tests.support.batches import Delivery
-from tests.support.people import DDL, delete, insert, people, update
-from tests.support.small_units import small_units
+from tests.support.pipelines.small_units import small_units
+from tests.support.tables.batches import Delivery
+from tests.support.tables.people import DDL, delete, insert, people, update
 
 CASES = ["mysql_target", "mariadb"]
 """Fixtures of servers; each is a target of the type in TYPES."""

@@ -1,4 +1,4 @@
-"""What every source keeps, whatever it is. A new source adds one line to CASES and a way to write to it (tests/support/source_kinds.py)."""
+"""What every source keeps, whatever it is. A new source adds one line to CASES and a way to write to it (tests/support/twins/source_kinds.py)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sluice.model.positions import Position
 from sluice.segments.writer import SegmentWriter
 from sluice.sources import KINDS
 from sluice.sources.base import ChunkReader
-from tests.support.source_kinds import Reader, SourceCase, memory_case, server_case
+from tests.support.twins.source_kinds import Reader, SourceCase, memory_case, server_case
 
 CASES = {"memory": "memory", "mysql_source": "mysql", "mariadb": "mysql"}
 """``memory`` or the fixture of a server -> the kind of source it is."""

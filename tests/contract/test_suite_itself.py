@@ -30,7 +30,7 @@ from sluice.targets.memory.checkpoints import MemoryCheckpoints
 from sluice.targets.memory.comparing import MemoryComparer
 from sluice.targets.memory.store import MemoryStore, Message, Row, Table
 from sluice.targets.memory.target import MemoryOptions, MemorySession, MemoryTarget, MemoryUnit, MemoryWriter, Work
-from tests.support.target_benches import MemoryBench
+from tests.support.benches.target_benches import MemoryBench
 
 
 class Wrong(MemoryTarget):

@@ -9,7 +9,7 @@ import pytest
 
 from sluice.targets import KINDS
 from sluice.targets.contract import CHECKS, Bench, Check
-from tests.support.target_benches import MemoryBench, MySQLBench
+from tests.support.benches.target_benches import MemoryBench, MySQLBench
 
 KNOWN = {"delta", "iceberg", "kafka", "memory", "mysql", "postgresql"}
 
@@ -90,7 +90,7 @@ def test_mysql(check: Check, bench: Bench) -> None:
 
 @pytest.fixture(params=["row", "batch"])
 def postgresql_bench(request: pytest.FixtureRequest, postgresql: Any, fresh_pg_schema: Any) -> Bench:
-    from tests.support.postgresql_bench import PostgreSQLBench
+    from tests.support.benches.postgresql_bench import PostgreSQLBench
 
     return PostgreSQLBench(postgresql, fresh_pg_schema(), request.param)
 
@@ -113,7 +113,7 @@ KAFKA: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("kind", KAFKA)
 @pytest.mark.parametrize("check", CHECKS, ids=str)
 def test_kafka(check: Check, kind: str, kafka: Any) -> None:
-    from tests.support.kafka_bench import KafkaBench
+    from tests.support.benches.kafka_bench import KafkaBench
 
     bench = KafkaBench(kafka, *KAFKA[kind])
     same = kind in {"table", "global"} and check.number not in {2, 15, 22}  # only the order differs from "key"
@@ -126,7 +126,7 @@ def test_kafka(check: Check, kind: str, kafka: Any) -> None:
 @pytest.mark.parametrize("check", CHECKS, ids=str)
 def test_delta(check: Check, kind: str, tmp_path: Any) -> None:
     pytest.importorskip("deltalake")
-    from tests.support.delta_bench import DeltaBench
+    from tests.support.benches.delta_bench import DeltaBench
 
     bench = DeltaBench(tmp_path, *kind.split("-"))
     if kind == "latest-table" and check.number not in {2, 3, 4, 22}:
@@ -140,7 +140,7 @@ def test_delta(check: Check, kind: str, tmp_path: Any) -> None:
 @pytest.mark.parametrize("check", CHECKS, ids=str)
 def test_iceberg(check: Check, kind: str, tmp_path: Any) -> None:
     pytest.importorskip("pyiceberg")
-    from tests.support.iceberg_bench import IcebergBench
+    from tests.support.benches.iceberg_bench import IcebergBench
 
     bench = IcebergBench(tmp_path, *kind.split("-"))
     if kind == "latest-table" and check.number not in {2, 3, 4, 22}:

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.support import standin
+from tests.support.running import standin
 
 PIPELINE = """
 version: 1

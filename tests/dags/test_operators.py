@@ -26,8 +26,8 @@ from sluice.orchestration.operators import AckOperator, DrainOperator, LoadOpera
 from sluice.orchestration.retry import TaskError
 from sluice.orchestration.triggers import HeldTrigger, HoldTrigger, LogMovedTrigger, PermitTrigger, TurnTrigger
 from tests.dags.conftest import WritePipeline
-from tests.support import standin
-from tests.support.waiting import counted
+from tests.support.running import standin
+from tests.support.running.waiting import counted
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_a_drain_opens_a_run_for_each_dump_that_is_due(
 
 def test_stand_ins_take_what_the_flows_take() -> None:
     """Else a test of the DAG proves nothing about the flow that runs in its place."""
-    from tests.support import standin
+    from tests.support.running import standin
 
     for name, module in standin.modules().items():
         for function, made in vars(module).items():

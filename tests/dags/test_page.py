@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import threading
-import time
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from tests.dags.conftest import WritePipeline
-from tests.support.mutations import COUNT, SEED, mutated
+from tests.support.grammar.mutations import COUNT, SEED, mutated
 
 STATIC = Path(__file__).resolve().parents[2] / "plugins" / "static"
 ROUTES = ["/", "/api/status", "/api/status/shop", "/static/sluice.js", "/static/sluice.css", "/static/icon.svg"]
@@ -82,6 +86,7 @@ def test_batches_of_a_run(
         return [{"number": 7}]
 
     monkeypatch.setattr("sluice.flows.operate.status.batches_claimed", claimed)
+    monkeypatch.setenv("AIRFLOW_CONN_ZOOKEEPER_DEFAULT", "zookeeper://127.0.0.1:2181")
     run = "scheduled__2026-01-02T03:04:05.678+00:00"
     answer = logged_in.get("/api/runs/shop", params={"run": run})
     assert answer.json() == {"batches": [{"number": 7}]}
@@ -100,7 +105,9 @@ def test_results_of_verifications(
 
     write_pipeline("shop")
     store = SegmentStore(f"file://{tmp_path}/store", "shop")
-    monkeypatch.setattr("sluice.orchestration.runtime.open_runtime", lambda path: SimpleNamespace(store=store))
+    monkeypatch.setattr(
+        "sluice.orchestration.runtime.open_runtime", lambda path: SimpleNamespace(store=store, store_uri=store.uri)
+    )
     assert logged_in.get("/api/verify/shop/latest").status_code == 404  # the DAG verify__shop may not be read
     manager = SimpleNamespace(
         is_authorized_view=lambda **_: True,
@@ -278,24 +285,91 @@ def test_a_wrong_file_and_an_unreachable_server_are_answers(write_pipeline: Writ
     assert unreachable["errors"]
 
 
-def test_askers_share_an_answer() -> None:
-    from sluice.orchestration.web import FreshFor
+@pytest.fixture
+def silent(
+    pipelines: Path, write_pipeline: WritePipeline, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[SimpleNamespace]:
+    """A page beside a plain route of Airflow's, in one application; the servers of ``mute`` do not answer before ``lets_go``."""
+    from airflow.api_fastapi.core_api import security
 
-    asked: list[str] = []
+    from sluice.orchestration import web
 
-    def ask(key: str) -> int:
-        asked.append(key)
-        time.sleep(0.1)
-        return len(asked)
+    lets_go, asked = threading.Event(), Counter[str]()
 
-    fresh = FreshFor(ask, seconds=60)
-    threads = [threading.Thread(target=fresh, args=("a",)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert asked == ["a"]
-    assert fresh("b") == 2
+    def ask(path: str) -> dict[str, Any]:
+        name = Path(path).stem
+        asked[name] += 1
+        if name == "mute":
+            assert lets_go.wait(300)
+        return {**web.headline(Path(path)), "state": "idle", "asked_ms": asked[name]}
+
+    manager = SimpleNamespace(is_authorized_view=lambda **_: True, is_authorized_dag=lambda **_: True)
+    monkeypatch.setattr(security, "get_auth_manager", lambda: manager)
+    monkeypatch.setattr(web, "get_auth_manager", lambda: manager)
+    for name in ("mute", "shop"):
+        write_pipeline(name)
+    page = web.create_app(pipelines, STATIC, ask=ask)
+    page.dependency_overrides[security.get_user] = lambda: SimpleNamespace(get_name=lambda: "reader")
+    airflow = FastAPI()
+    airflow.mount("/sluice", page)
+    airflow.get("/monitor/health")(lambda: "healthy")  # a plain function: it takes one of Airflow's threads
+    yield SimpleNamespace(app=airflow, asked=asked, lets_go=lets_go, monkeypatch=monkeypatch)
+    lets_go.set()
+
+
+def test_two_hundred_requests_beside_a_mute_server_leave_airflow_its_threads(silent: SimpleNamespace) -> None:
+    silent.monkeypatch.setattr("sluice.orchestration.last_answers.FIRST_S", 600.0)  # they wait until the server speaks
+    routes = [
+        "/sluice/api/status",
+        "/sluice/api/status/mute",
+        "/sluice/api/status/sync__mute",
+        "/sluice/api/status/shop",
+    ]
+
+    async def all_of_it() -> None:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(silent.app), base_url="http://airflow") as client:
+            asking = [asyncio.create_task(client.get(routes[i % 4])) for i in range(200)]
+            for _ in range(3):  # those of the other pipeline are answered, and so is Airflow
+                assert (await client.get("/sluice/api/status/shop")).json()["state"] == "idle"
+                assert (await client.get("/monitor/health")).json() == "healthy"
+                assert (await client.get("/sluice/static/sluice.js")).status_code == 200
+            _, waiting = await asyncio.wait(asking[3::4])
+            assert not waiting
+            assert not any(task.done() for task in asking[1::4])
+            assert silent.asked["mute"] == 1
+            silent.lets_go.set()
+            assert {answer.status_code for answer in await asyncio.gather(*asking)} == {200}
+            assert silent.asked["mute"] == 1
+
+    asyncio.run(all_of_it())
+
+
+def test_a_mute_server_delays_no_other_card_and_leaves_the_last_answer(silent: SimpleNamespace) -> None:
+    async def all_of_it() -> None:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(silent.app), base_url="http://airflow") as client:
+
+            async def cards() -> dict[str, Any]:
+                return {one["pipeline"]: one for one in (await client.get("/sluice/api/status")).json()["pipelines"]}
+
+            first = await cards()
+            assert (first["mute"]["state"], first["mute"]["source"]) == ("asked", "shop_mysql")
+            assert first["shop"]["state"] == "idle"
+            silent.lets_go.set()
+            while (await cards())["mute"]["state"] != "idle":
+                pass
+            silent.lets_go.clear()
+            while silent.asked["mute"] < 2:
+                await cards()
+            before = silent.asked["shop"]
+            while silent.asked["shop"] < before + 2:  # looks at the other pipeline go on
+                assert (await cards())["mute"]["asked_ms"] == 1
+            silent.monkeypatch.setattr("sluice.orchestration.last_answers.OVERDUE_S", 0.0)
+            late = (await cards())["mute"]
+            assert late["state"] == "no_answer"
+            assert [one["part"] for one in late["no_answer"]] == ["status"]
+            assert silent.asked["mute"] == 2
+
+    asyncio.run(all_of_it())
 
 
 def test_the_page_asks_no_other_host() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sluice.orchestration.metrics import report, say_quiet
-from tests.support.pipes import pipe
+from tests.support.twins.pipes import pipe
 
 
 def test_while_a_subscription_lags_the_servers_are_asked(tmp_path: Path) -> None:

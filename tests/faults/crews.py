@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from tests.faults.clock import Clock
-from tests.support.pipelines import REPOSITORY
+from tests.support.pipelines.case import REPOSITORY
 
 _LATELY_BYTES = 1 << 16
 

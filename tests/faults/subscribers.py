@@ -20,7 +20,7 @@ from typing import Any
 from pyarrow import flight
 
 from sluice.client import StoredBatch, Subscription, subscribe
-from tests.support.waiting import ended
+from tests.support.running.waiting import ended
 
 Row = dict[str, Any]
 Tables = dict[str, dict[tuple[Any, ...], Row]]

@@ -14,9 +14,9 @@ import pytest
 
 from sluice.flows.dump.start import start
 from sluice.model.dumps import DumpState
-from tests.support.dumping import Watcher, Writers, begin, both, fill
-from tests.support.pipelines import Case, case
-from tests.support.waiting import patiently
+from tests.support.pipelines.case import Case, case
+from tests.support.pipelines.dumping import Watcher, Writers, begin, both, fill
+from tests.support.running.waiting import patiently
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200)]
 

@@ -22,8 +22,8 @@ from sluice.flows.load.load import load
 from sluice.flows.operate import control
 from sluice.flows.transform.merge import merge
 from tests.faults.stopper import POINTS
-from tests.support.pipelines import REPOSITORY, Case, case
-from tests.support.waiting import patiently, wait_until
+from tests.support.pipelines.case import REPOSITORY, Case, case
+from tests.support.running.waiting import patiently, wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 

@@ -20,8 +20,8 @@ from sluice.flows.load.load import load
 from sluice.flows.train import Carried, TrainOutcome, train
 from sluice.spark import connect as connecting
 from sluice.spark.connect import ConnectRunner
-from tests.support.pipelines import REPOSITORY, Case, case
-from tests.support.waiting import wait_until
+from tests.support.pipelines.case import REPOSITORY, Case, case
+from tests.support.running.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 

@@ -24,8 +24,8 @@ from sluice.errors import SluiceError
 from sluice.flows.operate.retention import prune
 from sluice.flows.runtime import Runtime
 from tests.faults.subscribers import CREATE, KEYS, Client, Workload, closed, difference, plans, selected
-from tests.support.pipelines import Case, case
-from tests.support.waiting import ended, wait_until
+from tests.support.pipelines.case import Case, case
+from tests.support.running.waiting import ended, wait_until
 
 pytest.importorskip("deltalake")
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(900)]

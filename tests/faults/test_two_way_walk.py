@@ -24,11 +24,11 @@ from devstack.mysql import MySQLServer
 from devstack.zookeeper import ZooKeeperServer
 from tests.faults.crews import Crew, Nursery
 from tests.faults.world import SESSION_S
-from tests.support.channels import Network, network
-from tests.support.proxy import TcpProxy
-from tests.support.servers import UNSAFE
-from tests.support.site_writers import ITEMS, JOURNAL, SHARED, OwnRows, SharedRows, Writer
-from tests.support.waiting import wait_until
+from tests.support.pipelines.channels import Network, network
+from tests.support.running.waiting import wait_until
+from tests.support.servers.fixtures import UNSAFE
+from tests.support.servers.proxy import TcpProxy
+from tests.support.tables.site_writers import ITEMS, JOURNAL, SHARED, OwnRows, SharedRows, Writer
 
 _LONG = "SLUICE_FAULTS" in os.environ
 STEPS = max(int(os.environ.get("SLUICE_FAULTS", "8")) // 4, 1)

@@ -31,8 +31,8 @@ from sluice.flows.capture.drain import head_of
 from sluice.flows.runtime import Runtime
 from tests.faults.crews import Crew, Nursery
 from tests.faults.disk import Disk
-from tests.support.pipelines import Case, case
-from tests.support.proxy import TcpProxy
+from tests.support.pipelines.case import Case, case
+from tests.support.servers.proxy import TcpProxy
 
 SCHEMA = "walk"
 PASSING = 75

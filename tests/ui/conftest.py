@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from devstack.airflow import AirflowApi
-from tests.support.airflows import wait_until
-from tests.support.browsers import CHROMIUM, login
-from tests.support.orders import change, orders_case, settled
-from tests.support.pipelines import Case
+from tests.support.pipelines.case import Case
+from tests.support.servers.airflows import wait_until
+from tests.support.servers.browsers import CHROMIUM, login
+from tests.support.tables.orders import change, orders_case, settled
 
 _numbers = itertools.count(1)
 

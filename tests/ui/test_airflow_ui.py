@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from sluice.flows.verify.result import Difference, TableResult, VerifyResult, keep
-from tests.support.airflows import wait_until
-from tests.support.browsers import shot
-from tests.support.orders import settled
+from tests.support.servers.airflows import wait_until
+from tests.support.servers.browsers import shot
+from tests.support.tables.orders import settled
 from tests.ui.conftest import Stack
 
 playwright = pytest.importorskip("playwright.sync_api")

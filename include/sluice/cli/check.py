@@ -20,8 +20,8 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Look at a pipeline file, its source and its targets: what goes where, and what would go wrong."""
-    from sluice.flows.operate.check import apply_missing
     from sluice.flows.operate.check import check as run_check
+    from sluice.flows.operate.check import make_missing
 
     log_to_stderr(False)
     runtime = open_pipeline(pipeline)
@@ -31,7 +31,7 @@ def check(
             err.print(f"[dim]{escape(target)}[/] {escape(statement)};", highlight=False)
         if not yes:
             ask(f"Run these {len(report.statements)} statements?")
-        apply_missing(runtime, report.statements)
+        make_missing(runtime, report)
         report = run_check(runtime)
     if as_json:
         print_json(report.to_json())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -29,13 +30,11 @@ def status(
 
     A pipeline file that cannot be read is named, the others are shown, and the exit code is 1.
     """
-    from sluice.flows.operate.status import status as read_status
-
     log_to_stderr(False)
     runtimes, broken = ([open_pipeline(pipeline)], []) if pipeline else _all_runtimes(as_json)
     if as_json:
         while True:
-            results = [*(read_status(r).to_json() for r in runtimes), *broken]
+            results = [*(one.to_json() for one in _read_all(runtimes)), *broken]
             print_json(results[0] if pipeline else results)
             if not watch:
                 raise typer.Exit(1 if broken else 0)
@@ -45,14 +44,27 @@ def status(
             out.print(f"no pipeline in {escape(shown(str(pipelines_folder())))}: README says how to add one")
         raise typer.Exit(1 if broken else 0)
     if not watch:
-        out.print(_status_table([read_status(r) for r in runtimes]))
+        out.print(_status_table(_read_all(runtimes)))
         raise typer.Exit(1 if broken else 0)
     from rich.live import Live
 
     with Live(console=out, auto_refresh=False, screen=False) as live:
         while True:
-            live.update(_status_table([read_status(r) for r in runtimes]), refresh=True)
+            live.update(_status_table(_read_all(runtimes)), refresh=True)
             time.sleep(1)
+
+
+_AT_A_TIME = 8
+
+
+def _read_all(runtimes: list[Runtime]) -> list[Status]:
+    """The status of each, in order. Several are read at a time: servers that do not answer delay their own pipelines only."""
+    from sluice.flows.operate.status import status as read_status
+
+    if len(runtimes) == 1:
+        return [read_status(runtimes[0])]
+    with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="status") as pool:
+        return list(pool.map(read_status, runtimes))
 
 
 def _all_runtimes(as_json: bool) -> tuple[list[Runtime], list[dict[str, Any]]]:
@@ -93,13 +105,16 @@ def _status_table(statuses: list[Status]) -> RenderableType:
         "behind": "yellow",
         "paused": "yellow",
         "new": "dim",
+        "failing": "bold red",
+        "not_configured": "bold red",
         "unreachable": "bold red",
+        "no_answer": "bold red",
         "stopped": "bold red",
     }
     messages: list[str] = []
     for s in statuses:
         said: list[str] = []
-        state = f"[{colour[s.state]}]{s.state}[/]"
+        state = f"[{colour[s.state]}]{s.state.replace('_', ' ')}[/]"
         if not s.targets:
             table.add_row(s.pipeline, state, "", escape(str(s.captured or "")), "", "", "", "", "", "")
         for t in s.targets:
@@ -138,8 +153,10 @@ def _status_table(statuses: list[Status]) -> RenderableType:
             said.append(f"[dim]verified {escape(s.verified)}[/]")
         if s.reread_from and s.reread_from != s.captured:
             said.append(f"[dim]if the segments were lost: read again from {escape(str(s.reread_from))}[/]")
-        said.extend(f"[yellow]{escape(message)}[/]" for message in s.warnings)
-        said.extend(f"[red]{escape(message)}[/]" for message in s.errors)
+        said.extend(f"[yellow]{escape(message)}[/]" for message in [*s.incomplete, *s.warnings])
+        said.extend(f"[red]{escape(str(failure))}[/]" for failure in s.failures)
+        silent = [one.text for one in s.no_answer if one.text not in s.errors]
+        said.extend(f"[red]{escape(message)}[/]" for message in [*silent, *s.errors])
         messages += [f"{s.pipeline}: {line}" for line in said] if len(statuses) > 1 else said
     return Group(table, *(Text.from_markup(line, overflow="fold") for line in messages)) if messages else table
 

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from sluice.errors import ConfigError
+from sluice.errors import ConfigError, MissingConnection
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,13 @@ class WithEnvironment:
 
 
 def from_environment(connection_id: str) -> Endpoint:
-    """Resolve from ``AIRFLOW_CONN_<ID>``; the same ids work for the command line, Spark workers and Airflow."""
+    """Resolve from ``AIRFLOW_CONN_<ID>``; the same ids work for the command line, Spark workers and Airflow. Raises MissingConnection."""
     name = f"AIRFLOW_CONN_{connection_id.upper()}"
     text = os.environ.get(name)
     if text is None:
-        raise ConfigError(
+        raise MissingConnection(
             f"there is no connection {connection_id!r}",
-            hint=f"create it in Airflow (Admin > Connections), or set {name} to a URI or to JSON",
+            hint=f"set {name} to a URI, or to JSON in Airflow's notation; the command line knows connections of the environment only",
         )
     return parse_connection(connection_id, text)
 

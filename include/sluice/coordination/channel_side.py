@@ -12,21 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from sluice.coordination.failures import NO_FAILURE
 from sluice.coordination.layout import MEMBERSHIP, SIDE, Layout
 from sluice.coordination.port import Create, Put, Remove, Znodes, committed
-from sluice.errors import (
-    ConfigError,
-    CoordinationUnavailable,
-    Fenced,
-    LeaseHeld,
-    OutOfOrder,
-    Paused,
-    Restarted,
-    SluiceError,
-)
-
-_NO_FAILURE = (Paused, Restarted, LeaseHeld, OutOfOrder, Fenced, CoordinationUnavailable)
-"""Somebody said so, or somebody else works."""
+from sluice.errors import ConfigError, SluiceError
 
 _MOST_WORDS = 300
 
@@ -88,7 +77,7 @@ class ChannelSide:
         """What goes wrong inside is noted, what goes well clears the note."""
         try:
             yield
-        except _NO_FAILURE:
+        except NO_FAILURE:
             raise
         except SluiceError as error:
             self._note(part, error.message)

@@ -8,6 +8,8 @@
     │   ├── permit                        may the pipeline work, and who said so
     │   ├── channel                       the channel that it works in
     │   ├── holds                         targets in quarantine: they fail while the others continue
+    │   ├── failures/{part}               what the drain, the merge, or the load of a target fails at now
+    │   ├── incomplete                    tables that may lack rows or values at a target
     │   ├── captures                      patterns of the captured tables when a drain last looked
     │   ├── replicator
     │   │   ├── node                      ephemeral: who drains now
@@ -125,6 +127,8 @@ IDENTITY = Format("identity")
 PERMIT = Format("permit", is_written=False)
 # of the quarantine list the other fields are names of targets, one of which may be "version"
 HOLDS = Format("quarantine list", field="#version")
+FAILURE = Format("failure of a stage")
+INCOMPLETE = Format("list of incomplete tables")
 CAPTURES = Format("list of captured patterns", is_written=False)
 LEASE = Format("lease")
 CURSOR = Format("captured position")
@@ -147,7 +151,8 @@ SUBSCRIPTION = Format("subscription")
 SERVER = Format("subscription service")
 
 FORMATS = (
-    IDENTITY, PERMIT, HOLDS, CAPTURES, LEASE, CURSOR, MEMBER, OWNER, RESTART, BATCH, CHECKPOINT, ALERT, AUDIT, DUMP, PLANNED, PLACED, CHUNK, READER,
+    IDENTITY, PERMIT, HOLDS, FAILURE, INCOMPLETE, CAPTURES, LEASE, CURSOR,
+    MEMBER, OWNER, RESTART, BATCH, CHECKPOINT, ALERT, AUDIT, DUMP, PLANNED, PLACED, CHUNK, READER,
     ACKNOWLEDGEMENT, SIDE, MEMBERSHIP, SUBSCRIPTION, SERVER,
 )  # fmt: skip
 """All kinds of JSON nodes."""
@@ -196,6 +201,18 @@ class Layout:
     @property
     def holds(self) -> str:
         return f"{self.home}/holds"
+
+    @property
+    def failures(self) -> str:
+        return f"{self.home}/failures"
+
+    def failure(self, part: str) -> str:
+        """What a part of the pipeline fails at."""
+        return f"{self.failures}/{part}"
+
+    @property
+    def incomplete(self) -> str:
+        return f"{self.home}/incomplete"
 
     @property
     def captures(self) -> str:

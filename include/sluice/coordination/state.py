@@ -7,7 +7,7 @@ not at all. Paths and formats: :mod:`sluice.coordination.layout`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,9 @@ from sluice.coordination.bundling import Bundling, WaitingBatches
 from sluice.coordination.channel_side import ChannelMembership, ChannelSide, leave_channel, require_channel
 from sluice.coordination.cursor import Cursor, CursorNode
 from sluice.coordination.dumps import DumpStates
+from sluice.coordination.failures import StageFailure, StageFailures
 from sluice.coordination.identity import Identity
+from sluice.coordination.incomplete import IncompleteTables
 from sluice.coordination.kept_reads import KeptReads
 from sluice.coordination.layout import LEASE, Layout, lease_epoch, lease_node
 from sluice.coordination.leases import Lease, holding, owner_label, raise_epoch, taking, transact_as
@@ -42,7 +44,8 @@ class PipelineState:
     """Reads and moves the state of ``pipeline`` below ``root``.
 
     Attributes:
-        layout: where its nodes are; turns: which installation works; holds: which targets are in quarantine; alerts: whose lag is too large;
+        layout: where its nodes are; turns: which installation works; holds: which targets are in quarantine; incomplete: which tables
+            lack something; alerts: whose lag is too large;
             member: which server of the source group is read; subscriptions: of readers; side: of a channel, None: it is in none.
     """
 
@@ -73,6 +76,8 @@ class PipelineState:
         self.targets = tuple(targets)
         self.turns = ActiveInstallation(znodes, layout, session_timeout_s=session_timeout_s)
         self.holds = Holds(known, layout, self.targets)
+        self._failures = StageFailures(known, layout)
+        self.incomplete = IncompleteTables(znodes, layout)
         self.alerts = Alerts(znodes, layout)
         self.member = SourceMember(known, layout)
         self._identity = Identity(known, layout)
@@ -469,9 +474,31 @@ class PipelineState:
         """See :func:`sluice.coordination.channel_side.leave_channel`."""
         leave_channel(self._z, self.layout)
 
-    def reporting(self, part: str) -> AbstractContextManager[None]:
-        """In a channel: what goes wrong inside stops the other pipeline after a while. ``part``: drain, merge or load-{target}."""
-        return self.side.reporting(part) if self.side is not None else nullcontext()
+    @contextmanager
+    def reporting(self, part: str) -> Iterator[None]:
+        """What goes wrong inside is noted, see :mod:`sluice.coordination.failures`; in a channel it stops the other pipeline after a while.
+
+        ``part``: drain, merge, rules-{stage} or load-{target}.
+        """
+        side = self.side.reporting(part) if self.side is not None else nullcontext()
+        with side, self._failures.reporting(part, lambda: self._progress(part)):
+            yield
+
+    def failures(self) -> list[StageFailure]:
+        """What the pipeline fails at now: no part of it that has gone on since, and none of a quarantined target."""
+        held = self.holds.all()
+        return [one for one in self._failures.all() if one.target not in held and self._progress(one.part) == one.at]
+
+    def _progress(self, part: str) -> str:
+        """How far a part of the pipeline has come."""
+        if part.startswith("load-"):
+            held = self.process(part.removeprefix("load-"))
+            return f"batch {held.batch}" if held is not None else ""
+        cursor = self.cursor()
+        if part == "drain":
+            return f"{cursor.position} before batch {cursor.next_batch}" if cursor is not None else ""
+        waiting = (self.batch(number) for number in self.undelivered())
+        return next((f"batch {one.number}" for one in waiting if one is not None and not one.changeset), "")
 
     def audit(self, *, by: str, what: str, details: dict[str, Any]) -> None:
         """Note what a person did."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sluice.model.column_types import ColumnType
+from sluice.model.definitions import ColumnDefinition
 from sluice.model.tables import TableId
 
 
@@ -13,6 +14,7 @@ class PlannedColumn:
     """A column that will be sent: name at the target, SQL type at the source (``""`` if a rule made it), ordinal in the key from 1 or 0.
 
     ``type``: what its values are, None where a batch of an earlier version does not say.
+    ``definition``: the source's, with its default, where it was asked for; None: it is not known.
     ``wanted``: the SQL type that it shall have at the target, "" for the same; ``loses``: what the mapping itself cannot keep of its values.
     """
 
@@ -27,6 +29,7 @@ class PlannedColumn:
     wanted: str = ""
     loses: str = ""
     type: ColumnType | None = None
+    definition: ColumnDefinition | None = None
 
 
 @dataclass(frozen=True, slots=True)

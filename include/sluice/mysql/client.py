@@ -54,6 +54,8 @@ class MySQLConnection(_Base):
     """A connection to a source or a target. Not for several threads."""
 
     _next_seq_id: int
+    _read_timeout: float | None
+    connect_timeout: float
 
     _owed: tuple[int, ...] = ()
     """Of each statement that was sent ahead and not answered yet: the number of its answer's first packet."""
@@ -84,6 +86,14 @@ class MySQLConnection(_Base):
         """Send a statement that cannot fail on a connection that is alive (BEGIN); its answer is read with the next one's."""
         self._execute_command(COMMAND.COM_QUERY, statement)
         self._owed = (*self._owed, self._next_seq_id)
+
+    def connect(self, sock: Any = None) -> None:
+        """Log in. A server that accepts the connection and stays silent gets ``connect_timeout``, not the time that a statement may take."""
+        patience, self._read_timeout = self._read_timeout, self.connect_timeout
+        try:
+            super().connect(sock)
+        finally:
+            self._read_timeout = patience
 
     # -- inside --------------------------------------------------------------------------------------------------------
     def _execute_command(self, command: int, sql: str | bytes) -> None:

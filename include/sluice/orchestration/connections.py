@@ -5,6 +5,7 @@ from __future__ import annotations
 import structlog
 
 from sluice.config.connections import Endpoint, from_environment
+from sluice.errors import MissingConnection
 
 log = structlog.get_logger()
 
@@ -12,8 +13,7 @@ log = structlog.get_logger()
 def from_airflow(connection_id: str) -> Endpoint:
     """Resolve as Airflow does (environment, secrets backend, database); password and secret extras are masked in logs.
 
-    Works in a task, in the triggerer (from a thread) and in the API server. Where Airflow knows no such connection, the
-    environment is asked once more, so that its error, which says what to do, is the one people see (ConfigError).
+    Works in a task, in the triggerer (from a thread) and in the API server. Raises MissingConnection where Airflow knows no such connection.
     """
     from airflow.sdk.bases.hook import BaseHook
     from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError
@@ -22,7 +22,15 @@ def from_airflow(connection_id: str) -> Endpoint:
         found = BaseHook.get_connection(connection_id)
     except (AirflowNotFoundException, AirflowRuntimeError) as error:
         log.debug("connection_not_in_airflow", connection=connection_id, error=type(error).__name__)
-        return _masked(from_environment(connection_id))
+        try:
+            return _masked(from_environment(connection_id))
+        except MissingConnection as missing:
+            name = f"AIRFLOW_CONN_{connection_id.upper()}"
+            missing.hint = (
+                f"set {name} for all of Airflow's processes to a URI or to JSON, add it to the secrets backend, or `airflow connections add "
+                f"{connection_id}`; the form under Admin > Connections has types of installed providers only, and `generic` does for all of them"
+            )
+            raise
     return _masked(
         Endpoint(
             connection_id=connection_id,

@@ -6,13 +6,12 @@ bearer token, else 401), and a pipeline is shown to those who may read its DAG.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
 import structlog
@@ -33,11 +32,24 @@ from sluice.errors import SluiceError
 from sluice.orchestration.dag_runs import dag_id_of, verify_id_of
 from sluice.orchestration.dags.control import ACTIONS, act, open_to_act
 from sluice.orchestration.dags.sync import invalid_dag_id
-from sluice.segments.store import SegmentStore
+from sluice.orchestration.last_answers import LastAnswers
+from sluice.orchestration.page_workers import PageWorkers
 
+if TYPE_CHECKING:
+    from sluice.flows.operate.control import ActionPlan
+    from sluice.flows.runtime import Runtime
+    from sluice.flows.verify.result import VerifyResult
+
+_T = TypeVar("_T")
 _log = structlog.get_logger()
 
-_FRESH_S = 1.0
+_TARGETS_FRESH_S = 5.0
+"""A target that agreed with ZooKeeper so lately is not asked again for the page."""
+
+_LIMIT_S = 20.0
+"""How long a request waits for what a pipeline's servers are asked; longer than each of them has."""
+
+_ACT_LIMIT_S = 60.0
 _FILES = {
     "sluice.css": "text/css",
     "sluice.js": "text/javascript",
@@ -49,60 +61,59 @@ _PRIVATE = {"Cache-Control": "no-store"}
 User = Annotated[BaseUser, Depends(get_user)]
 
 
-class FreshFor:
-    """Remembers what ``ask`` returned for a second; callers that come meanwhile share one answer.
-
-    Args:
-        ask: key -> value; never raises.
-        seconds: how long an answer is fresh.
-    """
-
-    def __init__(self, ask: Callable[[str], Any], seconds: float = _FRESH_S) -> None:
-        self._ask = ask
-        self._seconds = seconds
-        self._lock = threading.Lock()
-        self._locks: dict[str, threading.Lock] = {}
-        self._answers: dict[str, tuple[float, Any]] = {}
-
-    def __call__(self, key: str) -> Any:
-        with self._lock:
-            lock = self._locks.setdefault(key, threading.Lock())
-        with lock:
-            at, answer = self._answers.get(key, (-1e9, None))
-            if time.monotonic() - at >= self._seconds:
-                answer = self._ask(key)
-                self._answers[key] = (time.monotonic(), answer)
-            return answer
-
-
 def ask_status(path: str) -> dict[str, Any]:
     """What the page shows of one pipeline file; an error is part of the answer."""
-    now = {"asked_ms": int(time.time() * 1000), "file": shown(Path(path).name)}
-    try:
-        pipeline = load_pipeline(Path(path))
-    except SluiceError as error:
-        return {
-            **now,
-            "pipeline": shown(Path(path).stem),
-            "dag_id": invalid_dag_id(Path(path)),
-            "state": "invalid",
-            "errors": [shown(str(error))],
-        }
-    described = {**now, "pipeline": pipeline.pipeline, "dag_id": dag_id_of(pipeline.pipeline), **_described(pipeline)}
+    described = {"asked_ms": int(time.time() * 1000), **headline(Path(path))}
+    if described["state"] == "invalid":
+        return described
     try:
         from sluice.flows.operate.status import status
         from sluice.orchestration.runtime import open_runtime
 
-        return {**described, **status(open_runtime(path)).to_json()}
+        return {**described, **status(open_runtime(path), keep_s=_TARGETS_FRESH_S).to_json()}
     except SluiceError as error:
         return {**described, "state": "unreachable", "errors": [str(error)]}
     except Exception as error:  # one pipeline's trouble is no reason to show none
-        _log.exception("status_failed", pipeline=pipeline.pipeline)
+        _log.exception("status_failed", pipeline=described["pipeline"])
         return {
             **described,
             "state": "unreachable",
             "errors": [f"its status cannot be read: {type(error).__name__}: {error}"],
         }
+
+
+def headline(path: Path) -> dict[str, Any]:
+    """What a pipeline's file alone says; its ``state`` is ``asked``, or ``invalid``."""
+    try:
+        stat = path.stat()
+        return dict(_headline(path, stat.st_mtime_ns, stat.st_size, stat.st_ino))
+    except FileNotFoundError:  # it was removed just now
+        return _invalid(path, f"{shown(path.name)} is not there any more")
+
+
+@lru_cache(2048)
+def _headline(path: Path, *_: int) -> dict[str, Any]:
+    try:
+        pipeline = load_pipeline(path)
+    except SluiceError as error:
+        return _invalid(path, str(error))
+    return {
+        "file": shown(path.name),
+        "pipeline": pipeline.pipeline,
+        "dag_id": dag_id_of(pipeline.pipeline),
+        "state": "asked",
+        **_described(pipeline),
+    }
+
+
+def _invalid(path: Path, why: str) -> dict[str, Any]:
+    return {
+        "file": shown(path.name),
+        "pipeline": shown(path.stem),
+        "dag_id": invalid_dag_id(path),
+        "state": "invalid",
+        "errors": [shown(why)],
+    }
 
 
 def _described(pipeline: PipelineConfig) -> dict[str, Any]:
@@ -138,7 +149,7 @@ def create_app(
     )
 
     @app.exception_handler(RequestValidationError)
-    def invalid(request: Request, error: Exception) -> JSONResponse:
+    async def invalid(request: Request, error: Exception) -> JSONResponse:
         """What is wrong, without the value: JSON has no form for some of them (NaN, half of a character)."""
         problems = error.errors() if isinstance(error, RequestValidationError) else ()
         said = [
@@ -147,77 +158,85 @@ def create_app(
         ]
         return JSONResponse({"detail": said}, 422, headers=_PRIVATE)
 
-    fresh = FreshFor(ask)
-    pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="sluice-status")
+    answers = LastAnswers(ask)
+    own = PageWorkers("sluice-page", 4, _LIMIT_S, "Airflow does not say in time what you may see; try again")
+    looking = PageWorkers("sluice-look", 8, _LIMIT_S, "the pipeline's servers do not answer in time; try again")
+    acting = PageWorkers(
+        "sluice-act",
+        4,
+        _ACT_LIMIT_S,
+        "ZooKeeper does not answer in time; it may still be done: `sluice audit PIPELINE` tells",
+    )
 
-    def visible(user: BaseUser) -> list[dict[str, Any]]:
-        found = list(pool.map(fresh, [str(path) for path in yaml_files(pipelines)]))
-        return [one for one in found if _may_read(one["dag_id"], user)]
+    def readable(user: BaseUser) -> dict[str, dict[str, Any]]:
+        """Path -> headline of the pipelines that ``user`` may see."""
+        files = {str(path): headline(path) for path in yaml_files(pipelines)}
+        answers.forget(files)
+        return {path: head for path, head in files.items() if _may_read(head["dag_id"], user)}
+
+    async def statuses(heads: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+        """An answer that another pipeline's file gave under the same name is not shown: the user may not be allowed to see it."""
+        found = zip(await answers.shown(heads), heads.values(), strict=True)
+        return [answer if answer["dag_id"] == head["dag_id"] else head for answer, head in found]
 
     @app.get("/")
-    def index() -> FileResponse:
+    async def index() -> FileResponse:
         return FileResponse(static / "index.html", media_type="text/html", headers=_PRIVATE)
 
     @app.get("/static/{name}")
-    def file(name: str) -> FileResponse:
+    async def file(name: str) -> FileResponse:
         if name not in _FILES:
             raise HTTPException(404, "no such file")
         return FileResponse(static / name, media_type=_FILES[name], headers=_PRIVATE)
 
     @app.get("/api/status")
-    def all_statuses(user: User) -> JSONResponse:
+    async def all_statuses(user: User) -> JSONResponse:
         served = {"service": service()} if service is not None else {}
-        return JSONResponse({"pipelines": visible(user), **served}, headers=_PRIVATE)
+        heads = await own.run(partial(readable, user))
+        return JSONResponse({"pipelines": await statuses(heads), **served}, headers=_PRIVATE)
 
     @app.get("/api/status/{pipeline}")
-    def one_status(pipeline: str, user: User) -> JSONResponse:
-        for one in visible(user):
-            if pipeline in {one["pipeline"], one["dag_id"]}:
-                return JSONResponse(one, headers=_PRIVATE)
+    async def one_status(pipeline: str, user: User) -> JSONResponse:
+        heads = await own.run(partial(readable, user))
+        wanted = {path: head for path, head in heads.items() if pipeline in {head["pipeline"], head["dag_id"]}}
+        for one in await statuses(wanted):
+            return JSONResponse(one, headers=_PRIVATE)
         raise HTTPException(404, f"there is no pipeline {pipeline!r} that you may see")
 
     @app.get("/api/runs/{pipeline}")
-    def batches_of_run(pipeline: str, run: str, user: User) -> JSONResponse:
+    async def batches_of_run(pipeline: str, run: str, user: User) -> JSONResponse:
         """The batches of a run of the pipeline's DAG that are still known, oldest first, and which targets have each."""
-        from sluice.flows.operate.status import batches_claimed
-        from sluice.orchestration.runtime import claim, open_runtime
-
-        path = _file_seen(pipelines, pipeline, user)
-        try:
-            found = batches_claimed(open_runtime(str(path)), claim(dag_id_of(pipeline), run))
-        except SluiceError as error:
-            raise HTTPException(503, shown(str(error))) from None
+        path = await own.run(partial(_file_seen, pipelines, pipeline, user))
+        found = await looking.run(partial(_batches_of_run, path, pipeline, run))
         return JSONResponse({"batches": found}, headers=_PRIVATE)
 
     @app.get("/api/verify/{pipeline}")
-    def verifications(pipeline: str, user: User) -> JSONResponse:
+    async def verifications(pipeline: str, user: User) -> JSONResponse:
         """The last results without their differences, newest first."""
-        from sluice.flows.verify.result import kept
-
-        store = _results_of(pipelines, pipeline, user)
-        return JSONResponse({"results": [one.summary(0) for one in reversed(kept(store))]}, headers=_PRIVATE)
+        path = await own.run(partial(_verified_file, pipelines, pipeline, user))
+        found = await looking.run(partial(_results, path))
+        return JSONResponse({"results": [one.summary(0) for one in reversed(found)]}, headers=_PRIVATE)
 
     @app.get("/api/verify/{pipeline}/{result}")
-    def verification(pipeline: str, result: str, user: User) -> JSONResponse:
+    async def verification(pipeline: str, result: str, user: User) -> JSONResponse:
         """One result; ``latest``: the newest."""
-        from sluice.flows.verify.result import named
-
-        store = _results_of(pipelines, pipeline, user)
-        try:
-            found = named(store, pipeline, "" if result == "latest" else result)
-        except SluiceError as error:
-            raise HTTPException(503 if error.retryable else 404, shown(str(error))) from None
+        path = await own.run(partial(_verified_file, pipelines, pipeline, user))
+        found = await looking.run(partial(_result, path, pipeline, "" if result == "latest" else result))
         return JSONResponse({**found.to_json(), "line": found.in_a_line()}, headers=_PRIVATE)
 
     @app.post("/api/pipelines/{pipeline}/{action}")
-    def control(pipeline: str, action: str, user: User, order: Order) -> JSONResponse:
-        path = _file_seen(pipelines, pipeline, user)
-        if not _may(user, dag_id_of(pipeline), "PUT"):
+    async def control(pipeline: str, action: str, user: User, order: Order) -> JSONResponse:
+        path = await own.run(partial(_file_seen, pipelines, pipeline, user))
+        if not await own.run(partial(_may, user, dag_id_of(pipeline), "PUT")):
             raise HTTPException(403, f"you may see {pipeline}, but not change it")
         if action not in ACTIONS:
             raise HTTPException(404, f"{action!r} is not an action; there are {', '.join(ACTIONS)}")
+
+        def do() -> ActionPlan:
+            return act(open_to_act(str(path)), action, by=f"{user.get_name()}@airflow", **order.model_dump())
+
         try:
-            plan = act(open_to_act(str(path)), action, by=f"{user.get_name()}@airflow", **order.model_dump())
+            plan = await acting.run(do)
         except SluiceError as error:
             raise HTTPException(503 if error.retryable else 409, str(error)) from None
         return JSONResponse(plan.to_json(), headers=_PRIVATE)
@@ -235,7 +254,7 @@ class Order(BaseModel):
     dry_run: bool = Field(False, strict=True)
 
 
-def own_page(request: Request) -> None:
+async def own_page(request: Request) -> None:
     """Refuses what another site's page makes a browser send with the user's cookie.
 
     A request that changes something has a JSON body, which no form can send, and a browser says that it comes from a page of this address.
@@ -286,14 +305,60 @@ def _file_seen(folder: Path, pipeline: str, user: BaseUser) -> Path:
     return path
 
 
-def _results_of(folder: Path, pipeline: str, user: BaseUser) -> SegmentStore:
-    """Where the results of a pipeline's verifications are; for those who may read the DAG that makes them. They may hold values of rows."""
-    from sluice.orchestration.runtime import open_runtime
-
+def _verified_file(folder: Path, pipeline: str, user: BaseUser) -> Path:
+    """The file of a pipeline whose verifications ``user`` may see: who may read the DAG that makes them, as they may hold values of rows."""
     path = _file_of(folder, pipeline)
     if path is None or not _may_read(verify_id_of(pipeline), user):
         raise HTTPException(404, f"there is no pipeline {pipeline!r} whose verifications you may see")
-    return open_runtime(str(path)).store
+    return path
+
+
+def _batches_of_run(path: Path, pipeline: str, run: str) -> list[dict[str, Any]]:
+    from sluice.flows.operate import status
+    from sluice.flows.operate.looks import server_name
+    from sluice.orchestration.runtime import claim, open_runtime
+
+    try:
+        runtime = open_runtime(str(path))
+        name = server_name("ZooKeeper", runtime.resolver, runtime.pipeline.coordination.connection)
+        return _answered(name, lambda: status.batches_claimed(runtime, claim(dag_id_of(pipeline), run)))
+    except SluiceError as error:
+        raise HTTPException(503, shown(str(error))) from None
+
+
+def _results(path: Path) -> list[VerifyResult]:
+    from sluice.flows.verify.result import kept
+
+    try:
+        return _of_store(path, lambda runtime: kept(runtime.store))
+    except SluiceError as error:
+        raise HTTPException(503, shown(str(error))) from None
+
+
+def _result(path: Path, pipeline: str, result: str) -> VerifyResult:
+    from sluice.flows.verify.result import named
+
+    try:
+        return _of_store(path, lambda runtime: named(runtime.store, pipeline, result))
+    except SluiceError as error:
+        raise HTTPException(503 if error.retryable else 404, shown(str(error))) from None
+
+
+def _of_store(path: Path, call: Callable[[Runtime], _T]) -> _T:
+    from sluice.orchestration.runtime import open_runtime
+
+    runtime = open_runtime(str(path))
+    return _answered(f"segment store {runtime.store_uri}", partial(call, runtime))
+
+
+def _answered(server: str, call: Callable[[], _T]) -> _T:
+    """What a server answers in time; else the answer 503."""
+    from sluice.flows.operate.looks import NoAnswer, looks
+
+    found = looks.ask(server, call)
+    if isinstance(found, NoAnswer):
+        raise HTTPException(503, shown(str(found)))
+    return found.value
 
 
 def _may(user: BaseUser, dag_id: str, method: ResourceMethod) -> bool:

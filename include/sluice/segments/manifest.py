@@ -94,13 +94,17 @@ class SegmentFile(_Stored):
         """Schema and table."""
         return TableId(self.schema_, self.table)
 
-    def share(self, values: int, bucket: int) -> int:
-        """What one bucket has of a figure of the whole file."""
-        if not self.bucket_min <= bucket <= self.bucket_max:
+    def share(self, values: int, low: int, high: int) -> int:
+        """Return the part of a figure of the whole file that its buckets from ``low`` to ``high`` (excluded) have."""
+        first, last = max(low, self.bucket_min), min(high, self.bucket_max + 1)
+        if first >= last:
             return 0
+        if (first, last) == (self.bucket_min, self.bucket_max + 1):
+            return values
         if self.bucket_bytes:
-            return values * self.bucket_bytes[bucket - self.bucket_min] // max(sum(self.bucket_bytes), 1)
-        return values // (self.bucket_max - self.bucket_min + 1)
+            own = sum(self.bucket_bytes[first - self.bucket_min : last - self.bucket_min])
+            return values * own // max(sum(self.bucket_bytes), 1)
+        return values * (last - first) // (self.bucket_max - self.bucket_min + 1)
 
 
 class DdlRecord(_Stored):

@@ -615,7 +615,8 @@ class Finding:
     """Something to know about a planned table before its first row: ``severity`` is warning or error, ``column`` "" for the table itself.
 
     ``statement``: what would put it right at the target, in the target's own words, "" if nothing simple would; ``hint``: what there is to choose,
-    where that is more than it.
+    where that is more than it. ``absent``: the target lacks the table or the column itself, so that rows which it holds,
+    or held, have no values there when the statement has made it.
     """
 
     severity: str
@@ -624,6 +625,7 @@ class Finding:
     why: str
     statement: str = ""
     hint: str = ""
+    absent: bool = False
 
 
 class TargetSchema(Protocol):

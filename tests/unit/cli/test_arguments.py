@@ -1,6 +1,6 @@
 """Mutated command lines on a pipeline that has batches, a dead letter and a dump: each ends soon, as one that was meant, or with an error of ours.
 
-How many: see :mod:`tests.support.mutations`.
+How many: see :mod:`tests.support.grammar.mutations`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from sluice.errors import ConfigError, SluiceError
 from sluice.flows.dump.start import start
 from sluice.flows.operate.status import status
 from sluice.flows.runtime import Runtime
-from tests.support.mutations import COUNT, PIECES, SEED, SLOW
-from tests.support.pipes import Pipe, pipe
+from tests.support.grammar.mutations import COUNT, PIECES, SEED, SLOW
+from tests.support.twins.pipes import Pipe, pipe
 
 COMMANDS: list[tuple[list[str], list[str]]] = [
     (["check"], []),

@@ -1,6 +1,6 @@
 """Mutated pipeline files, rule files, rules and conditions: each ends soon, with its values or with an error of ours.
 
-How many: see :mod:`tests.support.mutations`. Bodies of the API are mutated in ``tests/dags/test_page.py``.
+How many: see :mod:`tests.support.grammar.mutations`. Bodies of the API are mutated in ``tests/dags/test_page.py``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sluice.mapping import Mapping
 from sluice.model.tables import TableId
 from sluice.mysql.condition import rendered
 from sluice.rules import RuleSet
-from tests.support.mutations import COUNT, SEED, SLOW, mutated
+from tests.support.grammar.mutations import COUNT, SEED, SLOW, mutated
 
 PIPELINE = """\
 version: 1

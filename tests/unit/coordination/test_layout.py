@@ -68,6 +68,7 @@ def tree() -> MemoryTree:
         state.target_records(target).write(TargetRecord(1, 1, position(5), state.identity()))
     assert state.alerts.raise_("copy", 5000)
     assert state.holds.hold("version", "it does not answer")
+    state.incomplete.add("copy", [(TableId("shop", "a"), ("v",))])
     held = state.subscriptions.connect("reporting", "me", None, 0, 5)
     assert held
     state.subscriptions.acknowledge(held, 1, 6)
@@ -113,6 +114,8 @@ def everything(tree: MemoryTree) -> dict[str, Any]:
         "acknowledged": [state.process(target) for target in TARGETS],
         "checkpoints": [state.target_records(target).read() for target in TARGETS],
         "failures": state.side.failures(),
+        "failing": state._failures.all(),
+        "incomplete": state.incomplete.all(),
         "channel": state.require_channel(),
         "subscriptions": state.subscriptions.all(),
         "servers": Servers(tree.session(), ROOT).all(),

@@ -16,8 +16,8 @@ from sluice.model.changes import Change
 from sluice.model.tables import TableSchema
 from sluice.segments.manifest import SegmentManifest
 from sluice.targets.base import Share
-from tests.support.batches import Delivery, segment_rows
-from tests.support.people import delete, insert, people, update
+from tests.support.tables.batches import Delivery, segment_rows
+from tests.support.tables.people import delete, insert, people, update
 
 LOG: list[tuple[str, dict[str, Any], int]] = [
     ("one", insert(1, "a", 1), 0),

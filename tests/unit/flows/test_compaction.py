@@ -26,7 +26,7 @@ from sluice.segments.reader import iter_changes
 from sluice.segments.store import FileInfo, SegmentStore
 from sluice.serve.batch_range import StoredBatches, read_manifest
 from sluice.serve.requests import FromBatch, ReadRequest
-from tests.support.pipes import Pipe, pipe
+from tests.support.twins.pipes import Pipe, pipe
 
 
 @contextmanager

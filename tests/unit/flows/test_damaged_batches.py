@@ -1,5 +1,5 @@
 """Files of an undelivered batch are damaged or gone: each error names commands that lead on, and none promises what it cannot keep.
-The same with a MySQL and a ZooKeeper: tests/integration/test_lost_batches.py."""
+The same with a MySQL and a ZooKeeper: tests/integration/flows/test_lost_batches.py."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from sluice.errors import OutOfOrder, SegmentError
 from sluice.flows.load.load import load
 from sluice.flows.operate import control
 from sluice.flows.transform.merge import merge
-from tests.support.damage import flip
-from tests.support.pipelines import as_older_versions_write
-from tests.support.pipes import Pipe, pipe
+from tests.support.crashes.damage import flip
+from tests.support.pipelines.case import as_older_versions_write
+from tests.support.twins.pipes import Pipe, pipe
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_the_log_is_read_again(made: Pipe, loses: Callable[[Pipe, int], None], f
         made.deliver()
     first, command = commands(caught.value)[:2]
     called = name(made) if loses is not manifest_damaged else "PIPELINE"
-    assert first == ["recover", called]  # tests/integration/test_recover.py
+    assert first == ["recover", called]  # tests/integration/flows/test_recover.py
     assert command == ["seek", called, "--drop-undelivered"]
     command[1] = name(made)
     plan = made.sluice(*command, "--dry-run")

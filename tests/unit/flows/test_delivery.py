@@ -20,7 +20,7 @@ from sluice.flows.operate.check import apply_missing, check
 from sluice.flows.operate.retention import prune
 from sluice.flows.operate.status import status
 from sluice.flows.operate.stored import segments
-from tests.support.pipes import Pipe, pipe
+from tests.support.twins.pipes import Pipe, pipe
 
 
 @pytest.fixture

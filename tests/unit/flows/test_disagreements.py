@@ -1,5 +1,5 @@
 """A target's checkpoint and the state in ZooKeeper that do not describe the same batches: nothing is written or acknowledged, and the command
-that the error prints leads to equal sides. The same with a MySQL and a ZooKeeper: tests/integration/test_checkpoints.py."""
+that the error prints leads to equal sides. The same with a MySQL and a ZooKeeper: tests/integration/flows/test_checkpoints.py."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from sluice.flows.load.load import load
 from sluice.flows.operate.check import check
 from sluice.flows.operate.status import status
 from sluice.flows.transform.merge import merge
-from tests.support.pipes import Pipe, pipe
+from tests.support.twins.pipes import Pipe, pipe
 
 
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipe]:
-    monkeypatch.setattr("sluice.flows.operate.status._reachable", lambda endpoint: True)  # it has no port
     for one in pipe(tmp_path, "copy"):
         deliver(one, 1, 2)
         yield one

@@ -12,7 +12,7 @@ from sluice.flows.dump.automatic import due_dumps, record_due
 from sluice.flows.load.ack import release_delivered
 from sluice.model.dumps import POSITION_LOST
 from sluice.sources.memory.log import RowChange
-from tests.support.serverless import Serverless, serverless
+from tests.support.twins.serverless import Serverless, serverless
 
 
 @pytest.fixture

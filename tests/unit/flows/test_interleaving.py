@@ -17,7 +17,7 @@ from sluice.model.column_types import ColumnKind
 from sluice.model.dumps import Chunk, DumpState, Tuning
 from sluice.model.tables import Column, TableSchema
 from sluice.sources.memory.log import RowChange
-from tests.support.serverless import Serverless, serverless
+from tests.support.twins.serverless import Serverless, serverless
 
 STEPS = ("claimed", "low", "selected", "stored", "high", "marked")
 

@@ -16,7 +16,7 @@ from sluice.flows.dump.start import start
 from sluice.flows.load.load import load
 from sluice.sources.memory.source import MemorySession
 from sluice.targets.memory.store import forget_store
-from tests.support.serverless import Serverless, serverless
+from tests.support.twins.serverless import Serverless, serverless
 
 
 @pytest.fixture

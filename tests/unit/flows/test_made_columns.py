@@ -10,7 +10,7 @@ from sluice.config.masking import Masking
 from sluice.errors import MappingError
 from sluice.flows.transform.made_columns import known_when_it_runs, made_columns, only_rows_tell
 from sluice.flows.transform.stage_rules import StageRules, tagged_as_made
-from tests.support.rule_tables import TABLE, engine, row, rows
+from tests.support.tables.rule_tables import TABLE, engine, row, rows
 
 TOLD = {
     "filter": "builtin: filter, params: {where: paid > 1}",

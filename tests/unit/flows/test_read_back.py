@@ -22,7 +22,7 @@ from sluice.flows.runtime import Runtime
 from sluice.flows.transform.merge import merge
 from sluice.flows.transform.read_back import ReadBack, replaced
 from sluice.sources.memory.source import MemorySource
-from tests.support.pipes import Pipe, pipe
+from tests.support.twins.pipes import Pipe, pipe
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from sluice.flows.operate.alerts import check_lag
 from sluice.flows.operate.retention import prune
 from sluice.flows.operate.status import status
 from sluice.orchestration.metrics import gauges
-from tests.support.pipes import Pipe, pipe
+from tests.support.twins.pipes import Pipe, pipe
 
 
 @pytest.fixture

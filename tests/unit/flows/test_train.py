@@ -23,8 +23,8 @@ from sluice.flows.operate import control
 from sluice.flows.train import Carried, TrainOutcome, batches_of, table, train, unfinished
 from sluice.flows.transform.merge import merge
 from sluice.sources.memory.log import RowChange
-from tests.support.pipes import Pipe, pipe
-from tests.support.waiting import ended
+from tests.support.running.waiting import ended
+from tests.support.twins.pipes import Pipe, pipe
 
 _claims = itertools.count(1)
 

@@ -297,8 +297,8 @@ def test_rows_that_never_had_a_column_do_not_bring_it(store: SegmentStore) -> No
     """A column added in the middle of a batch: older rows are in a file of their own, without it."""
     from sluice.flows.transform.merge_units import run_merge_unit
     from sluice.segments.writer import SegmentWriter
-    from tests.support.batches import segment_rows
-    from tests.support.changes import SCHEMA
+    from tests.support.tables.batches import segment_rows
+    from tests.support.tables.changes import SCHEMA
 
     old = type(SCHEMA)(SCHEMA.table, SCHEMA.columns[:2], SCHEMA.primary_key)
     writer = SegmentWriter(store, 1, 1)

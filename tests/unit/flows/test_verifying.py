@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pickle
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,34 +21,12 @@ from sluice.flows.verify.verify import VerifySpec, verify
 from sluice.spark.local import LocalRunner
 from sluice.targets.memory import comparing
 from sluice.targets.memory.target import MemoryTarget
-from tests.support.pipes import Pipe, pipe
-from tests.support.waiting import ended
+from tests.support.twins.pipes import Pipe, delivering, pipe
 
 
 @pytest.fixture
 def one(tmp_path: Path) -> Iterator[Pipe]:
     yield from pipe(tmp_path, "copy")
-
-
-@contextmanager
-def delivering(made: Pipe) -> Iterator[None]:
-    stop, errors = threading.Event(), []
-
-    def run() -> None:
-        try:
-            while not stop.wait(0.02):
-                made.deliver()
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        ended(thread)
-    assert errors == []
 
 
 def verified(made: Pipe, **asked: Any) -> VerifyResult:

@@ -12,7 +12,7 @@ from sluice.formats import FORMATS
 from sluice.formats.common import Statement
 from sluice.model.changes import Change, PlaceInTransaction
 from sluice.model.tables import TableId
-from tests.support.product_changes import GTID, MOVED, OLD, ROW, US, change
+from tests.support.tables.product_changes import GTID, MOVED, OLD, ROW, US, change
 
 pytest.importorskip("cloudevents")  # a package of the tests
 

@@ -25,7 +25,7 @@ from sluice.model.changes import Change
 from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
 from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId
-from tests.support.product_changes import GTID, OLD, ROW, US, change, field
+from tests.support.tables.product_changes import GTID, OLD, ROW, US, change, field
 
 
 def documents(name: str, made: Change) -> list[dict[str, Any]]:

@@ -14,8 +14,8 @@ from sluice.errors import SegmentError
 from sluice.merge.compact import compact, thinned
 from sluice.model.column_types import ColumnKind
 from sluice.model.tables import Column, TableId, TableSchema
-from tests.support.changes import KEY, KEYLESS, SCHEMA, change, table
-from tests.support.merge_reference import compact_rows
+from tests.support.tables.changes import KEY, KEYLESS, SCHEMA, change, table
+from tests.support.tables.merge_reference import compact_rows
 
 
 def merged(changes: list[dict[str, Any]]) -> list[tuple[Any, ...]]:

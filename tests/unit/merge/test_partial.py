@@ -12,7 +12,7 @@ from sluice.merge.column_presence import masks
 from sluice.merge.compact import compact
 from sluice.model.column_types import ColumnKind
 from sluice.model.tables import Column, TableId, TableSchema
-from tests.support.merge_reference import compact_rows
+from tests.support.tables.merge_reference import compact_rows
 
 SCHEMA = TableSchema(
     TableId("s", "t"),

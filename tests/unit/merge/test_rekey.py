@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from sluice.errors import MappingError
 from sluice.merge.compact import compact
 from sluice.merge.key_override import rekeyed
-from tests.support.changes import KEYLESS, change, table
-from tests.support.merge_reference import compact_rows
+from tests.support.tables.changes import KEYLESS, change, table
+from tests.support.tables.merge_reference import compact_rows
 
 
 @st.composite

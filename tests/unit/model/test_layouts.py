@@ -25,9 +25,9 @@ from sluice.model.layouts import (
 )
 from sluice.model.tables import META_COLUMNS, RULE_COLUMNS, TableId
 from sluice.rules import images
-from tests.support.changes import KEY as KEY_COLUMNS
-from tests.support.changes import SCHEMA, change, table
-from tests.support.rule_tables import engine, row, rows
+from tests.support.tables.changes import KEY as KEY_COLUMNS
+from tests.support.tables.changes import SCHEMA, change, table
+from tests.support.tables.rule_tables import engine, row, rows
 
 ROW = (1, "x", 1)
 CHANGES = [change("i", 1, ROW), change("u", 2, (1, "x", 2), ROW), change("d", 3, (2, "x", 1), (2, "x", 1))]

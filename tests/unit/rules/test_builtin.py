@@ -14,7 +14,7 @@ import pytest
 from sluice.errors import ConfigError, RuleError
 from sluice.model.tables import TableId
 from sluice.rules import RuleSet, builtin
-from tests.support.rule_tables import COMMIT, TABLE, engine, result, row, rows
+from tests.support.tables.rule_tables import COMMIT, TABLE, engine, result, row, rows
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ import pytest
 from sluice.errors import RuleError
 from sluice.model.tables import TableId
 from sluice.rules import RuleSet
-from tests.support.rule_tables import row
-from tests.support.rule_tables import rows as merged
+from tests.support.tables.rule_tables import row
+from tests.support.tables.rule_tables import rows as merged
 
 CUSTOMERS = TableId("shop", "customers")
 

@@ -17,7 +17,7 @@ from sluice.rules import builtin
 SAMPLE = Path(__file__).parents[3] / "include/rules"
 IN_PROCESS = [
     kind for kind in RuleKind if kind is not RuleKind.SPARK
-]  # tests/integration/test_rules_end_to_end.py has the other
+]  # tests/integration/flows/test_rules_end_to_end.py has the other
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from sluice.errors import RuleError
 from sluice.model.tables import TableId
 from sluice.model.temporal import special_date, special_timestamp
 from sluice.rules import RuleSet
-from tests.support.rule_tables import MERGED, TABLE, engine, result, row, rows
+from tests.support.tables.rule_tables import MERGED, TABLE, engine, result, row, rows
 
 
 @pytest.fixture

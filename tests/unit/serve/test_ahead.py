@@ -8,7 +8,7 @@ from collections.abc import Generator
 import pytest
 
 from sluice.serve.ahead import ahead
-from tests.support.waiting import wait_until
+from tests.support.running.waiting import wait_until
 
 
 class _Source:

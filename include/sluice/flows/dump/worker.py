@@ -22,6 +22,7 @@ from sluice.coordination.state import PipelineState
 from sluice.errors import DumpRefused, RetryableError, SluiceError, SourceUnavailable, TerminalError
 from sluice.flows.dump.key_lists import stored_keys
 from sluice.flows.dump.throttle import Throttle
+from sluice.flows.incomplete_tables import copied
 from sluice.flows.runtime import Runtime
 from sluice.model.backoff import wait_after
 from sluice.model.dumps import (
@@ -168,6 +169,7 @@ def settle(state: PipelineState, dump_id: str) -> Dump:
         dump = state.dumps.require(dump_id)
         if dump.state is not DumpState.RUNNING or not is_placed(state.dumps, dump, None):
             return dump
+        copied(state, dump)
         done = state.dumps.update(dump.to_state(DumpState.DONE, ended_ms=int(time.time() * 1000)))
         if done:
             _log.info("dump_done", dump=dump_id)

@@ -18,6 +18,7 @@ from sluice.errors import LoadError, MappingError, OutOfOrder, SluiceError
 from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.checkpoints import Sides, require_own
 from sluice.flows.dump.reconcile import plan_replaces
+from sluice.flows.incomplete_tables import explain_absence
 from sluice.flows.load.batch_changes import stored_changes
 from sluice.flows.load.batch_rows import StoredRows
 from sluice.flows.load.redelivery import begin
@@ -264,9 +265,12 @@ class _Delivery:
             results = self._units(bundle, writer)
             self.watch()
             self._call(given, partial(writer.commit, results))
-        except BaseException:
+        except BaseException as error:
             with suppress(SluiceError):  # the first error is the one to show
                 writer.abort()
+            if isinstance(error, MappingError):
+                plans = [table.plan for table in given.tables]
+                explain_absence(self.runtime, self.state, self.target, plans, record.last, error)
             raise
         if self.target.checkpoints is None:
             self.checkpoints.advance(end)

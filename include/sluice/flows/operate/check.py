@@ -11,10 +11,12 @@ from sluice.config.channel import Channels
 from sluice.config.engine import RuleKind
 from sluice.config.folders import channels_folder, pipelines_folder
 from sluice.config.pipeline import SNAPSHOT
+from sluice.coordination.incomplete import IncompleteTable
 from sluice.errors import LostPosition, SluiceError
 from sluice.flows.capture.failover import relocated
 from sluice.flows.checkpoints import Sides
 from sluice.flows.dump.reconcile import kept_on_purpose, why_not
+from sluice.flows.incomplete_tables import copy_command, note_absent, sentence
 from sluice.flows.operate.channel import ends_of, members, ring
 from sluice.flows.operate.copy_plan import PlannedCopy, planned_copies
 from sluice.flows.runtime import Runtime
@@ -98,8 +100,20 @@ def check(runtime: Runtime) -> CheckReport:
     return CheckReport(tuple(findings), tuple(copies))
 
 
+def make_missing(runtime: Runtime, report: CheckReport) -> None:
+    """Run the DDL of a report at its targets. Raises LoadError that names the statement; those before it stay.
+
+    Tables and columns that a target lacked are noted first: rows that it held before have no values in them, see
+    :mod:`sluice.flows.incomplete_tables`.
+    """
+    with runtime.state() as state:
+        for copy in report.copies:
+            note_absent(state, copy.target, copy.remarks, [copy.plan])
+    apply_missing(runtime, report.statements)
+
+
 def apply_missing(runtime: Runtime, statements: list[tuple[str, str]]) -> None:
-    """Run the DDL of a report at its targets. Raises LoadError that names the statement; those before it stay."""
+    """Run DDL at targets: (target, statement). Raises LoadError that names the statement; those before it stay."""
     for name, statement in statements:
         schema = runtime.open_target(name).schema()
         assert schema is not None, "it proposed the statement"
@@ -110,6 +124,9 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[CheckFinding]:
     """One line per table that fits; otherwise one per finding."""
     found, tables = planned_copies(runtime)
     copies += found
+    with runtime.state() as state:
+        begun = {target.name for target in runtime.pipeline.targets if state.process(target.name) is not None}
+        incomplete = state.incomplete.all()
     lines = [
         *_unknown_names(runtime, tables),
         *_guard("rules", lambda: _rules_on_tables(runtime, tables)),
@@ -132,9 +149,11 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[CheckFinding]:
         part, names = f"target {copy.target}", f"{copy.plan.source} -> {copy.plan.target}"
         for remark in copy.remarks:
             place = f"{names}, column {remark.column}" if remark.column else names
-            lines.append(
-                CheckFinding(remark.severity, part, "table", place, remark.why, remark.statement or remark.hint)
-            )
+            fix = remark.statement or remark.hint
+            if remark.absent and copy.target in begun:
+                one = IncompleteTable(copy.target, copy.plan.source.schema, copy.plan.source.table)
+                fix += f"; then `{copy_command(runtime.name, one)}`: rows that it had before lack what is made now until they are copied"
+            lines.append(CheckFinding(remark.severity, part, "table", place, remark.why, fix))
         if copy.key == "whole row":
             fix = f"name its unique key: mapping: [{{from: {copy.plan.source}, to: {copy.plan.target}, key: [{', '.join(copy.unique)}]}}]"
             fix = fix if copy.unique else "add a primary key at the source"
@@ -147,6 +166,17 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[CheckFinding]:
             if copy.renamed:
                 words += f"; renamed {', '.join(f'{a} -> {b}' for a, b in copy.renamed)}"
             lines.append(CheckFinding("ok", part, "table", names, words))
+    lines += [
+        CheckFinding(
+            "warning",
+            f"target {one.target}",
+            "rows",
+            str(one.source),
+            sentence(runtime.name, one),
+            f"`{copy_command(runtime.name, one)}`",
+        )
+        for one in incomplete
+    ]
     lines += _guard("targets", lambda: _not_replaced(runtime, found))
     lines += _shadows(runtime)
     lines += _unseen(runtime, [table.id for table in tables])

@@ -9,6 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from sluice.config.pipeline import ColumnConversion, TargetConfig
+from sluice.errors import SchemaUnknown
+from sluice.flows.incomplete_tables import with_definitions
 from sluice.flows.load.unique_keys import unique_at_target
 from sluice.flows.runtime import Runtime
 from sluice.flows.snapshot_columns import noted_columns
@@ -85,8 +87,12 @@ def planned_copies(runtime: Runtime) -> tuple[list[PlannedCopy], list[SourceTabl
             made = by_rules.on_its_way_to(config)
             plans = [(table, _with_made(plan_of(table, routes.route(table.id), dialect), made)) for table in tables]
             said = _said(target, [plan for _, plan in plans])
-            if any(r.statement.startswith("CREATE") for remarks in said.values() for r in remarks):
-                plans = [(table, _with_statement(source, table, plan, routes)) for table, plan in plans]
+            absent = {table: [r for r in remarks if r.absent] for table, remarks in said.items()}
+            if any(absent.values()):
+                plans = [
+                    (table, _explained(source, table, plan, routes, absent.get(plan.target, ())))
+                    for table, plan in plans
+                ]
                 said = _said(target, [plan for _, plan in plans])
             copies += [_copy(config.name, table, plan, routes, said.get(plan.target, ())) for table, plan in plans]
             taken = {plan.target for _, plan in plans}
@@ -220,6 +226,20 @@ def plan_of(table: SourceTable, route: TableRoute, flavour: str = "") -> Planned
 
 def _conversion(sql_type: str, conversion: ColumnConversion | None) -> tuple[str, str]:
     return ("", "") if conversion is None else (declared(sql_type, conversion), remark(sql_type, conversion))
+
+
+def _explained(
+    source: SourceSession, table: SourceTable, plan: PlannedTable, routes: Mapping, absent: Sequence[Finding]
+) -> PlannedTable:
+    """With what the statements need that make what the target lacks: the source's own CREATE TABLE, or the definitions of columns."""
+    if any(not finding.column for finding in absent):
+        return _with_statement(source, table, plan, routes)
+    if not absent or source.history is None or source.head is None:
+        return plan
+    try:
+        return with_definitions(plan, routes, source.history.definition(table.id, source.head))
+    except SchemaUnknown:  # it was changed since the table was read
+        return plan
 
 
 def _with_statement(source: SourceSession, table: SourceTable, plan: PlannedTable, routes: Mapping) -> PlannedTable:

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import structlog
 
-from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.coordination.acknowledgements import Acknowledgement
 from sluice.coordination.bundling import WaitingBatches
 from sluice.coordination.cursor import Cursor
+from sluice.coordination.failures import StageFailure
 from sluice.coordination.state import PipelineState
 from sluice.coordination.target_holds import Hold
-from sluice.errors import CheckpointError, SluiceError
+from sluice.errors import CheckpointError, MissingConnection, SluiceError
 from sluice.flows.checkpoints import Sides
 from sluice.flows.dump.progress import DumpView
 from sluice.flows.dump.progress import recent as recent_dumps
+from sluice.flows.incomplete_tables import sentence
 from sluice.flows.operate.conflicts import counted
+from sluice.flows.operate.looks import ANSWER_S, NoAnswer, Question, looks, server_name
 from sluice.flows.operate.retention import space_warnings
 from sluice.flows.operate.rule_stats import newest_rules, waiting_letters
 from sluice.flows.operate.subscriptions import SubscriptionStatus, subscriptions
@@ -30,17 +32,32 @@ from sluice.flows.verify.result import kept
 from sluice.model.batches import Batch
 from sluice.model.positions import Position
 from sluice.model.restart_position import Queue, restart_position
+from sluice.sources.base import Source
 
 _log = structlog.get_logger()
 
 STATUS_TIMEOUT_S = 3.0
-"""A page asks for the status again and again; it must not hang for long on a ZooKeeper that is down."""
+"""How long a session of ZooKeeper is waited for: a page asks for the status again and again."""
 
 SHOWN_TABLES = 20
 """Of the last verification."""
 
 UNREAD_S = 30.0
 """A dump without a reader for longer is a warning; a run that has just begun is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """A server that does not answer: its ``part`` in the pipeline (``source``, ``zookeeper``, ``store`` or ``target NAME``), since when (ISO 8601),
+    and all of it in a sentence."""
+
+    part: str
+    since: str
+    text: str
+
+    @classmethod
+    def of(cls, part: str, found: NoAnswer) -> Silence:
+        return cls(part, found.since, str(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +73,7 @@ class TargetStatus:
         quarantined: it fails and the others go on: since when, and why; None: it goes with them.
         waits: which batches wait on purpose, and until when (``commit_every``); None: none does.
         starts_again: the batch with which it starts again from the snapshot, as those before it are gone (``on_lost_batches``); None: it does not.
+        no_answer_since: since when it does not answer (ISO 8601); None: it answers.
     """
 
     name: str
@@ -71,6 +89,7 @@ class TargetStatus:
     quarantined: str | None = None
     waits: str | None = None
     starts_again: int | None = None
+    no_answer_since: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +97,9 @@ class Status:
     """One pipeline now.
 
     Attributes:
-        state: idle (all delivered, nothing new), running, behind, paused, new (never drained), unreachable, or stopped (a target and ZooKeeper do
-            not agree on what was delivered, see ``errors``).
+        state: idle (all delivered, nothing new), running, behind, paused, new (never drained), failing (a part of it failed and has not gone on),
+            not_configured (connections are defined nowhere), unreachable (the source or ZooKeeper), no_answer (a target or the segment store), or
+            stopped (a target and ZooKeeper do not agree on what was delivered, see ``errors``).
         head, captured: end of the source's log, and how far it is drained.
         lag_ms: age of the oldest change that some target lacks, 0 if none; lag_bytes: log between the slowest target and the head.
         in_flight: batches that some target lacks, ascending; quarantined targets don't count, nor what waits on purpose.
@@ -93,7 +113,9 @@ class Status:
         verification: that result without its differences; None: there is none.
         subscriptions: of readers of the subscription service, by name.
         conflicts: rows that both sites of its channel changed at the same time; None: it counts none. channel: that it belongs to, "" for none.
-        errors: what could not be read, one sentence each; warnings: what will be a trouble soon.
+        failures: parts that failed and have not gone on since, with the message: the pipeline stands still there.
+        incomplete: tables that may lack rows or values at a target, a sentence each.
+        errors: what could not be read, one sentence each; warnings: what will be a trouble soon. no_answer: servers that did not answer in time.
     """
 
     pipeline: str
@@ -122,6 +144,9 @@ class Status:
     conflicts: int | None = None
     channel: str = ""
     subscriptions: list[SubscriptionStatus] = field(default_factory=list)
+    no_answer: list[Silence] = field(default_factory=list)
+    failures: list[StageFailure] = field(default_factory=list)
+    incomplete: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
@@ -209,50 +234,174 @@ def batches_claimed(runtime: Runtime, claim: str) -> list[dict[str, Any]]:
     ]
 
 
-def status(runtime: Runtime, *, recent: int = 10) -> Status:
-    """Read ZooKeeper and the source's head. An unreachable part is named in ``errors``; nothing is raised for it."""
-    errors: list[str] = []
-    source = _Source(int(time.time() * 1000))
+def status(runtime: Runtime, *, recent: int = 10, keep_s: float = 0.0) -> Status:
+    """Ask ZooKeeper, the source, the targets and the segment store, all at a time, each for :data:`ANSWER_S` at most.
+
+    One that does not answer is named in ``no_answer``, what else cannot be read in ``errors``; nothing is raised for it.
+
+    Args:
+        recent: how many of the newest batches are listed, whoever has them.
+        keep_s: a target whose checkpoint agreed so lately is not asked again.
+    """
+    missing = _missing_connections(runtime)
+    if missing:
+        return Status(runtime.name, "not_configured", None, None, None, None, None, None, errors=[missing])
+    source = None if runtime.pipeline.source.connections else _ask_source(runtime, runtime.pipeline.source.connection)
+    silent: list[Silence] = []
     try:
-        with runtime.source.open() as session:
-            source = replace(source, head=session.head, lag_bytes=session.lag_bytes)
+        part = server_name("ZooKeeper", runtime.resolver, runtime.pipeline.coordination.connection)
+        read = partial(_read, runtime, source, recent, keep_s)
+        found = looks.ask(part, read, STATUS_TIMEOUT_S + 2 * ANSWER_S)
+        if not isinstance(found, NoAnswer):
+            return found.value
+        silent, errors = [Silence.of("zookeeper", found)], [str(found)]
     except SluiceError as error:
-        errors.append(str(error))
+        errors = [str(error)]
+    now = _Source(int(time.time() * 1000))
+    if source is not None:
+        now, said = _answered_source(source, silent)
+        errors = [*said, *errors]
+    return Status(
+        pipeline=runtime.name,
+        state="unreachable",
+        head=now.head,
+        captured=None,
+        next_batch=None,
+        lag_ms=None,
+        lag_bytes=None,
+        draining_by=None,
+        errors=errors,
+        no_answer=silent,
+    )
+
+
+def _missing_connections(runtime: Runtime) -> str:
+    """Return the connections that the pipeline names and that are defined nowhere, in one sentence; "" if there is none."""
+    pipeline, missing = runtime.pipeline, []
+    named = (
+        *pipeline.source.group,
+        pipeline.coordination.connection,
+        *(target.connection for target in pipeline.targets),
+    )
+    for name in dict.fromkeys(named):
+        try:
+            runtime.resolver(name)
+        except MissingConnection as error:
+            missing.append((name, error))
+        except SluiceError:  # whoever opens it says what is wrong with it
+            continue
+    if len(missing) < 2:
+        return str(missing[0][1]) if missing else ""
+    return f"there are no connections {', '.join(name for name, _ in missing)} -> for each: {missing[0][1].hint}"
+
+
+def _ask_source(runtime: Runtime, connection: str) -> Question[_Source] | SluiceError:
+    """Ask a server for the end of its log. Returns what the connection lacks."""
+
+    def look(source: Source) -> _Source:
+        with source.open() as session:
+            return _Source(int(time.time() * 1000), session.head, session.lag_bytes)
+
     try:
-        with runtime.state(connect_timeout_s=STATUS_TIMEOUT_S) as state:
-            return _status(runtime, state, source, errors, recent)
+        name = server_name("source", runtime.resolver, connection)
+        return looks.begin(name, partial(look, runtime.source_at(connection)))
     except SluiceError as error:
-        return Status(
-            pipeline=runtime.name,
-            state="unreachable",
-            head=source.head,
-            captured=None,
-            next_batch=None,
-            lag_ms=None,
-            lag_bytes=None,
-            draining_by=None,
-            errors=[*errors, str(error)],
+        return error
+
+
+def _answered_source(asked: Question[_Source] | SluiceError, silent: list[Silence]) -> tuple[_Source, list[str]]:
+    """The source, and a sentence if it is not known; one that does not answer joins ``silent``."""
+    unknown = _Source(int(time.time() * 1000))
+    if isinstance(asked, SluiceError):
+        return unknown, [str(asked)]
+    try:
+        found = asked.answer()
+    except SluiceError as error:
+        return unknown, [str(error)]
+    if isinstance(found, NoAnswer):
+        silent.append(Silence.of("source", found))
+        return unknown, [str(found)]
+    return found.value, []
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """What the segment store says, see :class:`Status`."""
+
+    rules_batch: int | None = None
+    rules: list[dict[str, Any]] = field(default_factory=list)
+    dead_letters: int = 0
+    verified: dict[str, Any] = field(default_factory=dict)
+    conflicts: int | None = None
+    subscriptions: list[SubscriptionStatus] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, runtime: Runtime, state: PipelineState, known: Sequence[Batch]) -> _Stored:
+        """``known``: the newest batches, ascending."""
+        return cls(
+            *newest_rules(runtime, known),
+            waiting_letters(runtime),
+            _verified(runtime),
+            counted(runtime),
+            subscriptions(runtime, state),
+            space_warnings(runtime),
         )
 
 
-def _status(runtime: Runtime, state: PipelineState, source: _Source, errors: list[str], recent: int) -> Status:
-    """``errors``: of the source. Raises what makes ZooKeeper or the store unreadable."""
-    found = _Delivery.read(state, [config.name for config in runtime.pipeline.targets], recent)
-    targets = [_target_status(state, config, found, source) for config in runtime.pipeline.targets]
-    draining_by = state.owner()
-    installation = state.turns.owner()
-    permit = state.permit()
+def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, recent: int, keep_s: float) -> Status:
+    """The status by a session of ZooKeeper. ``source``: of a group, None: the server is asked that is read now.
+
+    Raises what makes ZooKeeper unreadable.
+    """
+    with runtime.state(connect_timeout_s=STATUS_TIMEOUT_S) as state:
+        found = _Delivery.read(state, [config.name for config in runtime.pipeline.targets], recent)
+        member = runtime.member(state) if runtime.pipeline.source.connections else ""
+        asked_source = source if source is not None else _ask_source(runtime, member)
+        asked_store = looks.begin(
+            f"segment store {runtime.store_uri}", partial(_Stored.read, runtime, state, found.known)
+        )
+        asked_targets = _ask_targets(runtime, state, keep_s)
+        draining_by, installation, dumps = state.owner(), state.turns.owner(), recent_dumps(state)
+        loading_by = {target.name: state.owner(target.name) for target in runtime.pipeline.targets}
+        alerts = {target.name: state.alerts.since(target.name) for target in runtime.pipeline.targets}
+        permit, failures, incomplete = state.permit(), state.failures(), state.incomplete.all()
+        silent: list[Silence] = []
+        now, errors = _answered_source(asked_source, silent)
+        disagree = _disagreements(runtime, asked_targets, silent)
+        stored = _Stored()
+        try:
+            answer = asked_store.answer()
+            if isinstance(answer, NoAnswer):
+                silent.append(Silence.of("store", answer))
+            else:
+                stored = answer.value
+        except SluiceError as error:
+            errors.append(str(error))
     paused = "" if permit.open else f"by {permit.by} since {permit.since}" + (permit.reason and f": {permit.reason}")
-    rules_batch, rules = newest_rules(runtime, found.known)
-    dead_letters = waiting_letters(runtime)
-    dumps = recent_dumps(state)
-    disagree = _disagreements(runtime, state)
-    readers = subscriptions(runtime, state)
+    since = {one.part.removeprefix("target "): one.since for one in silent if one.part.startswith("target ")}
+    targets = [
+        replace(
+            _target_status(config, found, now),
+            loading_by=loading_by[config.name],
+            alert_since=alerts[config.name],
+            no_answer_since=since.get(config.name),
+        )
+        for config in runtime.pipeline.targets
+    ]
     cursor = found.cursor
     return Status(
         pipeline=runtime.name,
-        state=_word(found, source, stopped=bool(disagree), paused=bool(paused), unreachable=bool(errors)),
-        head=source.head,
+        state=_word(
+            found,
+            now,
+            stopped=bool(disagree),
+            paused=bool(paused),
+            unreachable=bool(errors),
+            failing=bool(failures),
+            silent=bool(silent),
+        ),
+        head=now.head,
         captured=cursor.position if cursor else None,
         next_batch=cursor.next_batch if cursor else None,
         lag_ms=max((t.lag_ms for t in targets if t.lag_ms is not None), default=None),
@@ -263,21 +412,25 @@ def _status(runtime: Runtime, state: PipelineState, source: _Source, errors: lis
         recent=found.known[-recent:],
         errors=[*errors, *disagree],
         warnings=[
-            *_warnings(runtime, targets, dumps, source.now_ms),
-            *(reader.warning for reader in readers if reader.warning),
+            *stored.warnings,
+            *_warnings(runtime, targets, dumps, now.now_ms),
+            *(reader.warning for reader in stored.subscriptions if reader.warning),
         ],
         installation=installation,
-        server=runtime.member(state) if runtime.pipeline.source.connections else "",
+        server=member,
         paused=paused,
         reread_from=found.reread_from(targets),
-        rules=rules,
-        rules_batch=rules_batch,
-        dead_letters=dead_letters,
+        rules=stored.rules,
+        rules_batch=stored.rules_batch,
+        dead_letters=stored.dead_letters,
         dumps=dumps,
-        **_verified(runtime),
-        conflicts=counted(runtime),
+        **stored.verified,
+        conflicts=stored.conflicts,
         channel=runtime.membership.channel if runtime.membership else "",
-        subscriptions=readers,
+        subscriptions=stored.subscriptions,
+        no_answer=silent,
+        failures=failures,
+        incomplete=[sentence(runtime.name, one) for one in incomplete],
     )
 
 
@@ -296,7 +449,7 @@ def _verified(runtime: Runtime) -> dict[str, Any]:
     }
 
 
-def _target_status(state: PipelineState, config: TargetConfig, found: _Delivery, source: _Source) -> TargetStatus:
+def _target_status(config: TargetConfig, found: _Delivery, source: _Source) -> TargetStatus:
     cursor, acknowledged, hold = found.cursor, found.acknowledged[config.name], found.holds.get(config.name)
     waiting = found.waiting.get(config.name)
     position = acknowledged.position if acknowledged else None
@@ -309,36 +462,40 @@ def _target_status(state: PipelineState, config: TargetConfig, found: _Delivery,
         position=acknowledged.position if acknowledged else None,
         lag_ms=_lag_ms(found, acknowledged.batch if acknowledged else 0, source),
         lag_bytes=source.lag_bytes(position) if source.lag_bytes and position else None,
-        loading_by=state.owner(config.name),
+        loading_by=None,
         enqueued_batch=cursor.next_batch - 1 if cursor else None,
         enqueued=_end_of(found.known, cursor.next_batch - 1, acknowledged) if cursor else None,
-        alert_since=state.alerts.since(config.name),
         quarantined=f"since {hold.since}, {hold.attempts} attempts: {hold.error}" if hold else None,
         waits=str(waiting) if waiting else None,
         starts_again=(acknowledged.restart or None) if acknowledged else None,
     )
 
 
-def _word(found: _Delivery, source: _Source, *, stopped: bool, paused: bool, unreachable: bool) -> str:
+def _word(
+    found: _Delivery, source: _Source, *, stopped: bool, paused: bool, unreachable: bool, failing: bool, silent: bool
+) -> str:
     """The pipeline's state in one word, see :class:`Status`."""
     captured = found.cursor.position if found.cursor else None
     if stopped:
         return "stopped"
-    if captured is None:
+    if captured is None and not failing:
         return "new"
     if unreachable:
         return "unreachable"
     if paused:
         return "paused"
+    if failing:
+        return "failing"
+    if silent:
+        return "no_answer"
     if found.in_flight or found.waiting:
         return "running"
-    return "idle" if source.head and source.head.order == captured.order else "behind"
+    return "idle" if captured and source.head and source.head.order == captured.order else "behind"
 
 
 def _warnings(runtime: Runtime, targets: Sequence[TargetStatus], dumps: Sequence[DumpView], now_ms: int) -> list[str]:
     """What will be a trouble soon, one sentence each."""
-    found = space_warnings(runtime)
-    found += [f"target {t.name} is quarantined and the others go on, {t.quarantined}" for t in targets if t.quarantined]
+    found = [f"target {t.name} is quarantined and the others go on, {t.quarantined}" for t in targets if t.quarantined]
     found += [
         f"target {t.name} lacks batches that are no longer stored: it starts again from the snapshot, with batch {t.starts_again}"
         for t in targets
@@ -351,33 +508,48 @@ def _warnings(runtime: Runtime, targets: Sequence[TargetStatus], dumps: Sequence
     ]
 
 
-def _disagreements(runtime: Runtime, state: PipelineState) -> list[str]:
-    """Targets whose checkpoint does not fit ZooKeeper's state. One that does not answer in time is left to its next load."""
-    looks = [
-        Sides(runtime, state, config.name)
-        for config in runtime.pipeline.targets
-        if _reachable(runtime.resolver(config.connection))
-    ]
-    found = []
-    for sides in looks:
+_agreed: dict[tuple[str, str], float] = {}
+"""(pipeline, target) -> when its checkpoint agreed last (monotonic): a page asks again and again, and some targets take long to open."""
+
+
+def _ask_targets(
+    runtime: Runtime, state: PipelineState, keep_s: float
+) -> list[tuple[str, Question[Any] | SluiceError]]:
+    """Ask the targets whether their checkpoints fit ZooKeeper's state, but for those that did within the last ``keep_s``.
+
+    The acknowledgements are read before.
+    """
+    asked: list[tuple[str, Question[Any] | SluiceError]] = []
+    for config in runtime.pipeline.targets:
+        if time.monotonic() - _agreed.get((runtime.name, config.name), -1e9) < keep_s:
+            continue
+        name = server_name("target", runtime.resolver, config.connection)
         try:
-            sides.look()
+            asked.append((config.name, looks.begin(name, Sides(runtime, state, config.name).look)))
+        except SluiceError as error:
+            asked.append((config.name, error))
+    return asked
+
+
+def _disagreements(
+    runtime: Runtime, asked: Sequence[tuple[str, Question[Any] | SluiceError]], silent: list[Silence]
+) -> list[str]:
+    """Targets whose checkpoint does not fit ZooKeeper's state. Those that do not answer join ``silent``; any other fault is left to the next load."""
+    found = []
+    for target, question in asked:
+        try:
+            if isinstance(question, SluiceError):
+                raise question
+            answer = question.answer()
+            if isinstance(answer, NoAnswer):
+                silent.append(Silence.of(f"target {target}", answer))
+            else:
+                _agreed[runtime.name, target] = time.monotonic()
         except CheckpointError as error:
             found.append(str(error))
         except SluiceError as error:
-            _log.info("checkpoint_not_read", pipeline=runtime.name, consumer=sides.target, because=str(error))
+            _log.info("checkpoint_not_read", pipeline=runtime.name, consumer=target, because=str(error))
     return found
-
-
-def _reachable(endpoint: Endpoint) -> bool:
-    """Does a server listen there? A page must not wait for a login that is never answered."""
-    if endpoint.extra.get("unix_socket"):
-        return True
-    try:
-        socket.create_connection((endpoint.host or "127.0.0.1", endpoint.port or 3306), STATUS_TIMEOUT_S).close()
-    except OSError:
-        return False
-    return True
 
 
 def _end_of(batches: list[Batch], number: int, process: Acknowledgement | None) -> Position | None:

@@ -55,12 +55,12 @@ class MergePart:
     @property
     def size_bytes(self) -> int:
         """Bytes of its rows in memory."""
-        return sum(file.share(packing.bytes_of(file), bucket) for file in self.files for bucket in range(*self.buckets))
+        return sum(file.share(packing.bytes_of(file), *self.buckets) for file in self.files)
 
     @property
     def cost(self) -> int:
         """In rows."""
-        rows = sum(file.share(file.rows, bucket) for file in self.files for bucket in range(*self.buckets))
+        rows = sum(file.share(file.rows, *self.buckets) for file in self.files)
         return packing.cost_of(rows, self.size_bytes) + packing.TABLE_COST
 
 
@@ -117,8 +117,8 @@ def cut(part: MergePart, size: int) -> Iterator[MergePart]:
 
 
 def _cost(part: MergePart, bucket: int) -> int:
-    rows = sum(file.share(file.rows, bucket) for file in part.files)
-    return packing.cost_of(rows, sum(file.share(packing.bytes_of(file), bucket) for file in part.files))
+    one = replace(part, buckets=(bucket, bucket + 1))
+    return one.cost - packing.TABLE_COST
 
 
 def _range(part: MergePart, low: int, high: int) -> Iterator[MergePart]:

@@ -99,12 +99,13 @@ def _run_stage(runtime: Runtime, state: PipelineState, batch: int, stage: int) -
     before = read_stage(store, record.stages[-1])
     manifest = store.read_manifest(record.manifest)
     work = _Stage(runtime, state, store, watch, before, manifest, stage, attempt_id())
-    try:
-        results, spark = work.results(anew=record.reread)
-    except RuleError:
-        state.stage_failed(batch)
-        raise
-    totals = work.record(results, spark)
+    with state.reporting(f"rules-{stage}"):
+        try:
+            results, spark = work.results(anew=record.reread)
+        except RuleError:
+            state.stage_failed(batch)
+            raise
+        totals = work.record(results, spark)
     log_totals(runtime.name, batch, totals)
     return {total.name: total for total in totals}
 

@@ -139,10 +139,20 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
             tables=tuple(results),
         )
     keep(runtime.store, made)
+    with runtime.state() as state:
+        _complete(state, made)
     _log.info(
         "verified", pipeline=runtime.name, id=made.id, outcome=made.outcome, rows=made.rows, differ=made.differing
     )
     return made
+
+
+def _complete(state: PipelineState, result: VerifyResult) -> None:
+    """Tables that a verification compared whole and found equal, or made equal, are complete."""
+    if result.sample < 1 or result.where:
+        return
+    equal = {(one.table, one.target) for one in result.tables if not (one.skipped or one.undecided or one.differing)}
+    state.incomplete.complete(lambda one: (str(one.source), one.target) in equal and one.since_ms <= result.began_ms)
 
 
 def _named(captured: Mapping[TableId, int], names: Sequence[str]) -> frozenset[TableId]:

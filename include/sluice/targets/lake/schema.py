@@ -100,6 +100,7 @@ class LakeSchema(ABC):
                     "",
                     f"there is no {self.site.NAME} table at {site.uri(plan.target)}",
                     statement,
+                    absent=True,
                 )
             ]
         info = self.site.info(table)
@@ -203,7 +204,8 @@ class LakeSchema(ABC):
         if new:
             why = f"it has no column {name!r}, which {plan.source} has"
             hint = "or leave it out: mapping.columns.exclude"
-            return [Finding("error", plan.target, column.name, why, add_text(self._place(plan.target), new), hint)]
+            add = add_text(self._place(plan.target), new)
+            return [Finding("error", plan.target, column.name, why, add, hint, absent=True)]
         for one in filter(None, (there, parts.find(name) if parts is not None else None)):
             if not isinstance(one.kind, str) or not takes(made, one.kind):
                 why = f"column {one.name!r} is {type_text(one.kind)}, which cannot hold values of {said}"

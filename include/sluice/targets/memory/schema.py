@@ -12,7 +12,7 @@ from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId
 from sluice.targets.base import Finding, SchemaChange
 from sluice.targets.memory.column_types import OwnType, own_type
-from sluice.targets.memory.store import MemoryStore
+from sluice.targets.memory.store import MemoryStore, Table
 from sluice.targets.schema.conversions import effects_on, not_converted
 
 FOLLOWED = frozenset({
@@ -24,7 +24,9 @@ FOLLOWED = frozenset({
 
 
 class MemorySchema:
-    """See :class:`sluice.targets.base.TargetSchema`. A statement is JSON: {"create": [schema, table], "columns": […], "key": […]}."""
+    """See :class:`sluice.targets.base.TargetSchema`. A statement is JSON: {"create": [schema, table], "columns": […], "key": […]}, or
+    {"add": [schema, table], "columns": […]}.
+    """
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
@@ -33,6 +35,14 @@ class MemorySchema:
         """Tables and columns that are missing, and what the types of the store lose."""
         found = []
         for plan in tables:
+            held = self._store.tables.get(plan.target)
+            new = [one.name for one in plan.columns if held is not None and _lacks(held, one)]
+            for name in new:
+                statement = json.dumps({"add": [plan.target.schema, plan.target.table], "columns": [name]})
+                why = f"it has no column {name!r}, which {plan.source} has"
+                found.append(Finding("error", plan.target, name, why, statement, absent=True))
+            if new:
+                continue
             try:
                 require(self._store, plan)
             except MappingError as error:
@@ -42,7 +52,7 @@ class MemorySchema:
                     "types": [_type_of(column).python.__name__ for column in plan.columns],
                     "key": list(plan.key),
                 })
-                found.append(Finding("error", plan.target, "", error.message, statement))
+                found.append(Finding("error", plan.target, "", error.message, statement, absent=held is None))
                 continue
             found += [
                 Finding("warning", plan.target, column.name, f"{column.sql_type}: {loses}")
@@ -52,9 +62,20 @@ class MemorySchema:
         return found
 
     def apply(self, statement: str) -> None:
-        """Create a table."""
+        """Create a table, or add columns: rows that are there have no value in them."""
         told = json.loads(statement)
+        if "add" in told:
+            with self._store.lock:
+                table = self._store.tables[TableId(*told["add"])]
+                table.columns += told["columns"]
+                for row in table.all():
+                    row |= dict.fromkeys(told["columns"])
+            return
         self._store.create(TableId(*told["create"]), told["columns"], told["key"])
+
+
+def _lacks(table: Table, column: PlannedColumn) -> bool:
+    return column.name not in table.columns and not column.generated
 
 
 def _type_of(column: PlannedColumn) -> OwnType:
@@ -70,7 +91,7 @@ def require(store: MemoryStore, plan: PlannedTable) -> None:
             where=str(plan.target),
             hint=f"memory_store({store.name!r}).create({plan.target!r}, …)",
         )
-    missing = [column.name for column in plan.columns if column.name not in table.columns and not column.generated]
+    missing = [column.name for column in plan.columns if _lacks(table, column)]
     if missing:
         raise MappingError(
             f"table {plan.target} at the target has no column {missing[0]!r}, which {plan.source} has",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pymysql
@@ -13,7 +13,7 @@ from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.targets.base import Finding
 from sluice.targets.mysql.column_types import column_type, lost, sent_type
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo
-from sluice.targets.mysql.tables import compare, create_table, rows_about
+from sluice.targets.mysql.tables import add_column, compare, create_table, rows_about
 
 _TRANSACTIONAL = {"INNODB", "ROCKSDB", "TOKUDB", "NDBCLUSTER"}
 
@@ -40,7 +40,7 @@ def review(
         if info is None:
             same = plan.create_sql and plan.flavour == flavour
             statement = plan.create_sql if same else create_table(plan)
-            remarks.append(Finding("error", plan.target, "", "the target has no such table", statement))
+            remarks.append(Finding("error", plan.target, "", "the target has no such table", statement, absent=True))
             if same:  # the source's own statement does not have them
                 remarks += [_missing_column(plan, column) for column in plan.columns if column.name in plan.made]
             continue
@@ -117,19 +117,20 @@ def _statement(hint: str | None) -> str:
 def _missing_columns(plan: PlannedTable, info: TableInfo) -> list[Finding]:
     there = {column.name.casefold() for column in info.columns}
     return [
-        _missing_column(plan, column)
+        _missing_column(plan, column, there)
         for column in plan.columns
         if column.name.casefold() not in there and not column.generated
     ]
 
 
-def _missing_column(plan: PlannedTable, column: PlannedColumn) -> Finding:
+def _missing_column(plan: PlannedTable, column: PlannedColumn, there: Collection[str] = ()) -> Finding:
     return Finding(
         "error",
         plan.target,
         column.name,
         f"the target has no such column, which {plan.source} has",
-        f"ALTER TABLE {quoted_table(plan.target)} ADD COLUMN {quoted(column.name)} {column_type(column)}",
+        add_column(plan, column, there),
+        absent=True,
     )
 
 

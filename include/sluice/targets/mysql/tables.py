@@ -5,18 +5,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from sluice.errors import MappingError, UnsupportedType
+from sluice.model.column_types import ColumnKind as K
 from sluice.model.labels import declared, labels_of
-from sluice.model.planned import PlannedTable
+from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.client import create_table_of, without_counter
 from sluice.mysql.exact_labels import exact_labels, may_hide
-from sluice.targets.mysql.column_types import column_type
+from sluice.targets.mysql.column_types import column_type, type_of
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo, UniqueKey
 from sluice.targets.mysql.uniqueness import padded_keys, refuse_merging
 from sluice.targets.sql.tables import TargetTable
@@ -173,8 +174,7 @@ def compare(plan: PlannedTable, info: TableInfo | None, *, columns: bool = True)
             raise MappingError(
                 f"table {plan.target} at the target has no column {column.name!r}, which {plan.source} has",
                 where=f"{plan.target}.{column.name}",
-                hint=f"add it: ALTER TABLE {quoted_table(plan.target)} ADD COLUMN {quoted(column.name)} {column_type(column)}; "
-                "or leave it out: mapping.columns.exclude",
+                hint=f"add it: {add_column(plan, column, there)}; or leave it out: mapping.columns.exclude",
             )
     sent = {column.name.casefold() for column in plan.columns}
     for info_column in info.columns:
@@ -213,6 +213,41 @@ def target_table(
 def compare_all(plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo]) -> dict[TableId, TargetTable]:
     """All tables; several sources may go to one target table. Raises MappingError for the first that does not fit."""
     return {plan.target: compare(plan, infos.get(plan.target)) for plan in plans}
+
+
+_NEEDS_A_VALUE = frozenset({K.DATE, K.DATETIME, K.TIMESTAMP, K.GEOMETRY, K.VECTOR})
+"""Types whose new NOT NULL column a table with rows refuses, unless it has a default: their implied value is none that a strict server takes."""
+
+
+def add_column(plan: PlannedTable, column: PlannedColumn, there: Collection[str]) -> str:
+    """ALTER TABLE that adds a column as the source defines it: with NOT NULL and DEFAULT, as far as the plan knows them, and at its place.
+
+    ``there``: columns that the target has, case folded.
+    """
+    source, words = column.definition, column_type(column)
+    kept = source is not None and source.generated is None and not column.wanted
+    default = source.default if source is not None and kept else None
+    nullable = column.nullable if source is None else source.nullable
+    if not nullable and (default is not None or type_of(column).kind not in _NEEDS_A_VALUE):
+        words += " NOT NULL"
+    elif column.sql_type.lower().startswith("timestamp"):
+        words += " NULL"  # a server without explicit_defaults_for_timestamp would make it NOT NULL
+    if default is not None:
+        words += f" DEFAULT {default}"
+    if source is not None and kept and source.on_update:
+        words += f" ON UPDATE {source.on_update}"
+    return (
+        f"ALTER TABLE {quoted_table(plan.target)} ADD COLUMN {quoted(column.name)} {words}{_place(plan, column, there)}"
+    )
+
+
+def _place(plan: PlannedTable, column: PlannedColumn, there: Collection[str]) -> str:
+    """AFTER the column that it follows at the source; those that the target lacks, too, are added before it."""
+    number = plan.columns.index(column)
+    for earlier in reversed(plan.columns[:number]):
+        if earlier.name.casefold() in there or not earlier.generated:
+            return f" AFTER {quoted(earlier.name)}"
+    return "" if number else " FIRST"
 
 
 def create_table(plan: PlannedTable) -> str:

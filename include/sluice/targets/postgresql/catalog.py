@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sluice.errors import MappingError
-from sluice.model.column_types import ColumnKind
+from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId
 from sluice.targets.base import Finding
 from sluice.targets.postgresql import extras
 from sluice.targets.postgresql.collations import NO_COLLATIONS, Collation, Collations, clause
 from sluice.targets.postgresql.column_types import LABEL, OIDS, lost, made_type, pg_type, sent_type, takes
+from sluice.targets.postgresql.defaults import default_of
 from sluice.targets.postgresql.names import quoted, quoted_table, refuse_long
 from sluice.targets.sql.tables import Reference, TargetTable
 
@@ -169,7 +170,7 @@ def compare(plan: PlannedTable, info: TableInfo | None, wanted: Wanted) -> Targe
             where=str(plan.target),
             hint=f"create it: {create_table(plan, wanted)}; (`sluice check --apply` does)",
         )
-    for severity, column, why, statement, hint in _problems(plan, info, wanted):
+    for severity, column, why, statement, hint, _ in _problems(plan, info, wanted):
         if severity == "error":
             where = f"{plan.target}.{column}" if column else str(plan.target)
             raise MappingError(f"{plan.target} at the target: {why}", where=where, hint=hint or statement or None)
@@ -205,7 +206,8 @@ def review(plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo], wa
                 Finding("error", plan.target, "", f"the table is to have the collation {name}", made)
                 for name, made in _collations(plan, wanted)
             ]
-            found.append(Finding("error", plan.target, "", f"the target has no such table for {plan.source}", sql))
+            why = f"the target has no such table for {plan.source}"
+            found.append(Finding("error", plan.target, "", why, sql, absent=True))
             found += [_loss_of(plan, column, wanted) for column in plan.columns if _loss(plan, column, wanted)]
             found += [
                 Finding("error", plan.target, "", f"the table is to have {what}", sql)
@@ -213,8 +215,8 @@ def review(plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo], wa
             ]
             continue
         found += [
-            Finding(severity, plan.target, column, why, statement, hint)
-            for severity, column, why, statement, hint in _problems(plan, info, wanted)
+            Finding(severity, plan.target, column, why, statement, hint, absent)
+            for severity, column, why, statement, hint, absent in _problems(plan, info, wanted)
         ]
     return found
 
@@ -264,10 +266,20 @@ class _Problem(NamedTuple):
     why: str
     statement: str = ""
     hint: str = ""
+    absent: bool = False
 
 
-def _error(column: str, why: str, statement: str = "", hint: str = "") -> _Problem:
-    return _Problem("error", column, why, statement, hint)
+def _error(column: str, why: str, statement: str = "", hint: str = "", *, absent: bool = False) -> _Problem:
+    return _Problem("error", column, why, statement, hint, absent)
+
+
+def _preset(column: PlannedColumn, made: ColumnType) -> str:
+    """The source's DEFAULT and NOT NULL of a column that is added: without a default no table with rows takes NOT NULL."""
+    source = column.definition
+    if source is None or source.default is None or source.generated is not None or column.wanted:
+        return ""
+    default = default_of(source, made, None).later
+    return f" DEFAULT {default}{'' if source.nullable else ' NOT NULL'}" if default else ""
 
 
 def _problems(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[_Problem]:
@@ -323,9 +335,10 @@ def _of_column(
     own, typed = made_type(column, wanted.json, wanted.spatial), _typed(plan, column, wanted)
     collation = _collation(plan, column, wanted)
     if not found:
-        add = f"ALTER TABLE {place} ADD COLUMN {quoted(column.name)} {typed}"
+        add = f"ALTER TABLE {place} ADD COLUMN {quoted(column.name)} {typed}{_preset(column, made)}"
         why = f"it has no column {column.name!r}, which {plan.source} has"
-        problem = _error(column.name, why, add, f"add it: {add}; or leave it out: mapping.columns.exclude")
+        hint = f"add it: {add}; or leave it out: mapping.columns.exclude"
+        problem = _error(column.name, why, add, hint, absent=True)
         return [problem] if collation is None else [_error(column.name, why, collation.create), problem]
     if len(found) > 1:
         names = ", ".join(repr(one.name) for one in found)

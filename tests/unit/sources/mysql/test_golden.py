@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.errors import CaptureError
-from tests.support.golden_logs import FLAVOURS, Golden, packets, rows_of, run, table_of
+from tests.support.capture.golden_logs import FLAVOURS, Golden, packets, rows_of, run, table_of
 
 EXAMPLES = int(os.environ.get("SLUICE_TEST_VALUES", "100"))
 STEP = 1 if EXAMPLES >= 1000 else 37

@@ -1,0 +1,120 @@
+"""Tables that a target lacked, or lacked columns of: they are noted, the way back has two steps, and a whole copy or an equal verification ends it.
+
+The statement that makes a missing column gives no value to the rows that are there: the pipeline would go on, and both sides would differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from sluice.coordination.incomplete import IncompleteTable
+from sluice.coordination.state import PipelineState
+from sluice.errors import MappingError, SluiceError
+from sluice.flows.runtime import Runtime
+from sluice.flows.stored_definitions import definitions_at
+from sluice.mapping import Mapping
+from sluice.model.definitions import Definitions, TableDefinition
+from sluice.model.dumps import Dump
+from sluice.model.planned import PlannedTable
+from sluice.model.positions import Position
+from sluice.targets.base import Finding, Target
+
+SHOWN_TABLES = 5
+"""The most tables whose statements are in one hint."""
+
+
+def with_definitions(plan: PlannedTable, routes: Mapping, table: TableDefinition | None) -> PlannedTable:
+    """The plan with the source's definitions of its columns, so that a statement that adds one has its default."""
+    if table is None:
+        return plan
+    route = routes.route(plan.source)
+    renamed = dict(route.rename)
+    known = {renamed.get(column.name, column.name): column for column in table.columns}
+    return replace(plan, columns=tuple(replace(one, definition=known.get(one.name)) for one in plan.columns))
+
+
+def explain_absence(
+    runtime: Runtime,
+    state: PipelineState,
+    target: Target,
+    plans: Sequence[PlannedTable],
+    at: Position,
+    error: MappingError,
+) -> None:
+    """If a target lacks tables or columns of a batch that ended ``at``, note them, and say in the error's hint what makes both sides equal again."""
+    with suppress(SluiceError):  # the error that is there is the one to show
+        routes = Mapping.compile(runtime.pipeline.mapping)
+        known = _definitions(runtime, state, at)
+        schema = target.schema()
+        if schema is None:
+            return
+        wanted = [with_definitions(one, routes, known.find(one.source) if known is not None else None) for one in plans]
+        findings = [finding for finding in schema.compare(wanted) if finding.absent]
+        if findings:
+            note_absent(state, target.config.name, findings, wanted)
+            error.hint = way_back(runtime.name, target.config.name, findings, wanted)
+
+
+def _definitions(runtime: Runtime, state: PipelineState, at: Position) -> Definitions | None:
+    with suppress(SluiceError):
+        return definitions_at(runtime, state, at)
+    return None
+
+
+def note_absent(state: PipelineState, target: str, findings: Sequence[Finding], plans: Sequence[PlannedTable]) -> None:
+    """Note the tables that a target which has begun lacks, or lacks columns of; before it began there were no rows to lose."""
+    if state.process(target) is None:
+        return
+    missing = []
+    for plan in plans:
+        mine = [finding for finding in findings if finding.absent and finding.table == plan.target]
+        if mine:
+            whole = any(not finding.column for finding in mine)
+            missing.append((plan.source, () if whole else tuple(dict.fromkeys(finding.column for finding in mine))))
+    if missing:
+        state.incomplete.add(target, missing)
+
+
+def way_back(pipeline: str, target: str, findings: Sequence[Finding], plans: Sequence[PlannedTable]) -> str:
+    """What makes what is missing, and then copies what the rows had in it."""
+    tables = list(dict.fromkeys(finding.table for finding in findings))
+    statements = [one.statement for one in findings if one.statement and one.table in tables[:SHOWN_TABLES]]
+    columns = any(finding.column for finding in findings)
+    made = "add it" if columns else "create it"
+    more = f" (and so for {len(tables) - SHOWN_TABLES} more tables)" if len(tables) > SHOWN_TABLES else ""
+    text = f"{made}: {'; '.join(statements)};{more} (`sluice check {pipeline} --apply` does it)" if statements else made
+    sources = [plan.source for plan in plans if plan.target in tables]
+    copied = " ".join(f"--table {source}" for source in sources[:SHOWN_TABLES])
+    text += f"; then `sluice dump start {pipeline} {copied} --target {target}`: rows that it had before lack what is made now until they are copied"
+    return text + ("; or leave it out: mapping.columns.exclude" if columns else "")
+
+
+def sentence(pipeline: str, one: IncompleteTable) -> str:
+    """What may be missing, and what ends it."""
+    what = f"columns {', '.join(one.columns)} of it were" if one.columns else "the table was"
+    lacks = "values" if one.columns else "rows"
+    return (
+        f"table {one.source} at target {one.target} may lack {lacks} from before {what} made there by hand: "
+        f"`{copy_command(pipeline, one)}` copies it, `sluice verify {pipeline} --table {one.source} --target {one.target}` finds whether it does"
+    )
+
+
+def copy_command(pipeline: str, one: IncompleteTable) -> str:
+    """The command that copies the table."""
+    return f"sluice dump start {pipeline} --table {one.source} --target {one.target}"
+
+
+def copied(state: PipelineState, dump: Dump) -> None:
+    """A dump is done: tables that it copied whole are complete, if it began after they were noted."""
+    whole = {
+        request.table
+        for request in dump.tables
+        if not (request.where or request.lower or request.upper or request.key_file)
+    }
+    state.incomplete.complete(
+        lambda one: (
+            one.source in whole and one.since_ms <= dump.created_ms and (not dump.targets or one.target in dump.targets)
+        )
+    )

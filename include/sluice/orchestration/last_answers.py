@@ -1,0 +1,140 @@
+"""What the page shows of a pipeline: one look under way per pipeline however many clients ask, and the last answer for those who come meanwhile.
+
+Airflow's API server serves its own routes by the event loop and one small pool of threads. So a request holds no thread here: it waits as a
+coroutine, for a second or a few, and a fixed number of threads takes the looks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+Shown = dict[str, Any]
+
+FRESH_S = 1.0
+"""So long an answer is given to others without a look."""
+
+FIRST_S = 4.0
+"""How long a request waits for the first answer of a pipeline."""
+
+NEXT_S = 1.0
+"""How long it waits for a newer answer than the last one."""
+
+OVERDUE_S = 30.0
+"""A look ends within its servers' deadlines; one that is under way for longer hangs in something else, and the answer says so."""
+
+LOOKS = 8
+"""Looks that are under way at a time."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    """The last answer, and the look that is under way.
+
+    Attributes:
+        answer: None: there is none yet. at: when it came. asked: when the look was asked for, and began: when a thread took it, None: none did.
+        news: is called by the look's end.
+    """
+
+    answer: Shown | None = None
+    at: float = -1e9
+    under_way: bool = False
+    asked: float = 0.0
+    began: float | None = None
+    began_ms: int = 0
+    news: set[Callable[[], None]] = field(default_factory=set)
+
+    @property
+    def patience_s(self) -> float:
+        """How long a request still waits for the look, 0 if there is none."""
+        limit_s = FIRST_S if self.answer is None else NEXT_S
+        return max(0.0, self.asked + limit_s - time.monotonic()) if self.under_way else 0.0
+
+
+class LastAnswers:
+    """Asks by keys, and keeps what was answered last.
+
+    Args:
+        ask: key -> what is shown; never raises.
+        looks: number of threads that ask.
+    """
+
+    def __init__(self, ask: Callable[[str], Shown], *, looks: int = LOOKS) -> None:
+        self._ask = ask
+        self._pool = ThreadPoolExecutor(looks, thread_name_prefix="sluice-status")
+        self._lock = threading.Lock()
+        self._kept: dict[str, _Kept] = {}
+
+    async def shown(self, asked: Mapping[str, Shown]) -> list[Shown]:
+        """The answers of all keys, in order, as new as they come within a second or a few.
+
+        ``asked``: key -> what is shown as long as there is no answer.
+        """
+        with self._lock:
+            kept = [self._kept.setdefault(key, _Kept()) for key in asked]
+            for key, one in zip(asked, kept, strict=True):
+                if not one.under_way and time.monotonic() - one.at >= FRESH_S:
+                    one.under_way, one.asked, one.began = True, time.monotonic(), None
+                    self._pool.submit(self._run, key, one)
+        await self._settled(kept)
+        with self._lock:
+            return [_as_of_now(one, before) for one, before in zip(kept, asked.values(), strict=True)]
+
+    def forget(self, known: Collection[str]) -> None:
+        """Keep nothing of other keys than these."""
+        with self._lock:
+            for key in self._kept.keys() - set(known):
+                del self._kept[key]
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+    async def _settled(self, kept: Sequence[_Kept]) -> None:
+        """Wait until none of them has a look that is worth waiting for. Looks go on if the request is given up."""
+        loop, news = asyncio.get_running_loop(), asyncio.Event()
+
+        def tell() -> None:
+            with suppress(RuntimeError):  # the loop is closed: no one waits any more
+                loop.call_soon_threadsafe(news.set)
+
+        with self._lock:
+            for one in kept:
+                one.news.add(tell)
+        try:
+            while patience_s := max((one.patience_s for one in kept), default=0.0):
+                news.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(news.wait(), patience_s)
+        finally:
+            with self._lock:
+                for one in kept:
+                    one.news.discard(tell)
+
+    def _run(self, key: str, kept: _Kept) -> None:
+        kept.began_ms, kept.began = int(time.time() * 1000), time.monotonic()
+        answer = None
+        try:
+            answer = self._ask(key)
+        finally:
+            with self._lock:
+                if answer is not None:
+                    kept.answer, kept.at = answer, time.monotonic()
+                kept.under_way = False
+                news = list(kept.news)
+            for tell in news:
+                tell()
+
+
+def _as_of_now(kept: _Kept, before: Shown) -> Shown:
+    """The last answer; it says so if the look for the next one hangs."""
+    answer = kept.answer if kept.answer is not None else before
+    if not kept.under_way or kept.began is None or time.monotonic() - kept.began < OVERDUE_S:
+        return answer
+    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(kept.began_ms / 1000))
+    text = f"the status of this pipeline: no answer since {since}; what is shown is older"
+    silent = {"part": "status", "since": since, "text": text}
+    return {**answer, "state": "no_answer", "no_answer": [silent, *answer.get("no_answer", ())]}

@@ -1,0 +1,280 @@
+"""The batch protocol on a real Airflow: the form, the API, metrics, and clears in any order."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import signal
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sluice.errors import RetryableError
+from sluice.flows.operate import control
+from tests.support.pipelines.case import Case
+from tests.support.servers.airflows import SharedAirflow, TestAirflow, wait_until
+from tests.support.servers.browsers import login, shot
+from tests.support.tables.orders import (
+    History,
+    acknowledged,
+    batches_of,
+    change,
+    delivered,
+    orders_case,
+    permit,
+    settled,
+    written,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+DAG = "sync__protocol"
+
+
+@pytest.fixture(scope="module")
+def orders(shared_airflow: SharedAirflow, mysql_source: Any, mysql_target: Any, zookeeper: Any) -> Iterator[Case]:
+    with orders_case(shared_airflow.folder, mysql_source, mysql_target, zookeeper, name="protocol") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def east(orders: Case, shared_airflow: SharedAirflow) -> Iterator[TestAirflow]:
+    with shared_airflow.running(orders.connections, DAG) as started:
+        yield started
+
+
+def post(airflow: TestAirflow, path: str, body: Any, token: str | None) -> tuple[int, Any]:
+    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
+    request = urllib.request.Request(airflow.url + path, data=json.dumps(body).encode(), headers=headers, method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_the_form_pauses_resumes_restarts_and_rolls_back(
+    orders: Case, east: TestAirflow, shared_airflow: SharedAirflow
+) -> None:
+    """A paused pipeline delivers nothing, and its lag is a metric."""
+    gauges, base = shared_airflow.gauges, "airflow.sluice.protocol"
+    change(orders, 1)
+    wait_until(lambda: settled(orders), "the first delivery")
+
+    def act(action: str, **more: Any) -> None:
+        run = east.trigger("sluice_control", {"pipeline": "protocol", "action": action, "reason": "a test", **more})
+        assert east.wait_for_run("sluice_control", run) == "success"
+
+    act("pause")
+    assert not permit(orders).open
+    assert permit(orders).by == "admin@airflow"
+    wait_until(lambda: gauges.last.get(f"{base}.paused") == 1, "the pause in a gauge")
+    change(orders, 2)
+    wait_until(lambda: gauges.last[f"{base}.copy.lag_bytes"] > 0, "the lag of a paused pipeline in a gauge")
+    assert not delivered(orders)
+    act("resume")
+    wait_until(lambda: settled(orders), "delivery after resume")
+    act("restart", grace_s=1)
+    act("rollback")
+    change(orders, 3)
+    wait_until(lambda: settled(orders), "delivery after restart and rollback")
+    with orders.runtime().state() as state:
+        assert [entry["what"] for entry in state.audit_log()] == ["pause", "resume", "restart", "rollback"]
+        assert {entry["by"] for entry in state.audit_log()} == {"admin@airflow"}
+    assert {run["state"] for run in east.runs(DAG, state="failed")} == set()
+
+
+def test_the_api_acts_for_those_who_may(orders: Case, east: TestAirflow) -> None:
+    path = "/sluice/api/pipelines/protocol/pause"
+    assert post(east, path, {}, None)[0] == 401
+    login = {"username": "admin", "password": east.password}
+    token = post(east, "/auth/token", login, None)[1]["access_token"]
+    assert post(east, "/sluice/api/pipelines/nowhere/pause", {}, token)[0] == 404
+    assert post(east, "/sluice/api/pipelines/protocol/explode", {}, token)[0] == 404
+    assert post(east, path, {"colour": "red"}, token)[0] == 422
+    status, plan = post(east, path, {"reason": "tea"}, token)
+    assert (status, plan["what"]) == (200, "pause")
+    with orders.runtime().state() as state:
+        assert (state.permit().open, state.permit().reason) == (False, "tea")
+    assert post(east, "/sluice/api/pipelines/protocol/resume", {}, token)[0] == 200
+    with orders.runtime().state() as state:
+        assert state.permit().open
+
+
+def test_one_who_may_only_look_changes_nothing(orders: Case, east: TestAirflow) -> None:
+    """Airflow made up the reader's password when it first saw the user."""
+    password = json.loads((east.folder / "home" / "passwords.json").read_text())["reader"]
+    token = post(east, "/auth/token", {"username": "reader", "password": password}, None)[1]["access_token"]
+    for action in ("pause", "resume", "restart", "rollback"):
+        status, said = post(east, f"/sluice/api/pipelines/protocol/{action}", {}, token)
+        assert (status, "not change it" in said) == (403, True)
+    conf = {"conf": {"pipeline": "protocol", "action": "pause"}, "logical_date": None}
+    assert post(east, "/api/v2/dags/sluice_control/dagRuns", conf, token)[0] == 403
+    assert permit(orders).open
+
+
+def test_lag_and_positions_are_metrics(orders: Case, east: TestAirflow, shared_airflow: SharedAirflow) -> None:
+    """Those of a pipeline at rest; of one that is paused, see the form."""
+    gauges = shared_airflow.gauges.last
+    wait_until(lambda: settled(orders), "delivery")
+    base = "airflow.sluice.protocol"
+    wait_until(lambda: gauges.get(f"{base}.copy.delivered_batch") == acknowledged(orders), "the last batch in a gauge")
+    assert gauges[f"{base}.up"] == 1
+    assert gauges[f"{base}.copy.lag_seconds"] == 0
+    assert gauges[f"{base}.copy.lag_bytes"] == 0
+    assert gauges[f"{base}.copy.alert"] == 0
+
+
+def test_the_form_in_the_browser(orders: Case, east: TestAirflow, browser: Any) -> None:
+    """A person presses Trigger, chooses, and sees a green run."""
+    page = login(browser, east.url, east.password)
+    page.goto(f"{east.url}/dags/sluice_control")
+    page.get_by_role("button", name="Trigger").first.click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_text("What to do").first.wait_for()
+    shot(page, "control-form")
+    dialog.locator("[name='element_reason']").fill("tea")
+    shot(page, "control-form-2")
+    dialog.get_by_role("button", name="Trigger").last.click()
+    wait_until(lambda: not permit(orders).open, "the pause from the form")
+    shot(page, "control-run")
+    page.context.close()
+    assert permit(orders).reason == "tea"
+    assert permit(orders).by == "admin@airflow"
+    east.wait_for_run("sluice_control", east.trigger("sluice_control", {"pipeline": "protocol", "action": "resume"}))
+
+
+def train_of(orders: Case, east: TestAirflow, at_least: int, *, state: str) -> str:
+    """A run in this state with so many batches."""
+    found = ""
+
+    def there() -> bool:
+        nonlocal found
+        for run in east.runs(DAG, state=state)[:4]:
+            if len(batches_of(orders, claim_of(run["dag_run_id"]))) >= at_least:
+                found = run["dag_run_id"]
+        return bool(found)
+
+    wait_until(there, f"a run ({state}) of {at_least} batches")
+    return found
+
+
+def claim_of(run: str) -> str:
+    return f"airflow:east:{DAG}:{run}"
+
+
+def states_of(east: TestAirflow, run: str) -> dict[str, str]:
+    return {task["task_id"]: task["state"] for task in east.tasks(DAG, run)}
+
+
+def test_a_run_carries_a_train_of_batches(orders: Case, east: TestAirflow) -> None:
+    """One run, many batches; each task of it says what it is about, and Clear of any of them delivers nothing twice."""
+    change(orders, 20)
+    wait_until(lambda: settled(orders), "a first delivery")
+    history = History(orders)
+    with written(orders, 10_000):
+        run = train_of(orders, east, 4, state="success")
+    batches = batches_of(orders, claim_of(run))
+    green = {"drain": "success", "merge": "skipped", "load.copy": "success", "ack.copy": "success"}
+    assert states_of(east, run) == green
+    said = east.log(DAG, run, "drain")
+    assert f"delivered {len(batches)} batches" in said
+    assert all(re.search(rf"\\n *{number}  ", said) for number in batches), "the table at the end has a line for each"
+    assert f"up to batch {batches[-1]}" in east.log(DAG, run, "load.copy")
+    wait_until(lambda: settled(orders), "delivery of everything")
+    for tasks in (["load.copy"], ["merge", "ack.copy"], ["drain"]):
+        body = {"dry_run": False, "dag_run_id": run, "task_ids": tasks, "only_failed": False}
+        wait_until(
+            lambda body=body: east.api.call("POST", f"/dags/{DAG}/clearTaskInstances", body), "the press of Clear"
+        )
+        wait_until(lambda: run in {r["dag_run_id"] for r in east.runs(DAG, state="success")}, "the cleared run's end")
+        wait_until(lambda: set(states_of(east, run).values()) <= {"success", "skipped"}, "its tasks' end")
+    assert batches_of(orders, claim_of(run)) == batches
+    history.assert_in_order()
+
+
+def test_a_train_that_is_killed_is_finished_by_its_tasks(orders: Case, east: TestAirflow) -> None:
+    """``kill -9`` of the process that drains, merges and loads, several times."""
+    history = History(orders)
+    with written(orders, 20_000):
+        for _ in range(3):
+            train_of(orders, east, 2, state="running")
+            with orders.runtime().state() as state:
+                wait_until(state.owner, "a drain at work")
+                owner = state.owner()
+            if owner:  # it may have ended just now
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(owner.rsplit(":", 1)[1]), signal.SIGKILL)
+            before = acknowledged(orders)
+            wait_until(lambda before=before: acknowledged(orders) > before + 2, "further batches after the kill", 240)
+    wait_until(lambda: settled(orders), "delivery of everything", 180)
+    history.assert_in_order()
+    assert {run["state"] for run in east.runs(DAG, state="failed")} == set()
+
+
+def test_what_a_person_says_and_ddl_in_the_middle_of_a_train(orders: Case, east: TestAirflow) -> None:
+    """Pause, resume, restart, roll back, and a change of definitions: the run ends green, and what follows is delivered."""
+    history, by = History(orders), "a test"
+    with written(orders, 30_000):
+        train_of(orders, east, 2, state="running")
+        control.pause(orders.runtime(), by=by)
+        wait_until(
+            lambda: "deferred" in {task["state"] for task in east.tasks(DAG)},
+            "a task that waits for the end of the pause",
+        )
+        control.resume(orders.runtime(), by=by)
+        for act in (
+            lambda: control.restart(orders.runtime(), by=by, grace_s=1),
+            lambda: control.rollback(orders.runtime(), by=by, dry_run=False),
+            lambda: orders.source.execute(f"ALTER TABLE {orders.schema}.orders MODIFY note VARCHAR(250)"),
+        ):
+            run = train_of(orders, east, 2, state="running")
+            act()
+            wait_until(
+                lambda run=run: run in {r["dag_run_id"] for r in east.runs(DAG, state="success")}, "the run's end"
+            )
+            before = acknowledged(orders)
+            wait_until(lambda before=before: acknowledged(orders) > before + 2, "further batches")
+    wait_until(lambda: settled(orders), "delivery of everything", 180)
+    history.assert_in_order()
+    assert "varchar(250)" in str(orders.target.execute(f"SHOW CREATE TABLE {orders.schema}.orders"))
+    assert {run["state"] for run in east.runs(DAG, state="failed")} == set()
+
+
+def test_clears_in_any_order_deliver_nothing_twice(orders: Case, east: TestAirflow) -> None:
+    """Tasks of ended and of open runs are cleared at random, one by one and by the dozen, while changes go on."""
+    change(orders, 60)
+    wait_until(lambda: settled(orders), "a first delivery")
+    history, choose = History(orders), random.Random(5)
+    with written(orders, 40_000, 0.4):
+        wait_until(lambda: len(east.runs(DAG, state="success")) >= 6, "six batches")
+        for _ in range(10):
+            chosen = choose.sample(east.runs(DAG)[:9], choose.choice((1, 1, 2, 5)))
+            for run in chosen:
+                tasks = choose.sample(["drain", "merge", "load.copy", "ack.copy"], choose.choice((1, 1, 2, 4)))
+                body = {
+                    "dry_run": False, "dag_run_id": run["dag_run_id"], "task_ids": tasks, "only_failed": False,
+                    "include_downstream": choose.random() < 0.5,
+                }  # fmt: skip
+                try:
+                    east.api.call("POST", f"/dags/{DAG}/clearTaskInstances", body)
+                except RetryableError as error:  # a task that Airflow is about to start cannot be cleared
+                    print(error)
+            time.sleep(choose.uniform(0, 2))
+        for run in east.runs(DAG)[:9]:  # everything that is open, and the runs before it, as a whole
+            with contextlib.suppress(RetryableError):
+                east.api.call(
+                    "POST",
+                    f"/dags/{DAG}/clearTaskInstances",
+                    {"dry_run": False, "dag_run_id": run["dag_run_id"], "only_failed": False},
+                )
+        before = acknowledged(orders)
+        wait_until(lambda: acknowledged(orders) > before + 2, "further batches after the clears", 240)
+    wait_until(lambda: settled(orders), "delivery of everything", 180)
+    history.assert_in_order()

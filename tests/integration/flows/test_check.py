@@ -1,0 +1,210 @@
+"""sluice check: what goes where, what is lost on the way, what is missing and the DDL that makes it; on real servers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.pipelines.case import Case, case
+
+PEOPLE = """CREATE TABLE `{db}`.people (id INT UNSIGNED AUTO_INCREMENT PRIMARY KEY, email VARCHAR(120) NOT NULL, born DATETIME(6),
+  balance DECIMAL(14,4) NOT NULL DEFAULT 7, name VARCHAR(40) COLLATE utf8mb4_bin, twice INT AS (balance * 2) STORED, UNIQUE KEY (email))"""
+HEAP = "CREATE TABLE `{db}`.heap (a INT, b TEXT)"
+
+
+@pytest.fixture
+def shop(tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any) -> Any:
+    schema = fresh_schema(mysql_source, mysql_target, options="CHARACTER SET utf8mb4")
+    mysql_source.execute(PEOPLE.format(db=schema), HEAP.format(db=schema))
+    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema) as made:
+        yield made
+
+
+def report(made: Case, *arguments: str, code: int = 0) -> Any:
+    done = made.cli("check", str(made.path), "--json", *arguments)
+    assert done.returncode == code, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+def lines(said: Any, severity: str) -> list[tuple[str, str, str]]:
+    return [
+        (f["value"], f["why"], f["fix"])
+        for f in said["findings"]
+        if f["severity"] == severity and f["setting"] == "table"
+    ]
+
+
+def test_missing_tables_are_made_as_the_source_has_them(shop: Case) -> None:
+    said = report(shop, code=1)
+    assert {value for value, _, _ in lines(said, "error")} == {
+        f"{shop.schema}.{t} -> {shop.schema}.{t}" for t in ("people", "heap")
+    }
+    assert len(said["statements"]) == 2
+    assert shop.target.execute(f"SHOW TABLES FROM {shop.schema}") == []
+    shop.cli("check", str(shop.path), "--apply")  # nobody says yes
+    assert shop.target.execute(f"SHOW TABLES FROM {shop.schema}") == []
+    said = report(shop, "--apply", "--yes")
+    assert lines(said, "error") == []
+    for table in ("people", "heap"):
+        definitions = [s.execute(f"SHOW CREATE TABLE {shop.schema}.{table}")[0][1] for s in (shop.source, shop.target)]
+        assert definitions[0] == definitions[1]
+    [heap] = [why for value, why, _ in lines(said, "warning")]
+    assert "no primary key" in heap
+    people = next(t for t in said["tables"] if t["source_table"].endswith(".people"))
+    assert people["identified_by"] == "primary key"
+    assert [c["name"] for c in people["columns"] if c["generated"]] == ["twice"]
+    shop.run_until_head()
+    shop.source.execute(
+        f"INSERT INTO {shop.schema}.people (email, born, name) VALUES ('a', '2020-02-02 02:02:02.123456', 'ä')"
+    )
+    shop.run_until_head()
+    shop.assert_equal("people")
+
+
+def test_what_is_lost_is_named_column_by_column(shop: Case) -> None:
+    shop.target.execute(
+        f"CREATE TABLE {shop.schema}.people (id INT PRIMARY KEY, email VARCHAR(50) NOT NULL, born DATETIME, balance DECIMAL(14,2) NOT NULL, "
+        "name VARCHAR(40) CHARACTER SET latin1 NOT NULL)",
+        HEAP.format(db=shop.schema),
+        f"CREATE TABLE {shop.schema}.audit (n INT)",
+        f"CREATE TRIGGER {shop.schema}.seen AFTER INSERT ON {shop.schema}.people FOR EACH ROW INSERT INTO {shop.schema}.audit VALUES (1)",
+    )
+    said = report(shop, code=1)
+    people = next(t for t in said["tables"] if t["source_table"].endswith(".people"))
+    why = {r["column"]: r["why"] for r in people["remarks"]}
+    assert "outside of -2147483648..2147483647" in why["id"]
+    assert "longer than 50 characters" in why["email"]
+    assert "rounded to 0 digits" in why["born"]
+    assert "rounded to 2 digits" in why["balance"]
+    assert "latin1 lacks" in why["name"]
+    assert "trigger seen" in why[""]
+    shop.target.execute(*(r["statement"] for r in people["remarks"] if r["statement"]))
+    people = next(t for t in report(shop, code=1)["tables"] if t["source_table"].endswith(".people"))
+    assert {r["column"] for r in people["remarks"]} == {"id", ""}
+
+
+def test_missing_columns_renamed_and_left_out_ones(shop: Case) -> None:
+    mapping = (
+        f"mapping:\n  - {{from: {shop.schema}.people, to: {shop.schema}.persons, columns: {{exclude: [name], rename: {{email: mail}}}}}}\n"
+        f"  - {{from: {shop.schema}.heap, to: {shop.schema}.heap}}\n"
+    )
+    shop.path.write_text(shop.yaml + mapping, encoding="utf-8")
+    shop.target.execute(
+        f"CREATE TABLE {shop.schema}.persons (id INT UNSIGNED PRIMARY KEY)", HEAP.format(db=shop.schema)
+    )
+    said = report(shop, code=1)
+    persons = next(t for t in said["tables"] if t["target_table"].endswith(".persons"))
+    assert persons["left_out"] == ["name"]
+    assert persons["renamed"] == {"email": "mail"}
+    assert {r["column"] for r in persons["remarks"] if r["severity"] == "error"} == {"mail", "born", "balance"}
+    assert lines(report(shop, "--apply", "--yes"), "error") == []
+    shop.run_until_head()
+    shop.source.execute(f"INSERT INTO {shop.schema}.people (email, name) VALUES ('a', 'x')")
+    shop.run_until_head()
+    assert [
+        tuple(map(str, r)) for r in shop.target.execute(f"SELECT id, mail, balance FROM {shop.schema}.persons")
+    ] == [("1", "a", "7.0000")]
+
+
+MISSPELT = """\
+mapping:
+  - from: {schema}.people
+    to: {schema}.people
+    columns: {{exclude: [emial], rename: {{brn: x}}, convert: {{balanse: {{type: text}}}}}}
+    column_groups: [[nam, email]]
+  - {{from: {schema}.heap, to: {schema}.heap, key: [aa]}}
+  - {{from: {schema}.peple, to: {schema}.x}}
+rules: engine.yaml
+"""
+RULES = """\
+rules:
+  - {{name: hide, builtin: mask, params: {{columns: [emial]}}, match: {{schema: {schema}, table: people}}}}
+  - {{name: salted, builtin: hash, params: {{columns: [b], salt_env: SLUICE_NO_SUCH_SALT}}, match: {{schema: {schema}, table: heap}}}}
+"""
+
+
+def test_names_that_nothing_has_are_errors_with_the_nearest(shop: Case) -> None:
+    """A column that is misspelt in exclude would go over, one in a rule would be found at the first row."""
+    for table in (PEOPLE, HEAP):
+        shop.target.execute(table.format(db=shop.schema))
+    shop.path.write_text(shop.yaml + MISSPELT.format(schema=shop.schema), encoding="utf-8")
+    (shop.folder / "rules" / "engine.yaml").write_text(RULES.format(schema=shop.schema))
+    said = report(shop, code=1)
+    found = {(f["severity"], f["value"]): f["why"] for f in said["findings"] if f["part"] == "mapping"}
+    assert "did you mean 'email'" in found["error", "emial"]
+    assert "did you mean 'born'" in found["error", "brn"]
+    assert "did you mean 'balance'" in found["error", "balanse"]
+    assert "did you mean 'name'" in found["error", "nam"]
+    assert ("error", "aa") in found
+    assert "did you mean" in found["warning", "no table"]
+    rules = {f["setting"]: f["why"] for f in said["findings"] if f["part"] == "rules" and f["severity"] == "error"}
+    assert "did you mean 'email'" in rules[f"hide on {shop.schema}.people"]
+    assert "SLUICE_NO_SUCH_SALT" in rules[f"salted on {shop.schema}.heap"]
+
+
+def test_a_seek_into_the_middle_of_an_event_or_a_transaction_is_refused(shop: Case) -> None:
+    from sluice.errors import ConfigError
+    from sluice.flows.operate.control import seek
+
+    shop.source.execute(*(f"INSERT INTO {shop.schema}.heap VALUES ({n}, REPEAT('x', 100))" for n in range(3)))
+    file = str(shop.source.execute("SHOW BINARY LOG STATUS")[0][0])
+    events = [(int(e[1]), str(e[2])) for e in shop.source.execute(f"SHOW BINLOG EVENTS IN '{file}'")][-15:]
+    for offset, kind in events:
+        with pytest.raises(ConfigError, match="in the middle of an event"):
+            seek(shop.runtime(), f"{file}:{offset + 7}", by="tester", dry_run=True)
+        if kind in {"Table_map", "Write_rows", "Xid"}:
+            with pytest.raises(ConfigError, match="inside of a transaction"):
+                seek(shop.runtime(), f"{file}:{offset}", by="tester", dry_run=True)
+        elif kind in {"Gtid", "Anonymous_Gtid"}:
+            seek(shop.runtime(), f"{file}:{offset}", by="tester", dry_run=True)
+    with pytest.raises(ConfigError, match="did you mean 'copy'"):
+        shop.runtime().pipeline.target("coppy")
+    for command in (["skip", "nobody", "1"], ["redeliver", "nobody"]):
+        done = shop.cli(command[0], str(shop.path), *command[1:], "--yes")
+        assert done.returncode == 1
+        assert "its targets are: copy" in done.stderr
+        assert "Traceback" not in done.stderr
+    done = shop.cli("check", str(shop.path), "--apply")
+    assert done.returncode != 0
+    assert "--yes" in done.stderr
+
+
+def test_a_table_that_a_login_may_not_see_is_not_called_missing(shop: Case) -> None:
+    """At the target it may exist, and CREATE TABLE is no advice; at the source a pattern may fit more than is seen."""
+    shop.target.execute(
+        PEOPLE.format(db=shop.schema),
+        f"CREATE USER blind_{shop.schema}@'%' IDENTIFIED BY 'x'",
+        f"CREATE DATABASE acks_{shop.schema}",
+        f"GRANT ALL ON acks_{shop.schema}.* TO blind_{shop.schema}@'%'",
+    )
+    shop.source.execute(
+        f"CREATE USER blind_{shop.schema}@'%' IDENTIFIED BY 'x'",
+        f"GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO blind_{shop.schema}@'%'",
+    )
+    try:
+        shop.connections["case_target"] = shop.target.connection_json(
+            user=f"blind_{shop.schema}", password="x", schema=f"acks_{shop.schema}"
+        )
+        said = report(shop, code=1)
+        assert said["statements"] == []
+        for _, why, fix in lines(said, "error"):
+            assert "may not see" in why
+            assert fix.startswith("GRANT SELECT, INSERT, UPDATE, DELETE ON")
+        statement = next(fix for value, _, fix in lines(said, "error") if ".people" in value)
+        shop.target.execute(statement.partition("; then")[0])
+        said = report(shop, code=1)
+        assert not [value for value, _, _ in lines(said, "error") if ".people" in value]
+
+        shop.connections["case_source"] = shop.source.connection_json(user=f"blind_{shop.schema}", password="x")
+        said = report(shop)
+        [found] = [f for f in said["findings"] if f["setting"] == "capture.include"]
+        assert "does not see" in found["why"]
+        assert found["fix"].startswith("GRANT SELECT ON")
+    finally:
+        for server in (shop.source, shop.target):
+            server.execute(
+                f"DROP USER IF EXISTS blind_{shop.schema}@'%'", f"DROP DATABASE IF EXISTS acks_{shop.schema}"
+            )

@@ -1,0 +1,308 @@
+"""What an error says to do next is done, word for word, until the pipeline goes on: commands by the command line, SQL by the server that is meant."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from sluice.cli import app
+from sluice.errors import SluiceError
+from sluice.flows.dump.progress import views
+from sluice.flows.operate import control
+from sluice.flows.run import run
+from tests.support.pipelines.case import Case, case
+from tests.support.running.waiting import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+ASKS = {"seek", "skip", "rollback", "redeliver"}
+"""Commands that show a plan and ask."""
+
+
+@pytest.fixture
+def shop(
+    tmp_path: Any,
+    mysql_source: Any,
+    mysql_target: Any,
+    zookeeper: Any,
+    fresh_schema: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Case]:
+    schema = fresh_schema(mysql_source, mysql_target)
+    for server in (mysql_source, mysql_target):
+        server.execute(f"CREATE TABLE `{schema}`.orders (id INT PRIMARY KEY, note VARCHAR(40), total INT)")
+    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema) as made:
+        made.run_until_head()
+        for name, value in made.environment.items():
+            monkeypatch.setenv(name, value)
+        yield made
+
+
+def at_source(made: Case, *statements: str) -> None:
+    """In one session, in the schema."""
+    made.source.execute(f"USE `{made.schema}`", *statements)
+
+
+def stops(made: Case, *words: str) -> SluiceError:
+    """The error that the pipeline stops with, and stops with again."""
+    for _ in range(2):
+        with pytest.raises(SluiceError) as raised:
+            made.run_until_head()
+        for word in words:
+            assert word in raised.value.message, raised.value
+    assert raised.value.hint
+    return raised.value
+
+
+def commands(made: Case, error: SluiceError, **words: str) -> list[list[str]]:
+    """The commands in a hint, with what it leaves to the reader: which pipeline, table, target, batch."""
+    found = re.findall(r"`sluice ([^`]+)`", error.hint or "")
+    assert found, error.hint
+    given = {"PIPELINE": "case", "SCHEMA.TABLE": f"{made.schema}.orders", **words}
+    return [[given.get(word, word) for word in one.split()] for one in found]
+
+
+def does(made: Case, command: list[str]) -> str:
+    """Run it in this process, by the command line's own parser; returns what it printed."""
+    command = [*command, "--yes"] if command[0] in ASKS else command
+    done = CliRunner().invoke(app, command, env=dict(os.environ))
+    assert done.exit_code == 0, (command, done.output, done.exception)
+    return done.output
+
+
+@contextmanager
+def going(made: Case) -> Iterator[None]:
+    """The pipeline goes on beside, and tries again what fails, as Airflow's tasks do."""
+    stop = threading.Event()
+
+    def loop() -> None:
+        while not stop.is_set():
+            try:
+                for _ in run(made.runtime(), until_head=True):
+                    pass
+            except SluiceError:
+                stop.wait(0.2)
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def same(made: Case, table: str = "orders") -> bool:
+    """Rows, and the order of the columns."""
+    rows = [
+        server.execute(f"SELECT * FROM `{made.schema}`.{table} ORDER BY 1, 2") for server in (made.source, made.target)
+    ]
+    return bool(rows[0] == rows[1])
+
+
+def test_a_statement_without_rows_in_the_log(shop: Case) -> None:
+    at_source(shop, "INSERT INTO orders VALUES (1, 'a', 1)")
+    at_source(shop, "SET SESSION binlog_format = 'STATEMENT'", "INSERT INTO orders VALUES (2, 'b', 2)")
+    at_source(shop, "DELETE FROM orders WHERE id = 1", "INSERT INTO orders VALUES (3, 'c', 3)")
+    error = stops(shop, "without its rows")
+    seek, dump = commands(shop, error)
+    does(shop, seek)
+    with going(shop):
+        does(shop, dump)
+        wait_until(lambda: same(shop), "equal sides")
+
+
+def test_a_paused_pipeline(shop: Case) -> None:
+    control.pause(shop.runtime(), by="a test", reason="tea")
+    at_source(shop, "INSERT INTO orders VALUES (1, 'a', 1)")
+    [resume] = commands(shop, stops(shop, "was paused by a test"))
+    does(shop, resume)
+    shop.run_until_head()
+    assert same(shop)
+
+
+def test_a_table_a_column_and_a_key_that_the_target_lacks(shop: Case) -> None:
+    """The hint ends in a statement for the target."""
+
+    def advised(*words: str) -> None:
+        statement = re.search(r"(?:CREATE|ALTER) TABLE .*?;", str(stops(shop, *words).hint), re.DOTALL)
+        assert statement
+        shop.target.execute(statement[0].rstrip(";"))
+
+    shop.target.execute(f"DROP TABLE `{shop.schema}`.orders")
+    at_source(shop, "INSERT INTO orders VALUES (1, 'a', 1)")
+    advised("has no table")
+    shop.run_until_head()
+    assert same(shop)
+    shop.target.execute(f"ALTER TABLE `{shop.schema}`.orders DROP COLUMN note")
+    at_source(shop, "INSERT INTO orders VALUES (2, 'b', 2)")
+    error = stops(shop, "has no column 'note'")
+    shop.target.execute(str(re.search(r"ALTER TABLE .*?;", str(error.hint), re.DOTALL)[0]).rstrip(";"))  # type: ignore[index]
+    shop.run_until_head()
+    assert not same(shop), "the row from before has no note"
+    [dump] = [one for one in commands(shop, error) if one[0] == "dump"]
+    with going(shop):
+        does(shop, dump)
+        wait_until(lambda: same(shop), "equal sides")
+    shop.target.execute(f"ALTER TABLE `{shop.schema}`.orders DROP PRIMARY KEY")
+    at_source(shop, "INSERT INTO orders VALUES (3, 'c', 3)")
+    advised("told apart by")
+    shop.run_until_head()
+    assert shop.target.execute(f"SELECT id FROM `{shop.schema}`.orders ORDER BY id") == [(1,), (2,), (3,)]
+
+
+def test_a_column_that_the_target_lacks_is_added_as_the_source_defines_it(shop: Case) -> None:
+    """The error's statement and the one that `check --apply` runs: NOT NULL and DEFAULT included."""
+    more = (
+        "n INT NOT NULL DEFAULT 7", "u INT UNSIGNED NOT NULL", "s VARCHAR(9) DEFAULT 'it''s'", "d DATE NOT NULL",
+        "e ENUM('a','b') NOT NULL DEFAULT 'b'", "t TIMESTAMP(3) NULL", "c DATETIME DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP",
+        "j JSON NOT NULL", "x VARBINARY(4) DEFAULT 0x00FF", "k VARCHAR(36) DEFAULT (UPPER('q'))", "b BIT(3) NOT NULL DEFAULT b'101'",
+    )  # fmt: skip
+    at_source(shop, "INSERT INTO orders VALUES (1, 'a', 1)")
+    shop.run_until_head()
+    names = [one.split()[0] for one in more]
+    for times, makes in enumerate(("hint", "check")):
+        if not times:
+            for one in more:
+                value = "'2020-01-01'" if one.startswith("d ") else None
+                definition = one if value is None else f"{one} DEFAULT {value}"
+                at_source(shop, f"ALTER TABLE orders ADD COLUMN {definition}")
+            at_source(
+                shop, "ALTER TABLE orders ALTER COLUMN d DROP DEFAULT", "UPDATE orders SET j = '{}', u = 5, s = 'old'"
+            )
+            shop.run_until_head()
+            assert same(shop)
+        shop.target.execute(f"ALTER TABLE `{shop.schema}`.orders {', '.join(f'DROP COLUMN {name}' for name in names)}")
+        at_source(shop, f"INSERT INTO orders (id, d, j, u) VALUES ({times + 2}, '2021-01-01', '[]', 1)")
+        error = stops(shop, "has no column")
+        if makes == "hint":
+            for statement in re.findall(r"ALTER TABLE .*?;(?= |$)", str(error.hint)):
+                shop.target.execute(statement.rstrip(";"))
+        else:
+            does(shop, ["check", "case", "--apply", "--yes"])
+        assert _defined(shop, shop.source) == _defined(shop, shop.target), makes
+        shop.run_until_head()
+        [dump] = [one for one in commands(shop, error) if one[0] == "dump"]
+        with going(shop):
+            does(shop, dump)
+            wait_until(lambda: same(shop), "equal sides")
+
+
+def _defined(made: Case, server: Any) -> list[Any]:
+    """Columns as the server has them; a DATE without a default is nullable at the target, as no rows that are there could have a value."""
+    rows = server.execute(
+        "SELECT column_name, column_type, IF(column_name = 'd', '', is_nullable), column_default, extra FROM information_schema.columns "
+        f"WHERE table_schema = '{made.schema}' AND table_name = 'orders' ORDER BY column_name"
+    )
+    return list(rows)
+
+
+def test_a_changed_definition_under_the_policy_to_stop(shop: Case) -> None:
+    ddl = "    ddl: {add_column: stop, drop_column: stop}\n"
+    shop.path.write_text(shop.yaml.replace("    connection: case_target\n", f"    connection: case_target\n{ddl}"))
+    at_source(shop, "ALTER TABLE orders ADD COLUMN more INT", "INSERT INTO orders VALUES (1, 'a', 1, 1)")
+    error = stops(shop, "the policy of target copy is to stop")
+    assert "make the change at the target by hand" in str(error.hint)
+    shop.target.execute(f"ALTER TABLE `{shop.schema}`.orders ADD COLUMN more INT")
+    shop.run_until_head()
+    assert same(shop)
+    at_source(shop, "ALTER TABLE orders DROP COLUMN more", "INSERT INTO orders VALUES (2, 'b', 2)")
+    assert "to apply" in str(stops(shop, "the policy of target copy is to stop").hint)
+    shop.path.write_text(shop.path.read_text().replace("drop_column: stop", "drop_column: apply"))
+    shop.run_until_head()
+    assert same(shop)
+
+
+def test_a_row_that_the_target_lacks_of_which_a_part_came(shop: Case) -> None:
+    at_source(shop, "INSERT INTO orders VALUES (1, 'a', 1), (2, 'b', 2)")
+    shop.run_until_head()
+    shop.target.execute(f"DELETE FROM `{shop.schema}`.orders WHERE id = 1")
+    at_source(shop, "SET SESSION binlog_row_image = 'MINIMAL'", "UPDATE orders SET note = 'c' WHERE id = 1")
+    [dump] = commands(shop, stops(shop, "the target has no row"))
+    with going(shop):
+        does(shop, dump)
+        wait_until(lambda: same(shop), "equal sides")
+
+
+def test_a_rule_that_fails(shop: Case) -> None:
+    (shop.folder / "rules/engine.yaml").write_text("rules: [{name: up, path: up.py}]\n")
+    rule = shop.folder / "rules/up.py"
+    rule.write_text("def transform(row, context):\n    return {**row, 'note': row['noet'].upper()}\n")
+    shop.path.write_text(shop.yaml + "rules: engine.yaml\n")
+    at_source(shop, "INSERT INTO orders VALUES (1, 'a', 1)")
+    error = stops(shop, "rule 'up'")
+    assert "fix the rule; the batch is retried" in str(error.hint)
+    rule.write_text(rule.read_text().replace("noet", "note"))
+    shop.run_until_head()
+    assert shop.target.execute(f"SELECT note FROM `{shop.schema}`.orders") == [("A",)]
+
+
+def test_a_position_behind_undelivered_batches(shop: Case) -> None:
+    shop.target.execute(f"RENAME TABLE `{shop.schema}`.orders TO `{shop.schema}`.away")
+    at_source(shop, "INSERT INTO orders VALUES (1, 'a', 1)")
+    stops(shop, "has no table")
+    done = CliRunner().invoke(app, ["seek", "case", "latest", "--yes"], env=dict(os.environ))
+    assert isinstance(done.exception, SluiceError)
+    assert "wait until they are delivered" in str(done.exception.hint)
+    shop.target.execute(f"RENAME TABLE `{shop.schema}`.away TO `{shop.schema}`.orders")
+    shop.run_until_head()
+    does(shop, ["seek", "case", "latest"])
+    at_source(shop, "INSERT INTO orders VALUES (2, 'b', 2)")
+    shop.run_until_head()
+    assert same(shop)
+
+
+def test_a_dump_of_a_table_that_was_dropped(shop: Case) -> None:
+    at_source(shop, "CREATE TABLE gone (id INT PRIMARY KEY)", "INSERT INTO gone VALUES (1)")
+    shop.run_until_head()
+    does(shop, ["dump", "start", "case", "--table", f"{shop.schema}.gone", "--detach"])
+    [waiting] = views(shop.runtime())
+    at_source(shop, "DROP TABLE gone", "INSERT INTO orders VALUES (1, 'a', 1)")
+    done = CliRunner().invoke(app, ["dump", "work", "case", waiting.id], env=dict(os.environ))
+    assert isinstance(done.exception, SluiceError)
+    listed, cancel = commands(shop, done.exception, ID=waiting.id)
+    assert waiting.id in does(shop, listed)
+    does(shop, cancel)
+    assert views(shop.runtime())[0].state == "cancelled"
+    shop.run_until_head()
+    assert same(shop)
+
+
+def test_every_command_in_a_hint_exists() -> None:
+    """Names of commands and options, in all hints of the product."""
+    import ast
+    from pathlib import Path
+
+    import typer.main
+
+    root: Any = typer.main.get_command(app)
+    checked = 0
+    for path in Path(__file__).parents[3].joinpath("include/sluice").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            text = (
+                ast.unparse(node)
+                if isinstance(node, ast.JoinedStr)
+                else node.value
+                if isinstance(node, ast.Constant)
+                else ""
+            )
+            for said in re.findall(r"`sluice ([^`]+)`", str(text)):
+                words, command = said.split(), root
+                while hasattr(command, "commands") and words and re.fullmatch(r"[a-z-]+(\|[a-z-]+)*", words[0]):
+                    found = [command.commands.get(name) for name in words.pop(0).split("|")]
+                    assert all(found), (path.name, said)
+                    command = found[0]
+                if hasattr(command, "by_default"):
+                    command = command.commands[command.by_default]
+                known = {option for one in command.params for option in (*one.opts, *one.secondary_opts)} | {"--help"}
+                for option in re.findall(r"(?<!\S)--[a-z-]+", " ".join(words)):
+                    assert option in known, (path.name, said, option)
+                checked += 1
+    assert checked > 40

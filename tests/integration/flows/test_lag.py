@@ -1,0 +1,172 @@
+"""Lag that people learn of: the status, the alert with a real webhook, and what retention keeps and warns of."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.errors import SluiceError
+from sluice.flows.capture.drain import drain
+from sluice.flows.operate.alerts import check_lag
+from sluice.flows.operate.retention import prune, rate_warning
+from sluice.flows.operate.status import status
+from tests.support.pipelines.case import Case, case
+from tests.support.running.waiting import wait_until
+
+TWO_TARGETS = """\
+  - name: broken
+    type: mysql
+    connection: broken_target
+"""
+
+
+@pytest.fixture
+def orders(tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any) -> Iterator[Case]:
+    schema = fresh_schema(mysql_source, mysql_target)
+    for server in (mysql_source, mysql_target):
+        server.execute(f"CREATE TABLE `{schema}`.orders (id INT PRIMARY KEY)")
+    extra = "alert_lag: 1s\nalert_connection: pager"
+    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema, target_extra=TWO_TARGETS, extra=extra) as made:
+        text = made.yaml.replace("segments: {uri:", "segments: {retain: 0s, uri:")
+        made.path.write_text(text)
+        nowhere = {**json.loads(made.connections["case_target"]), "port": 1}
+        made.connections["broken_target"] = json.dumps(nowhere)
+        yield made
+
+
+@pytest.fixture
+def pager(orders: Case) -> Iterator[list[dict[str, Any]]]:
+    """What a webhook was told."""
+    told: list[dict[str, Any]] = []
+
+    class Webhook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            told.append({**json.loads(body), "path": self.path, "auth": self.headers["Authorization"]})
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Webhook) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        orders.connections["pager"] = json.dumps({
+            "conn_type": "http", "host": "127.0.0.1", "port": server.server_port, "password": "t0ken", "extra": {"path": "/hooks/1"},
+        })  # fmt: skip
+        yield told
+        server.shutdown()
+
+
+def deliver_to_copy(made: Case) -> None:
+    """One more change, delivered to the good target only."""
+    from sluice.flows.load.ack import ack
+    from sluice.flows.load.load import load
+
+    runtime = made.runtime()
+    batch = drain(runtime, claim=f"test:a:{time.time_ns()}", idle_wait_s=5).batch
+    assert batch is not None
+    load(runtime, "copy", batch)
+    ack(runtime, "copy", batch)
+
+
+def insert(made: Case, number: int) -> None:
+    made.source.execute(f"INSERT INTO `{made.schema}`.orders VALUES ({number})")
+
+
+def begin(made: Case) -> None:
+    drain(made.runtime(), claim="test:a:begin", idle_wait_s=0.1)
+
+
+def test_a_failing_target_holds_only_itself_and_its_backlog_stays(orders: Case, pager: list[dict[str, Any]]) -> None:
+    begin(orders)
+    for number in range(3):
+        insert(orders, number)
+        deliver_to_copy(orders)
+    with pytest.raises(SluiceError):
+        orders.run_until_head()  # the other target does not answer
+    seen = {target.name: target for target in status(orders.runtime()).targets}
+    assert (seen["copy"].enqueued_batch, seen["copy"].batch, seen["copy"].lag_ms) == (3, 3, 0)
+    assert (seen["broken"].enqueued_batch, seen["broken"].batch) == (3, 0)
+    assert seen["copy"].enqueued == seen["copy"].position
+    assert seen["broken"].lag_bytes > seen["copy"].lag_bytes == 0
+    assert status(orders.runtime()).reread_from == seen["broken"].position
+    time.sleep(0.05)
+    assert prune(orders.runtime()).removed == ()  # whatever its age, while a target needs it
+    orders.connections["broken_target"] = orders.connections["case_target"]
+    options = f"connection: broken_target\n    options: {{ack_schema: {orders.schema}}}"
+    orders.path.write_text(orders.path.read_text().replace("connection: broken_target", options))
+    orders.run_until_head()
+    orders.assert_equal("orders")
+    time.sleep(0.05)
+    assert prune(orders.runtime()).removed == (1, 2, 3)
+    after = status(orders.runtime())
+    assert after.reread_from == after.captured
+
+
+def test_an_alert_is_told_once_and_its_end_too(orders: Case, pager: list[dict[str, Any]]) -> None:
+    begin(orders)
+    runtime = orders.runtime()
+    assert check_lag(runtime, status(runtime)) == []
+    insert(orders, 1)
+    deliver_to_copy(orders)
+    raised: list[Any] = []
+    wait_until(lambda: raised.extend(check_lag(runtime, status(runtime))) or raised, "the lag of a second")
+    assert [(alert.consumer, alert.raised) for alert in raised] == [("broken", True)]
+    assert check_lag(runtime, status(runtime)) == []
+    assert [(t["target"], t["state"], t["path"], t["auth"]) for t in pager] == [
+        ("broken", "raised", "/hooks/1", "Bearer t0ken")
+    ]
+    assert "s behind its source" in pager[0]["text"]
+    seen = {target.name: target for target in status(runtime).targets}
+    assert seen["broken"].alert_since is not None
+    assert seen["copy"].alert_since is None
+    shown = orders.cli("status", str(orders.path))
+    assert "broken has lagged too far behind since" in " ".join(shown.stdout.split())
+    orders.connections["broken_target"] = orders.connections["case_target"]
+    orders.run_until_head()
+    runtime = orders.runtime()
+    assert [alert.raised for alert in check_lag(runtime, status(runtime))] == [False]
+    assert pager[-1]["state"] == "cleared"
+    assert status(runtime).targets[1].alert_since is None
+
+
+def test_a_webhook_that_is_away_stops_nothing(orders: Case) -> None:
+    orders.connections["pager"] = json.dumps({"conn_type": "http", "host": "127.0.0.1", "port": 1})
+    begin(orders)
+    insert(orders, 1)
+    deliver_to_copy(orders)
+    runtime, raised = orders.runtime(), []
+    wait_until(lambda: raised.extend(check_lag(runtime, status(runtime))) or raised, "the lag of a second")
+    assert len(raised) == 1
+
+
+def test_the_disk_is_warned_of_before_it_is_full() -> None:
+    now = 1_000_000.0
+    hourly = [(now - age, 10 * 2**20) for age in range(0, 3600, 60)]  # 600 MiB an hour
+    assert rate_warning(100 * 2**30, hourly, now) is None
+    assert (
+        rate_warning(2 * 2**30, hourly, now)
+        == "at the rate of the last hour the disk of the segment store is full in 3.4 hours"
+    )
+    assert rate_warning(2 * 2**30, [], now) is None
+    assert rate_warning(2 * 2**30, [(now - timedelta(hours=5).total_seconds(), 2**40)], now) is None
+
+
+def test_a_nearly_full_disk_is_in_the_status(orders: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sluice.segments.store import SegmentStore
+
+    begin(orders)
+    assert os.statvfs(orders.folder).f_bavail > 0
+    monkeypatch.setattr(SegmentStore, "space", lambda self: (5 * 2**30, 100 * 2**30))
+    assert "5.0 GiB free, 5 % of it" in status(orders.runtime()).warnings[0]
+    assert prune(orders.runtime()).warnings

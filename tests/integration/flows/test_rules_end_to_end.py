@@ -1,0 +1,442 @@
+"""Rules on the whole way: from a source's log through rules of every kind to the target's rows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from sluice.errors import RuleError
+from sluice.flows.capture.drain import drain
+from sluice.flows.load.load import load
+from sluice.flows.operate.check import check
+from sluice.flows.ruledev.scaffold import changes_file, new_rule
+from sluice.flows.ruledev.tryout import find_rule, handwritten, try_rule
+from sluice.flows.runtime import attempt_id
+from sluice.flows.transform.merge import merge
+from sluice.flows.transform.stages import apply_rule
+from sluice.segments.changeset import read_changeset
+from tests.support.pipelines.case import Case, case
+
+CUSTOMERS = (
+    "CREATE TABLE `{db}`.customers (id INT PRIMARY KEY, email VARCHAR(80), paid DECIMAL(10,2), note TEXT, "
+    "n BIGINT UNSIGNED, t TIME(6), d DATE)"
+)
+
+
+@pytest.fixture
+def shop(tmp_path: Path, mysql_source, mysql_target, zookeeper, fresh_schema):
+    schema = fresh_schema(mysql_source, mysql_target, options="CHARACTER SET utf8mb4")
+    for server in (mysql_source, mysql_target):
+        server.execute(CUSTOMERS.format(db=schema))
+    with case(
+        tmp_path, mysql_source, mysql_target, zookeeper, schema, extra="rules: engine.yaml", session_s=20
+    ) as made:
+        rules(made, "[]")
+        made.run_until_head()
+        yield made
+
+
+def rules(made: Case, text: str, **files: str) -> None:
+    """engine.yaml, with files by name (``__`` for the dot)."""
+    for name, content in files.items():
+        (made.folder / "rules" / name.replace("__", ".")).write_text(content, encoding="utf-8")
+    (made.folder / "rules/engine.yaml").write_text(f"rules:\n{text}" if text.startswith("  ") else f"rules: {text}\n")
+
+
+def insert(made: Case, *ids: int, email: str = "Ann@X.org", paid: str = "1.50") -> None:
+    values = ", ".join(
+        f"({i}, '{email}', {paid}, 'note {i}', {2**64 - 1 - i}, '-30:00:00.000001', '2024-02-29')" for i in ids
+    )
+    made.source.execute(f"INSERT INTO `{made.schema}`.customers VALUES {values}")
+
+
+def target(made: Case, query: str) -> list[tuple]:
+    return list(made.target.execute(query.format(db=f"`{made.schema}`")))
+
+
+def next_batch(made: Case) -> int:
+    outcome = drain(made.runtime(), claim=attempt_id(), idle_wait_s=5)
+    assert outcome.batch is not None
+    return outcome.batch
+
+
+SAME = {
+    "row": ("py", "def transform(row, context):\n    return row\n"),
+    "arrow": ("py", "def transform(rows, context):\n    return rows\n"),
+    "pandas": ("py", "def transform(frame, context):\n    return frame\n"),
+    "sql": ("sql", "SELECT * FROM rows"),
+    "spark": ("py", "def transform(frame, context):\n    return frame\n"),
+}
+
+
+@pytest.mark.parametrize("kind", list(SAME))
+def test_a_rule_that_changes_nothing_changes_nothing(shop: Case, kind: str) -> None:
+    """Every type of the table and special dates through every kind, compared by checksum."""
+    suffix, text = SAME[kind]
+    shop.source.execute("SET GLOBAL sql_mode = ''")
+    rules(shop, f"  - {{name: same, path: same.{suffix}, type: {kind}}}\n", **{f"same__{suffix}": text})
+    try:
+        insert(shop, *range(1, 40))
+        shop.source.execute(
+            f"UPDATE `{shop.schema}`.customers SET d = '0000-00-00' WHERE id = 3",
+            f"UPDATE `{shop.schema}`.customers SET email = NULL, t = NULL, n = 0, paid = -1 WHERE id = 4",
+        )
+        shop.run_until_head()
+        shop.source.execute(
+            f"UPDATE `{shop.schema}`.customers SET d = '2024-00-15', note = 'changed' WHERE id < 9",
+            f"DELETE FROM `{shop.schema}`.customers WHERE id IN (1, 20)",
+            f"UPDATE `{shop.schema}`.customers SET id = 100 WHERE id = 2",
+        )
+        shop.run_until_head()
+    finally:
+        shop.source.execute("SET GLOBAL sql_mode = DEFAULT")
+    shop.assert_equal("customers")
+
+
+def test_builtin_rules_end_to_end(shop: Case) -> None:
+    shop.target.execute(
+        f"ALTER TABLE `{shop.schema}`.customers DROP COLUMN note, RENAME COLUMN paid TO amount, MODIFY n VARCHAR(30), "
+        "ADD deleted TINYINT NOT NULL DEFAULT 0, ADD deleted_at TIMESTAMP(6) NULL, ADD origin VARCHAR(9), ADD phone VARCHAR(9)"
+    )
+    rules(
+        shop,
+        """\
+  - {name: only, builtin: filter, order: 1, params: {where: id < 100}}
+  - {name: hide, builtin: hash, order: 2, params: {columns: [email], length: 40}}
+  - {name: less, builtin: drop_column, order: 3, params: {columns: [note]}}
+  - {name: name, builtin: rename, order: 4, params: {columns: {paid: amount}}}
+  - {name: text, builtin: cast, order: 5, params: {columns: {n: varchar(30)}}}
+  - {name: more, builtin: add, order: 6, params: {constants: {origin: shop, phone: "0171123"}}}
+  - {name: mask, builtin: mask, order: 7, params: {columns: [phone], keep_last: 2}}
+  - {name: cut, builtin: truncate, order: 8, params: {columns: {origin: 2}}}
+  - {name: keep, builtin: soft_delete, order: 9, params: {at: deleted_at}}
+""",
+    )
+    insert(shop, 1, 2, 3, 100)
+    shop.run_until_head()
+    shop.source.execute(
+        f"DELETE FROM `{shop.schema}`.customers WHERE id = 2",
+        f"UPDATE `{shop.schema}`.customers SET id = 200 WHERE id = 3",
+        f"UPDATE `{shop.schema}`.customers SET paid = 7 WHERE id = 1",
+    )
+    shop.run_until_head()
+    hashed = hashlib.sha256(b"Ann@X.org").hexdigest()[:40]
+    got = target(
+        shop, "SELECT id, email, amount, n, origin, phone, deleted, deleted_at IS NULL FROM {db}.customers ORDER BY id"
+    )
+    assert [(r[0], r[1], str(r[2]), r[3], r[4], r[5], r[6], r[7]) for r in got] == [
+        (1, hashed, "7.00", str(2**64 - 2), "sh", "*****23", 0, 1),
+        (2, hashed, "1.50", str(2**64 - 3), "sh", "*****23", 1, 0),
+        (3, hashed, "1.50", str(2**64 - 4), "sh", "*****23", 1, 0),
+    ]
+    insert(shop, 2)
+    shop.run_until_head()
+    assert target(shop, "SELECT deleted, deleted_at IS NULL FROM {db}.customers WHERE id = 2") == [(0, 1)]
+
+
+def test_shards_go_to_one_table_and_move_between_shards(shop: Case) -> None:
+    for i in range(3):
+        shop.source.execute(f"CREATE TABLE `{shop.schema}`.orders_{i} (id INT PRIMARY KEY, v INT)")
+    shop.target.execute(
+        f"CREATE TABLE `{shop.schema}`.orders (id INT, v INT, shard VARCHAR(129), PRIMARY KEY (id, shard))"
+    )
+    params = f'{{to: "{shop.schema}.orders", shard_column: shard, shard_in_key: true}}'
+    rules(shop, f'  - {{name: route, builtin: route, match: {{table: "orders_\\\\d"}}, params: {params}}}\n')
+    shop.source.execute(*(f"INSERT INTO `{shop.schema}`.orders_{i} VALUES (1, {i}), (2, {i})" for i in range(3)))
+    shop.run_until_head()
+    shop.source.execute(
+        f"DELETE FROM `{shop.schema}`.orders_0 WHERE id = 1", f"UPDATE `{shop.schema}`.orders_1 SET v = 9 WHERE id = 2"
+    )
+    shop.run_until_head()
+    got = target(shop, "SELECT id, v, RIGHT(shard, 8) FROM {db}.orders ORDER BY 1, 3")
+    assert got == [(1, 1, "orders_1"), (1, 2, "orders_2"), (2, 0, "orders_0"), (2, 9, "orders_1"), (2, 2, "orders_2")]
+
+
+def test_rows_to_another_table_go_through_later_rules_and_mapping(shop: Case) -> None:
+    shop.yaml += (
+        f"mapping:\n  - {{from: {shop.schema}.audit, to: {shop.schema}.trail, columns: {{rename: {{what: event}}}}}}\n"
+    )
+    shop.path.write_text(shop.yaml)
+    shop.target.execute(
+        f"CREATE TABLE `{shop.schema}`.trail (id INT PRIMARY KEY, event VARCHAR(20), origin VARCHAR(9))"
+    )
+    code = """
+def transform(row, context):
+    if context.image == "before" or context.op == "delete":
+        return row
+    return [row, context.to("audit", {"id": row["id"], "what": context.op})]
+"""
+    rules(
+        shop,
+        """\
+  - {name: trail, path: trail.py, order: 1, match: {table: customers}}
+  - {name: more, builtin: add, order: 2, match: {table: audit}, params: {constants: {origin: shop}}}
+""",
+        trail__py=code,
+    )
+    insert(shop, 1, 2)
+    shop.run_until_head()
+    shop.source.execute(f"UPDATE `{shop.schema}`.customers SET paid = 2 WHERE id = 1")
+    shop.run_until_head()
+    shop.assert_equal("customers")
+    assert target(shop, "SELECT * FROM {db}.trail ORDER BY id") == [(1, "update", "shop"), (2, "insert", "shop")]
+
+
+def test_lookups_from_a_file_and_from_a_query(shop: Case) -> None:
+    shop.source.execute(
+        f"CREATE TABLE `{shop.schema}`.tiers (id INT PRIMARY KEY, tier VARCHAR(9))",
+        f"INSERT INTO `{shop.schema}`.tiers VALUES (1, 'gold')",
+    )
+    shop.yaml = shop.yaml.replace("\\\\..*", "\\\\.customers")
+    shop.path.write_text(shop.yaml)
+    shop.target.execute(f"ALTER TABLE `{shop.schema}`.customers ADD tier VARCHAR(9), ADD place VARCHAR(9)")
+    row = "def transform(row, context):\n    found = context.lookups['tiers'].get(row['id'])\n    return {**row, 'tier': found and found['tier']}\n"
+    sql = "SELECT rows.*, place FROM rows LEFT JOIN places ON places.id = rows.id"
+    rules(
+        shop,
+        f"""\
+  - name: tier
+    path: tier.py
+    lookups: {{tiers: {{connection: case_source, query: "SELECT * FROM `{shop.schema}`.tiers", key: id, max_age: 0s}}}}
+  - name: place
+    path: place.sql
+    type: sql
+    lookups: {{places: {{file: places.csv, key: id}}}}
+""",
+        tier__py=row,
+        place__sql=sql,
+        places__csv="id,place\n1,Bonn\n2,Kiel\n",
+    )
+    insert(shop, 1, 2)
+    shop.run_until_head()
+    assert target(shop, "SELECT id, tier, place FROM {db}.customers ORDER BY id") == [
+        (1, "gold", "Bonn"),
+        (2, None, "Kiel"),
+    ]
+    shop.source.execute(f"INSERT INTO `{shop.schema}`.tiers VALUES (2, 'new')")
+    insert(shop, 3)
+    shop.source.execute(f"UPDATE `{shop.schema}`.customers SET paid = 9 WHERE id = 2")
+    shop.run_until_head()
+    assert target(shop, "SELECT id, tier FROM {db}.customers ORDER BY id") == [(1, "gold"), (2, "new"), (3, None)]
+
+
+def test_check_names_what_is_wrong_with_a_rule(shop: Case) -> None:
+    def found() -> list[tuple[str, str, str]]:
+        return [(f.severity, f.value, f.why) for f in check(shop.runtime()).findings if f.part == "rules"]
+
+    entry = "  - name: cut\n    builtin: truncate\n    params:\n      colums: {note: 3}\n"
+    rules(shop, entry)
+    ((severity, where, why),) = found()
+    assert severity == "error"
+    assert where.endswith("engine.yaml:5")
+    assert "params.colums: the rule has no such parameter; it has columns" in why
+    lookups = "    lookups: {places: {file: places.csv, key: id}}\n"
+    rules(shop, entry.replace("colums", "columns") + lookups)
+    assert "there is no file" in found()[0][2]
+    (shop.folder / "rules/places.csv").write_text("id,place\n1,Bonn\n")
+    assert [(severity, value) for severity, value, _ in found()] == [("ok", "engine.yaml"), ("ok", "1 rows")]
+
+
+# tasks of their own ------------------------------------------------------------------------------------------------------
+
+OWN = """\
+  - {name: first, path: first.sql, type: sql, order: 1}
+  - {name: second, path: second.py, type: row, order: 2, task: own}
+  - {name: third, path: third.sql, type: sql, order: 3}
+  - {name: fourth, path: fourth.sql, type: sql, order: 4, task: own}
+"""
+
+
+def own(made: Case) -> None:
+    rules(
+        made,
+        OWN,
+        first__sql="SELECT * REPLACE (note || '1' AS note) FROM rows",
+        second__py="def transform(row, context):\n    return {**row, 'note': row['note'] + '2'}\n",
+        third__sql="SELECT * REPLACE (note || '3' AS note) FROM rows",
+        fourth__sql="SELECT * REPLACE (note || '4' AS note) FROM rows WHERE id <> 2",
+    )
+
+
+def test_rules_with_tasks_of_their_own_pass_a_batch_on(shop: Case) -> None:
+    own(shop)
+    insert(shop, 1, 2, 3)
+    batch, runtime = next_batch(shop), shop.runtime()
+    assert merge(runtime, batch).changeset == ""
+    assert apply_rule(runtime, batch, "second").rows_out == 3
+    assert apply_rule(runtime, batch, "second").already
+    assert (apply_rule(runtime, batch, "fourth").rows_in, apply_rule(runtime, batch, "fourth").already) == (3, True)
+    load(runtime, "copy", batch)
+    assert target(shop, "SELECT id, note FROM {db}.customers ORDER BY id") == [(1, "note 11234"), (3, "note 31234")]
+    with runtime.state() as state:
+        changeset = read_changeset(runtime.store, state.require(batch).changeset or "")
+    assert [(r.name, r.rows_in, r.rows_out) for r in changeset.manifest.rules] == [
+        ("first", 3, 3), ("second", 3, 3), ("third", 3, 3), ("fourth", 3, 2),
+    ]  # fmt: skip
+
+
+def test_without_airflow_the_same_stages_run(shop: Case) -> None:
+    own(shop)
+    insert(shop, 1, 2)
+    shop.run_until_head()
+    shop.source.execute(
+        f"UPDATE `{shop.schema}`.customers SET note = 'x' WHERE id = 1",
+        f"UPDATE `{shop.schema}`.customers SET id = 5 WHERE id = 2",
+    )
+    shop.run_until_head()
+    assert target(shop, "SELECT id, note FROM {db}.customers ORDER BY id") == [(1, "x1234"), (5, "note 21234")]
+
+
+def test_a_file_that_changes_counts_from_the_next_batch_and_a_mended_one_at_once(shop: Case) -> None:
+    own(shop)
+    second = shop.folder / "rules/second.py"
+    insert(shop, 1)
+    batch, runtime = next_batch(shop), shop.runtime()
+    merge(runtime, batch)
+    second.write_text("def transform(row, context):\n    return row['nope']\n")
+    assert apply_rule(runtime, batch, "second").rows_out == 1
+    load(runtime, "copy", batch)
+    assert target(shop, "SELECT note FROM {db}.customers") == [("note 11234",)]
+    insert(shop, 7)
+    batch = next_batch(shop)
+    merge(runtime, batch)
+    for _ in range(2):
+        with pytest.raises(
+            RuleError, match=r"'second' failed on insert of .*customers id=7: KeyError: 'nope'"
+        ) as caught:
+            apply_rule(runtime, batch, "second")
+        assert str(caught.value.where).endswith("second.py:2")
+    second.write_text("def transform(row, context):\n    return {**row, 'note': 'mended'}\n")
+    apply_rule(runtime, batch, "second")
+    load(runtime, "copy", batch)
+    assert target(shop, "SELECT note FROM {db}.customers WHERE id = 7") == [("mended34",)]
+
+
+def test_a_rule_that_leaves_engine_yaml_while_a_batch_is_under_way_is_still_applied(shop: Case) -> None:
+    own(shop)
+    insert(shop, 1)
+    batch, runtime = next_batch(shop), shop.runtime()
+    merge(runtime, batch)
+    rules(shop, "[]")
+    load(runtime, "copy", batch)
+    assert target(shop, "SELECT note FROM {db}.customers") == [("note 11234",)]
+
+
+SPARK = """
+from pyspark.sql import functions as F
+
+
+class Params:
+    suffix: str = "!"
+
+
+def transform(frame, context):
+    twice = F.udf(lambda text: None if text is None else text + text, "string")
+    frame = frame.withColumn("note", F.concat("note", F.lit(context.params.suffix))).withColumn("email", twice("email"))
+    return frame.where("paid > 1 AND _origin = 101").repartition(3)
+"""
+SPARK_RULES = """\
+  - {name: before, path: before.sql, type: sql, order: 1}
+  - {name: frame, path: frame.py, type: spark, order: 2, match: {table: customers, events: [insert, update]}, params: {suffix: "?"}}
+  - {name: after, path: after.sql, type: sql, order: 3}
+"""
+
+
+@pytest.mark.parametrize("mode", ["local", "connect"])
+def test_a_rule_of_type_spark(shop: Case, mode: str, spark_connect) -> None:
+    shop.connections["spark_connect_default"] = spark_connect.connection_json()
+    before, after = (f"SELECT * REPLACE (note || {more} AS note) FROM rows" for more in ("'.'", "_origin"))
+    rules(shop, SPARK_RULES, before__sql=before, after__sql=after, frame__py=SPARK)
+    insert(shop, 1, 2, email="a")
+    insert(shop, 3, paid="1")
+    insert(shop, 4)
+    shop.run_until_head(mode)
+    shop.source.execute(
+        f"UPDATE `{shop.schema}`.customers SET paid = 1 WHERE id = 1",
+        f"UPDATE `{shop.schema}`.customers SET paid = 2 WHERE id = 3",
+        f"DELETE FROM `{shop.schema}`.customers WHERE id = 4",
+    )
+    shop.run_until_head(mode)
+    got = target(shop, "SELECT id, email, note, n FROM {db}.customers ORDER BY id")
+    assert got == [(2, "aa", "note 2.?101", 2**64 - 3), (3, "Ann@X.orgAnn@X.org", "note 3.?101", 2**64 - 4)]
+    with shop.runtime().state() as state:
+        changeset = read_changeset(shop.runtime().store, state.require(state.numbers()[-1]).changeset or "")
+    assert [(r.name, r.rows_in, r.rows_out) for r in changeset.manifest.rules] == [
+        ("before", 3, 3),
+        ("frame", 2, 1),
+        ("after", 3, 3),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "line"),
+    [
+        ("def transform(frame, context):\n    return frame.nope()\n", "nope", 2),
+        ("def transform(frame, context):\n    return frame.select('id')\n", "lost the column _op", 1),
+        ("def transform(frame, context):\n    return 5\n", "returned no DataFrame", 1),
+        (
+            "from pyspark.sql import functions as F\ndef boom(x):\n    raise ValueError('bad ' + x)\n"
+            "def transform(frame, context):\n    return frame.withColumn('note', F.udf(boom, 'string')('note'))\n",
+            "ValueError: bad note 1",
+            3,
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_rule_of_type_spark(shop: Case, code: str, words: str, line: int) -> None:
+    rules(shop, "  - {name: frame, path: frame.py, type: spark}\n", frame__py=code)
+    insert(shop, 1)
+    batch, runtime = next_batch(shop), shop.runtime()
+    merge(runtime, batch)
+    with pytest.raises(RuleError, match=words) as caught:
+        apply_rule(runtime, batch, "frame")
+    assert str(caught.value.where).endswith(f"frame.py:{line}")
+
+
+def test_the_starter_of_type_spark_works_at_once(tmp_path: Path) -> None:
+    new_rule("spark", "mine", tmp_path, table="shop.customers")
+    samples = handwritten(changes_file(tmp_path, "mine"))
+    tried = list(try_rule(find_rule("mine", tmp_path), samples))
+    assert [(t.op, t.right, [out.row == t.row for out in t.out]) for t in tried] == [
+        ("insert", True, [True]), ("update", True, [True]), ("delete", True, [True]),
+    ]  # fmt: skip
+    engine = tmp_path / "engine.yaml"
+    engine.write_text(engine.read_text() + "    params: {shout: true}\n")
+    assert next(t.out[0].row["email"] for t in try_rule(find_rule("mine", tmp_path), samples)) == "ANN@EXAMPLE.ORG"
+    (tmp_path / "mine.py").write_text("def transform(frame, context):\n    return frame.nope\n")
+    assert all("'mine' failed" in str(t.error) for t in try_rule(find_rule("mine", tmp_path), samples))
+
+
+def test_the_number_of_spark_jobs_does_not_follow_the_tables(shop: Case) -> None:
+    from sluice.spark.frames import local_session
+
+    rules(
+        shop,
+        "  - {name: frame, path: frame.py, type: spark}\n",
+        frame__py="def transform(frame, context):\n    return frame\n",
+    )
+    count = 12
+    for server in (shop.source, shop.target):
+        server.execute(*(f"CREATE TABLE `{shop.schema}`.t{i} (id INT PRIMARY KEY, c{i} INT)" for i in range(count)))
+    shop.run_until_head()
+    shop.source.execute(*(f"INSERT INTO `{shop.schema}`.t{i} VALUES (1, {i})" for i in range(count)))
+    batch, runtime = next_batch(shop), shop.runtime()
+    merge(runtime, batch)
+    context = local_session().sparkContext
+    context.setJobGroup("counted", "")
+    assert apply_rule(runtime, batch, "frame").rows_out == count
+    assert len(context.statusTracker().getJobIdsForGroup("counted")) == 1
+    load(runtime, "copy", batch)
+    shop.assert_equal(*(f"t{i}" for i in range(count)))
+
+
+def test_the_totals_are_in_the_manifest_and_in_the_status(shop: Case) -> None:
+    own(shop)
+    insert(shop, 1, 2)
+    shop.run_until_head()
+    shown = json.loads(shop.cli("status", "case", "--json").stdout)
+    assert [(r["name"], r["rows_in"], r["rows_out"], r["errors"]) for r in shown["rules"]] == [
+        ("first", 2, 2, 0), ("second", 2, 2, 0), ("third", 2, 2, 0), ("fourth", 2, 1, 0),
+    ]  # fmt: skip

@@ -1,0 +1,245 @@
+"""Real servers for the tests: started when a test first asks, shared by the session, stopped at its end.
+
+Each test that writes takes a fresh schema (``fresh_schema``), so tests may share a server without seeing each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from devstack import delta_spark, processes
+from devstack.debian import FetchFailed
+from devstack.iceberg_rest import RestCatalogServer, find_rest_catalog
+from devstack.kafka import KafkaServer, find_kafka
+from devstack.mariadb import MariaDBServer
+from devstack.mysql import MySQLServer
+from devstack.registry import RegistryServer, find_registry
+from devstack.spark import SparkConnectServer
+from devstack.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
+from sluice.errors import ConfigError, SluiceError
+from tests.support.servers.airflows import SharedAirflow
+
+if TYPE_CHECKING:
+    from devstack.postgresql import PostgreSQLServer
+
+_numbers = itertools.count(1)
+
+AIRFLOWS: list[SharedAirflow] = []
+"""That of this process, once a test asked for it."""
+
+UNSAFE = {"innodb_flush_method": "nosync"}
+"""A third of the seconds of a CREATE, ALTER or DROP waited for the disk. A killed server loses nothing by it; only a dead machine would."""
+
+
+@pytest.fixture(scope="session")
+def server_folder() -> Iterator[Path]:
+    """A temporary folder for the session's servers; removed at the end."""
+    processes.tether()
+    folder = Path(tempfile.mkdtemp(prefix="sluice-tests-"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def mysql_source(server_folder: Path) -> Iterator[MySQLServer]:
+    """A MySQL with row log, full row image and metadata, GTIDs on; connection id ``test_source``."""
+    with MySQLServer(server_folder / "source", name="mysql-source", server_id=101, options=UNSAFE) as server:
+        os.environ["AIRFLOW_CONN_TEST_SOURCE"] = server.connection_json()
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mysql_target(server_folder: Path) -> Iterator[MySQLServer]:
+    """A second MySQL; connection id ``test_target``."""
+    with MySQLServer(server_folder / "target", name="mysql-target", server_id=102, options=UNSAFE) as server:
+        os.environ["AIRFLOW_CONN_TEST_TARGET"] = server.connection_json()
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb(server_folder: Path) -> Iterator[MariaDBServer]:
+    """A MariaDB with row log and full metadata; connection id ``test_mariadb``."""
+    with MariaDBServer(server_folder / "mariadb", server_id=103, options={"debug_no_sync": 1}) as server:
+        os.environ["AIRFLOW_CONN_TEST_MARIADB"] = server.connection_json()
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgresql(server_folder: Path) -> Iterator[PostgreSQLServer]:
+    """A PostgreSQL; connection id ``test_postgresql``. Skipped where it, or its client, cannot be had."""
+    with _postgresql(server_folder / "postgresql", "find_postgresql") as server:
+        os.environ["AIRFLOW_CONN_TEST_POSTGRESQL"] = server.connection_json()
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgis(server_folder: Path) -> Iterator[PostgreSQLServer]:
+    """A PostgreSQL whose database has PostGIS. Skips what needs it where it cannot be had."""
+    with _postgresql(server_folder / "postgis", "find_postgis") as server:
+        server.execute("CREATE EXTENSION postgis")
+        yield server
+
+
+@contextlib.contextmanager
+def _postgresql(folder: Path, find: str) -> Iterator[PostgreSQLServer]:
+    """``find``: of ``devstack.postgresql``."""
+    pytest.importorskip("psycopg", reason="psycopg is not installed: make venv")
+    from devstack import postgresql
+
+    try:
+        found = getattr(postgresql, find)()
+    except SluiceError as error:
+        pytest.skip(f"no {folder.name} to be had: {error.message}")
+    with postgresql.PostgreSQLServer(folder, distribution=found) as server:
+        yield server
+
+
+@pytest.fixture
+def fresh_pg_schema(postgresql: PostgreSQLServer) -> Iterator[Callable[..., str]]:
+    """``fresh_pg_schema()`` makes an empty schema in the PostgreSQL, or that of this name; dropped after the test."""
+    made: list[str] = []
+
+    def make(name: str = "") -> str:
+        name = name or f"t_{os.getpid()}_{next(_numbers)}"
+        postgresql.execute(f'CREATE SCHEMA "{name}"')
+        made.append(name)
+        return name
+
+    yield make
+    for name in made:
+        if postgresql.running:
+            with contextlib.suppress(Exception):
+                postgresql.execute(f'DROP SCHEMA IF EXISTS "{name}" CASCADE')
+
+
+@pytest.fixture(scope="session")
+def zookeeper(server_folder: Path) -> Iterator[ZooKeeperServer]:
+    """One ZooKeeper node; connection id ``test_zookeeper``."""
+    with ZooKeeperServer(server_folder / "zookeeper") as server:
+        os.environ["AIRFLOW_CONN_TEST_ZOOKEEPER"] = server.connection_json()
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka(server_folder: Path) -> Iterator[KafkaServer]:
+    """One Kafka broker; connection id ``test_kafka``. Skips what needs it where its jars cannot be fetched."""
+    pytest.importorskip("confluent_kafka")
+    try:
+        find_kafka()
+    except (FetchFailed, ConfigError) as error:
+        pytest.skip(f"there is no Kafka broker: {error}")
+    server = KafkaServer(server_folder / "kafka", users={"sluice": "s3cret-of-the-broker"}).start()
+    os.environ["AIRFLOW_CONN_TEST_KAFKA"] = server.connection_json()
+    yield server
+    server.kill()  # nobody reads it again
+
+
+@pytest.fixture(scope="session")
+def schema_registry(server_folder: Path) -> Iterator[RegistryServer]:
+    """A schema registry with Confluent's API. Skips what needs it where it cannot be fetched."""
+    pytest.importorskip("fastavro")
+    try:
+        find_registry()
+    except (FetchFailed, ConfigError) as error:
+        pytest.skip(f"there is no schema registry: {error}")
+    server = RegistryServer(server_folder / "registry").start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="session")
+def iceberg_rest(server_folder: Path) -> Iterator[RestCatalogServer]:
+    """A REST catalog of Iceberg tables. Skips what needs it where it cannot be fetched."""
+    pytest.importorskip("pyiceberg")
+    try:
+        find_rest_catalog()
+    except (FetchFailed, ConfigError) as error:
+        pytest.skip(f"there is no REST catalog of Iceberg: {error}")
+    server = RestCatalogServer(server_folder / "iceberg-rest").start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def zookeeper_ensemble(server_folder: Path) -> Iterator[ZooKeeperEnsemble]:
+    """Three ZooKeeper nodes of the test's own, to be killed at will."""
+    with ZooKeeperEnsemble(server_folder / f"ensemble-{next(_numbers)}") as ensemble:
+        yield ensemble
+
+
+@pytest.fixture(scope="session")
+def spark_connect(
+    server_folder: Path, mysql_source: MySQLServer, mysql_target: MySQLServer
+) -> Iterator[SparkConnectServer]:
+    """A Spark Connect server whose workers know ``test_source`` and ``test_target``; connection id ``test_spark``."""
+    with SparkConnectServer(server_folder / "spark") as server:
+        os.environ["AIRFLOW_CONN_TEST_SPARK"] = server.connection_json()
+        yield server
+
+
+@pytest.fixture(scope="session")
+def spark_delta(server_folder: Path) -> Iterator[SparkConnectServer]:
+    """A Spark Connect server that writes Delta tables. Skips what needs it where the jars cannot be fetched."""
+    try:
+        settings = {
+            **delta_spark.spark_settings(),
+            "spark.sql.codegen.wholeStage": "false",
+        }  # to compile costs more than few rows
+    except FetchFailed as error:
+        pytest.skip(f"there is no Delta for Spark: {error}")
+    with SparkConnectServer(server_folder / "spark-delta", "spark-delta", conf=settings) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def shared_airflow(server_folder: Path) -> Iterator[SharedAirflow]:
+    """An Airflow for files that do not stop it; it runs only while the next test is one of those, see ``tests/conftest.py``."""
+    shared = SharedAirflow(server_folder / "airflow")
+    AIRFLOWS.append(shared)
+    yield shared
+    shared.close()
+
+
+@pytest.fixture
+def fresh_schema() -> Iterator[Callable[..., str]]:
+    """``fresh_schema(server, ...)`` makes an empty schema of the same new name on each server; dropped after the test."""
+    made: list[tuple[MySQLServer, str]] = []
+
+    def make(*servers: MySQLServer, prefix: str = "t", options: str = "") -> str:
+        name = f"{prefix}_{os.getpid()}_{next(_numbers)}"
+        if not options and len(servers) > 1 and any(isinstance(server, MariaDBServer) for server in servers):
+            options = (
+                "CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"  # keys that compare alike on both kinds of server
+            )
+        for server in servers:
+            server.execute(f"CREATE DATABASE `{name}` {options}")
+            made.append((server, name))
+        return name
+
+    yield make
+    for server, name in made:
+        if server.running:
+            with contextlib.suppress(Exception):
+                server.execute(f"DROP DATABASE IF EXISTS `{name}`")
+
+
+@contextlib.contextmanager
+def setting(server: MySQLServer, **values: object) -> Iterator[None]:
+    """Global variables of a server, set for the block."""
+    before = {name: server.execute(f"SELECT @@GLOBAL.{name}")[0][0] for name in values}
+    try:
+        for name, value in values.items():
+            server.execute(f"SET GLOBAL {name} = '{value}'")
+        yield
+    finally:
+        for name, value in before.items():
+            server.execute(f"SET GLOBAL {name} = '{value}'")
