@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from sluice.errors import LoadError
-from tests.support.readers.lakes import IcebergLake, Lake
 from tests.support.pipelines.case import Case, case
+from tests.support.readers.lakes import IcebergLake, Lake
 
 KINDS = ("postgresql", "delta", "iceberg")
 

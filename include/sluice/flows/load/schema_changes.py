@@ -96,6 +96,8 @@ def _change(
             hint=f"apply by hand what {shared.target} needs, then set {', '.join(sorted({KIND_OF[k] for k in kinds}))} to ignore in the "
             f"ddl of target {target.name} until the batch is delivered",
         )
+    stops = DdlPolicy.STOP in policies.values() or bool(set(kinds) & _NEVER)
+    wanted = {DdlPolicy.APPLY, DdlPolicy.STOP} if stops else {DdlPolicy.APPLY}
     partly = DdlPolicy.IGNORE in policies.values() or any(route.shared for route in found)
     return SchemaChange(
         number=number,
@@ -117,8 +119,8 @@ def _change(
         not_captured=frozenset(t for change in changes for t in change.tables if not selection.wants(t)),
         columns=tuple((r.source, old, new) for r in found for old, new in r.rename if old != new),
         excluded=tuple((r.source, name) for r in found for name in _left_out(r, changes)),
-        check_only=DdlPolicy.STOP in policies.values() or bool(set(kinds) & _NEVER),
-        kinds=frozenset(k for k, p in policies.items() if p is DdlPolicy.APPLY) if partly else None,
+        check_only=stops,
+        kinds=frozenset(k for k, p in policies.items() if p in wanted) if partly else None,
         consumer=target.name,
     )
 
@@ -133,7 +135,7 @@ def _effects(
 
     Of a target with ``changes: all``, and where the policy is to ignore changes of columns, nothing: old rows stay as they were.
     """
-    if target.changes == "all" or change.check_only or target.ddl_policy(_D.CHANGE_COLUMN) is DdlPolicy.IGNORE:
+    if target.changes == "all" or target.ddl_policy(_D.CHANGE_COLUMN) is DdlPolicy.IGNORE:
         return ()
     swapped = change.cut_over
     ran = Ran(change.statement.text, change.statement.schema, change.statement.mode, change.statement.session)

@@ -27,8 +27,10 @@ from sluice.targets.lake.checkpoints import Raced
 from sluice.targets.lake.column_types import TOO_WIDE, own_type, takes
 from sluice.targets.lake.columns import LakeColumn, Shape, TableInfo, widens
 from sluice.targets.lake.conversions import NotConvertedError, converted
+from sluice.targets.lake.held import LakeHeld
 from sluice.targets.lake.site import LakeSite, Note
 from sluice.targets.schema.conversions import broken, effects_on, not_converted
+from sluice.targets.schema.policy import require_held
 
 K = ChangeKind
 _NO_NAMES = frozenset({K.TRUNCATE_TABLE, K.ROWS_REMOVED, K.ROWS_REPLACED, K.UNKNOWN})
@@ -105,14 +107,14 @@ class LakeFollower(ABC):
         """Raises LoadError, Fenced, TargetUnavailable."""
         if self.change.statement.dialect not in {"mysql", "mariadb"}:
             raise self._by_hand(f"statements of {self.change.statement.dialect} are not understood")
+        if self.change.check_only:
+            require_held(self.change, LakeHeld(self.change, self.site))
+            return
         for one in self.change.tables:
             kinds = set(one.kinds) if self.change.kinds is None else set(one.kinds) & self.change.kinds
             for attempt in range(_ATTEMPTS):
                 try:
-                    if self.change.check_only:
-                        self._require(one)
-                    else:
-                        self._follow(one, kinds)
+                    self._follow(one, kinds)
                     break
                 except Raced:
                     time.sleep(0.02 * 2**attempt)
@@ -129,30 +131,6 @@ class LakeFollower(ABC):
         if (self.site.noted(table, scope, held.delivery) or 0) >= number:
             return None
         return self.site.note(self.fence, scope, number, held.delivery)
-
-    def _require(self, one: TableChange) -> None:
-        """The policy is to stop: the target has what the statement adds, or it is an error."""
-        table = self.site.open(self.change.target(one.renamed_to or one.table))
-        holds = not _NO_NAMES & set(one.kinds)
-        if K.DROP_TABLE in one.kinds:
-            holds = table is None
-        elif one.after is not None:
-            names = [
-                name for c in one.after.columns if c.generated is None and (name := self._name(one, c.name)) is not None
-            ]
-            info = self.site.info(table) if table is not None else TableInfo(())
-            holds = holds and all(info.find(name) is not None for name in names)
-            if {K.DROP_COLUMN, K.RENAME_COLUMN, K.CHANGE_COLUMN} & set(one.kinds) and not self.site.every:
-                wanted = {name.casefold() for name in names}
-                holds = (
-                    holds and K.CHANGE_COLUMN not in one.kinds and {c.name.casefold() for c in info.columns} <= wanted
-                )
-        if not holds:
-            raise LoadError(
-                f"the source changed a definition, and the policy of the target is to stop: {self.change.statement.text[:300]}",
-                where=self.change.where,
-                hint="make the change at the target, or set the kind of change to apply or ignore in the target's ddl",
-            )
 
     def _follow(self, one: TableChange, kinds: set[ChangeKind]) -> None:
         captured = one.table not in self.change.not_captured

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from sluice.errors import LoadError, MappingError
+from sluice.errors import MappingError
 from sluice.model.column_types import ColumnType
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.schema_changes import ChangeKind, TableChange
@@ -14,6 +14,7 @@ from sluice.targets.base import Finding, SchemaChange
 from sluice.targets.memory.column_types import OwnType, own_type
 from sluice.targets.memory.store import MemoryStore, Table
 from sluice.targets.schema.conversions import effects_on, not_converted
+from sluice.targets.schema.policy import Answer, OnlyColumns, has, require_held
 
 FOLLOWED = frozenset({
     ChangeKind.CREATE_TABLE, ChangeKind.DROP_TABLE, ChangeKind.RENAME_TABLE, ChangeKind.TRUNCATE_TABLE, ChangeKind.ADD_COLUMN,
@@ -108,12 +109,12 @@ def require(store: MemoryStore, plan: PlannedTable) -> None:
 
 def follow(store: MemoryStore, change: SchemaChange) -> None:
     """Change the tables. Under the store's lock. Raises LoadError if the policy is to stop and the change is not there."""
+    if change.check_only:
+        require_held(change, MemoryHeld(store, change))
+        return
     for one in change.tables:
         kinds = set(one.kinds) if change.kinds is None else set(one.kinds) & change.kinds
-        if change.check_only:
-            _require_followed(store, change, one)
-        else:
-            _follow(store, change, one, kinds)
+        _follow(store, change, one, kinds)
 
 
 def _columns(change: SchemaChange, one: TableChange) -> list[str]:
@@ -124,16 +125,19 @@ def _columns(change: SchemaChange, one: TableChange) -> list[str]:
     return [renamed.get(c.name, c.name) for c in one.after.columns if c.name not in excluded]
 
 
-def _require_followed(store: MemoryStore, change: SchemaChange, one: TableChange) -> None:
-    table = store.tables.get(change.target(one.renamed_to or one.table))
-    there = table is not None and one.after is not None and set(_columns(change, one)) <= set(table.columns)
-    if there or (one.after is None and table is None):
-        return
-    raise LoadError(
-        f"the source changed a definition, and the policy of the target is to stop: {change.statement.text[:300]}",
-        where=change.where,
-        hint="make the change at the target, or set the kind of change to apply or ignore in the target's ddl",
-    )
+class MemoryHeld(OnlyColumns):
+    """See :class:`sluice.targets.schema.policy.Held`."""
+
+    def __init__(self, store: MemoryStore, change: SchemaChange) -> None:
+        super().__init__(change)
+        self.store = store
+
+    def columns(self, table: TableId) -> Collection[str] | None:
+        found = self.store.tables.get(table)
+        return {name.casefold() for name in found.columns} if found is not None else None
+
+    def key(self, table: TableId, names: tuple[str, ...]) -> Answer:
+        return has(tuple(self.store.tables[table].key) == names)
 
 
 def _follow(store: MemoryStore, change: SchemaChange, one: TableChange, kinds: set[ChangeKind]) -> None:

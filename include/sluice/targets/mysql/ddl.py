@@ -356,26 +356,6 @@ def _altered(step: DdlStep, changes: list[TableChange], columns: Columns) -> lis
 _NAMED = {ChangeKind.ADD_COLUMN, ChangeKind.DROP_COLUMN, ChangeKind.RENAME_COLUMN}
 
 
-def holds(step: DdlStep, columns: Columns) -> bool:
-    """True if the target's tables and columns are named as after the statement, and were not before."""
-    if not all(_named_as_after(step, change, columns) for change in step.changes):
-        return False
-    if any(_NAMED & set(change.kinds) and not change.names_differ for change in step.changes):
-        return False  # names that were swapped, or a column that was dropped and added anew
-    return not any(
-        kind
-        in {
-            ChangeKind.TRUNCATE_TABLE,
-            ChangeKind.ROWS_REMOVED,
-            ChangeKind.ROWS_REPLACED,
-            ChangeKind.UNKNOWN,
-            ChangeKind.CHANGE_COLUMN,
-        }
-        for change in step.changes
-        for kind in change.kinds
-    )
-
-
 def _named_as_after(step: DdlStep, change: TableChange, columns: Columns) -> bool:
     there = columns(step.target(change.renamed_to or change.table))
     if ChangeKind.DROP_TABLE in change.kinds:

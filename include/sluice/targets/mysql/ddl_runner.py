@@ -18,10 +18,12 @@ from sluice.targets.mysql import ddl, lockwait
 from sluice.targets.mysql.ack_table import AckTable
 from sluice.targets.mysql.connection import CONTENTION, TargetConnection, code_of, errors, set_lock_wait
 from sluice.targets.mysql.ddl import DdlStep
+from sluice.targets.mysql.held import MysqlHeld
 from sluice.targets.mysql.mark_rows import MarkRows
 from sluice.targets.mysql.session import Session
 from sluice.targets.mysql.tables import definitions_of, read_tables
 from sluice.targets.schema.conversions import effects_on, not_converted
+from sluice.targets.schema.policy import require_held
 
 _log = structlog.get_logger()
 
@@ -120,12 +122,7 @@ class DdlRunner:
             return {c.name.lower() for c in info.columns} if info else None
 
         if step.check_only:
-            if not ddl.holds(step, columns):
-                raise LoadError(
-                    f"the source changed a definition, and the policy of target {self.target.name} is to stop: {step.sql[:500]}",
-                    where=step.where,
-                    hint="make the change at the target by hand, or set the kind of change to apply or ignore in the target's ddl",
-                )
+            require_held(change, MysqlHeld(change, infos, session.cursor, mariadb=session.mariadb))
             return {"statements": [], "tables": [], "ran": 0, "before": None}
         self._refuse_other_conversions(session, change, columns)
         statements_ = ddl.statements_for(step, columns)

@@ -26,8 +26,10 @@ from sluice.targets.postgresql.column_types import LOSES, lost, own_type, pg_typ
 from sluice.targets.postgresql.conversions import excluded, is_done, rendered
 from sluice.targets.postgresql.defaults import default_of
 from sluice.targets.postgresql.extras import Index
+from sluice.targets.postgresql.held import Exists, PostgresHeld
 from sluice.targets.postgresql.names import LONGEST_BYTES, Naming, quoted, quoted_table, too_long
 from sluice.targets.schema.conversions import broken, effects_on, not_converted
+from sluice.targets.schema.policy import require_held
 
 K = ChangeKind
 FOLLOWED = frozenset(ChangeKind) - {
@@ -64,7 +66,8 @@ Ask = Callable[[TableId, str], bool]
 class Follower:
     """Makes the statements of one change.
 
-    ``infos``: the target's tables before it; ``spelling``: what tables and columns are called; ``wanted``: how what is made is made.
+    ``infos``: the target's tables before it; ``spelling``: what tables and columns are called; ``wanted``: how what is made is made;
+    ``exists``: asks the catalog.
     """
 
     change: SchemaChange
@@ -72,6 +75,7 @@ class Follower:
     has_rows: Ask
     spelling: Naming
     wanted: Wanted
+    exists: Exists = lambda query, parameters: False
 
     def statements(self) -> list[str]:
         """What to run, in order; empty if the target has it already. Raises LoadError."""
@@ -79,12 +83,7 @@ class Follower:
         if change.statement.dialect not in {"mysql", "mariadb"}:
             raise self._by_hand(f"statements of {change.statement.dialect} are not understood", "")
         if change.check_only:
-            if not self._holds():
-                raise LoadError(
-                    f"the source changed a definition, and the policy of the target is to stop: {change.statement.text[:500]}",
-                    where=change.where,
-                    hint="make the change at the target by hand, or set the kind of change to apply or ignore in the target's ddl",
-                )
+            require_held(change, PostgresHeld(change, self.infos, self.spelling, self.wanted, self.exists))
             return []
         cut_over = self._cut_over()
         if cut_over is not None:
@@ -509,38 +508,6 @@ class Follower:
                 "",
             )
         return replace(found, kinds=tuple(kinds))
-
-    def _holds(self) -> bool:
-        """True if the target's tables and columns are named as after the statement, and were not before."""
-        for one in self.change.tables:
-            info = self.infos.get(self._target(one.renamed_to or one.table))
-            if {K.TRUNCATE_TABLE, K.ROWS_REMOVED, K.ROWS_REPLACED, K.UNKNOWN, K.CHANGE_COLUMN} & set(one.kinds):
-                return False
-            if {K.ADD_COLUMN, K.DROP_COLUMN, K.RENAME_COLUMN} & set(one.kinds) and not one.names_differ:
-                return False
-            if K.DROP_TABLE in one.kinds:
-                if info is not None:
-                    return False
-                continue
-            if one.after is None:
-                continue
-            if info is None or not self._named_as_after(one, info):
-                return False
-        return True
-
-    def _named_as_after(self, one: TableChange, info: TableInfo) -> bool:
-        assert one.after is not None
-        there = {column.name.casefold() for column in info.columns}
-        plain = [column.name for column in one.after.columns if column.generated is None]
-        wanted = {n.casefold() for column in plain if (n := self._naming(one.table, column)) is not None}
-        kept = {column.name.lower() for column in one.after.columns}
-        before = one.before.columns if one.before is not None else ()
-        gone = {
-            n.casefold()
-            for c in before
-            if c.name.lower() not in kept and (n := self._naming(one.table, c.name)) is not None
-        }
-        return wanted <= there and not gone & there
 
     def _by_hand(self, why: str, statement: str) -> LoadError:
         run = f"run it by hand ({statement})" if statement else "make the change by hand"

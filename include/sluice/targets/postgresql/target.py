@@ -207,6 +207,10 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
             row = session.cursor.fetchone()
             return bool(row and row[0])
 
+        def exists(query: str, parameters: tuple[object, ...]) -> bool:
+            session.cursor.execute(query, parameters)
+            return session.cursor.fetchone() is not None
+
         infos = read_tables(session.cursor, tables)
         statements = Follower(
             change,
@@ -214,6 +218,7 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
             has_rows,
             self.naming,
             self._wanted(session),
+            exists,
         ).statements()
         for statement in statements:
             _log.info("target_ddl", consumer=self.name, statement=statement[:500], source=change.where)
