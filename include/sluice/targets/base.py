@@ -36,7 +36,7 @@ from sluice.model.digests import RangeDigest
 from sluice.model.load_marks import LoadMark
 from sluice.model.planned import PlannedTable
 from sluice.model.positions import Position
-from sluice.model.row_effects import ColumnEffect
+from sluice.model.row_effects import ColumnEffect, StepKind
 from sluice.model.schema_changes import ChangeKind, TableChange, cut_over
 from sluice.model.sessions import StatementSession
 from sluice.model.tables import TableId
@@ -104,6 +104,8 @@ class Feature(StrEnum):
     ROW_REJECTION = "row_rejection"
     """One refused row does not stop the others (``on_error: dead_letter``)."""
     FOREIGN_KEYS = "foreign_keys"
+    RECOPIES = "recopies"
+    """A table whose rows cannot be converted as the source's were is emptied, and copied again (``on_conversion: copy``)."""
     BUNDLES = "bundles"
     """Several batches in one commit (``commit_every``): see :mod:`sluice.targets.bundles`."""
 
@@ -112,7 +114,7 @@ class Feature(StrEnum):
 class Capabilities:
     """What a kind of target offers. Data: shown by ``sluice targets list``, and used to refuse a pipeline file early.
 
-    ``schema_changes``: the kinds that it can follow. ``max_writers``: units at a time; 1: a single writer, which a global order needs.
+    ``schema_changes``: the kinds that it can follow. ``conversions``: steps that it does to the rows that it has. ``max_writers``: units at a time; 1: a single writer, which a global order needs.
     """
 
     inputs: frozenset[Input] = frozenset({Input.MERGED})
@@ -120,6 +122,7 @@ class Capabilities:
     ordering: frozenset[Ordering] = frozenset({Ordering.NONE})
     consistency: frozenset[Consistency] = frozenset({Consistency.ROW})
     schema_changes: frozenset[ChangeKind] = frozenset()
+    conversions: frozenset[StepKind] = frozenset()
     features: frozenset[Feature] = frozenset({Feature.DELETE})
     execution: Execution = Execution.UNITS
     max_writers: int | None = None
@@ -132,6 +135,7 @@ class Capabilities:
             "ordering": sorted(self.ordering),
             "consistency": sorted(self.consistency),
             "schema_changes": sorted(self.schema_changes),
+            "conversions": sorted(self.conversions),
             "features": sorted(self.features),
             "execution": str(self.execution),
             "max_writers": self.max_writers,
@@ -412,7 +416,7 @@ class SchemaChange:
         columns: (source table, source column, target column) of columns with another name; excluded: (source table, column) that are left out.
         effects: what it did to stored values of columns that the target has, but for those that stay the same.
         copies: source tables that are copied again after it, as a target cannot convert its rows (``on_conversion: copy``).
-        consumer: the target's name.
+        recopies: the kind of target offers that. consumer: the target's name.
     """
 
     number: int
@@ -428,6 +432,7 @@ class SchemaChange:
     excluded: tuple[tuple[TableId, str], ...] = ()
     effects: tuple[ColumnEffect, ...] = ()
     copies: frozenset[TableId] = frozenset()
+    recopies: bool = False
     consumer: str = ""
 
     @property

@@ -8,11 +8,12 @@ from dataclasses import replace
 from sluice.config.pipeline import DdlKind, DdlPolicy, PipelineConfig, TargetConfig
 from sluice.errors import LoadError
 from sluice.mapping import Mapping, TableRoute
-from sluice.model.row_effects import ColumnEffect, Ran
+from sluice.model.row_effects import REQUIRES, ColumnEffect, Ran
 from sluice.model.schema_changes import ChangeKind, TableChange
+from sluice.model.tables import TableId
 from sluice.segments.manifest import DdlRecord, SegmentManifest
 from sluice.sources.table_filter import Selection
-from sluice.targets.base import Capabilities, SchemaChange, SourceStatement
+from sluice.targets.base import Capabilities, Feature, SchemaChange, SourceStatement
 from sluice.targets.offers import require_kinds
 
 RowEffects = Callable[[TableChange, Ran], Sequence[ColumnEffect]]
@@ -55,7 +56,7 @@ def plan_ddl(
     routes, selection = Mapping.compile(pipeline.mapping), Selection.compile(pipeline.capture)
     found: list[SchemaChange] = []
     for record in manifest.ddl:
-        change = _change(len(found), record, routes, selection, target, manifest, dialect)
+        change = _change(len(found), record, routes, selection, target, manifest, dialect, offered)
         if change is None:
             continue
         if change.before_rows and found and not found[-1].before_rows:
@@ -64,7 +65,8 @@ def plan_ddl(
                 where=change.where,
                 hint="internal error: please report it",
             )
-        change = replace(change, effects=_effects(change, routes, target, row_effects))
+        effects = _effects(change, routes, target, row_effects)
+        change = replace(change, effects=effects, copies=_copies(change, effects, target, offered))
         require_kinds(target, offered, change)
         found.append(change)
     return tuple(found)
@@ -78,6 +80,7 @@ def _change(
     target: TargetConfig,
     manifest: SegmentManifest,
     dialect: str,
+    offered: Capabilities,
 ) -> SchemaChange | None:
     where = f"{record.file}:{record.offset}"
     changes = tuple(c for c in map(TableChange.from_json, record.changes) if not set(c.kinds) & _DATABASES)
@@ -121,6 +124,7 @@ def _change(
         excluded=tuple((r.source, name) for r in found for name in _left_out(r, changes)),
         check_only=stops,
         kinds=frozenset(k for k, p in policies.items() if p in wanted) if partly else None,
+        recopies=Feature.RECOPIES in offered.features,
         consumer=target.name,
     )
 
@@ -154,6 +158,16 @@ def _effects(
                 effect = replace(effect, unknown="mapping.columns.convert makes another type of it at the target")
             found.append(effect)
     return tuple(found)
+
+
+def _copies(
+    change: SchemaChange, effects: Sequence[ColumnEffect], target: TargetConfig, offered: Capabilities
+) -> frozenset[TableId]:
+    """Tables that are copied again, as this kind of target cannot surely convert their rows."""
+    if target.on_conversion != "copy" or change.check_only:
+        return frozenset()
+    converts = offered.conversions - REQUIRES
+    return frozenset(e.table for e in effects if e.unknown or not {step.kind for step in e.steps} <= converts)
 
 
 def _policy(kind: ChangeKind, target: TargetConfig) -> DdlPolicy:

@@ -136,11 +136,11 @@ class Follower(LakeFollower):
             )
         return found
 
-    def _empty(self, source: TableId, target: TableId) -> None:
+    def _empty(self, source: TableId, target: TableId, what: str = "ddl") -> None:
         table = self.site.open(target)
         if table is None:
             return
-        note = self._note(source, "ddl", table)
+        note = self._note(source, what, table)
         if note is None or not table.file_uris():
             return
         self._say(f"TRUNCATE TABLE {target}")

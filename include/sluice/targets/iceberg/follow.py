@@ -135,6 +135,10 @@ class Follower(LakeFollower):
                 self._promote(schema, (name, old.name), old.kind, new.kind)
 
     def _promote(self, schema: Any, path: tuple[str, ...], old: Shape, new: str) -> None:
+        if self.change.copies and isinstance(old, str) and not promotes(old, new) and len(path) == 1:
+            schema.delete_column(path)  # the table is empty
+            schema.add_column(path, type_of(new))
+            return
         if not isinstance(old, str) or not promotes(old, new):
             raise self._by_hand(
                 f"column {path[-1]} is {old}, and Iceberg does not make that {new} without writing the table anew"
@@ -162,19 +166,19 @@ class Follower(LakeFollower):
             self.site.write_note(made, note)
             made.commit_transaction()
 
-    def _empty(self, source: TableId, target: TableId) -> None:
+    def _empty(self, source: TableId, target: TableId, what: str = "ddl") -> None:
         table = self.site.open(target)
         if table is None or table.current_snapshot() is None:
             return
         self._say(f"TRUNCATE TABLE {target}")
-        self._run(source, target, table, lambda made: None, {}, empty=True)
+        self._run(source, target, table, lambda made: None, {}, empty=True, what=what)
 
     def _run(
         self, source: TableId, target: TableId, table: Any, change: Callable[[Any], None], fills: Mapping[str, pa.Scalar], *,
-        empty: bool = False,
+        empty: bool = False, what: str = "ddl",
     ) -> None:  # fmt: skip
         """One commit, refused if any other came since ``table`` was read; nothing if the table has noted the statement."""
-        note = self._note(source, "ddl", table)
+        note = self._note(source, what, table)
         if note is None:
             return
         with errors(self.site.place, f"following {self.change.where}", self.site.uri(target)):

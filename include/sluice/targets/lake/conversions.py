@@ -97,6 +97,9 @@ _STEPS: Mapping[StepKind, tuple[Callable[[pa.DataType], bool], Callable[[pa.Arra
 }
 """Types of values that a step works on, and what it does. A step that gives another type is none: a column's type changes by widening only."""
 
+CONVERSIONS = frozenset(_STEPS)
+"""Steps that are done here."""
+
 _EXCLUDED: Mapping[StepKind, Callable[[pa.Array, Step], pa.Array]] = {
     StepKind.NO_NULL: lambda values, _: values.is_null(),
     StepKind.NO_ZERO: lambda values, _: pc.or_kleene(

@@ -96,8 +96,8 @@ class LakeFollower(ABC):
         """Columns that come, go, have another name or type."""
 
     @abstractmethod
-    def _empty(self, source: TableId, target: TableId) -> None:
-        """TRUNCATE."""
+    def _empty(self, source: TableId, target: TableId, what: str = "ddl") -> None:
+        """Remove all rows, in a commit that notes ``what`` of the statement."""
 
     @abstractmethod
     def _convert(self, one: TableChange, target: TableId, table: Any, steps: Mapping[str, Sequence[Step]]) -> None:
@@ -147,6 +147,9 @@ class LakeFollower(ABC):
             if renamed is not None or K.CREATE_TABLE in kinds:
                 self._create(one, one.after, target)
             return
+        if one.table in self.change.copies:
+            self._empty(one.table, target, "emptied")
+            table = self.site.required(target)
         if self._converted(one, target, table):
             table = self.site.required(target)
         if kinds & OF_COLUMNS or (self.site.every and K.RENAME_TABLE in kinds):
@@ -267,6 +270,8 @@ class LakeFollower(ABC):
             return None
         if isinstance(there.kind, str) and isinstance(made.kind, str) and widens(there.kind, made.kind):
             return made.kind
+        if self.change.copies and isinstance(there.kind, str) and isinstance(made.kind, str):
+            return made.kind  # the table is empty
         raise self._by_hand(f"column {made.name} is {there.kind}, which cannot hold values of {column.type}")
 
     def _say(self, done: str) -> None:

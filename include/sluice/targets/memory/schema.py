@@ -18,7 +18,7 @@ from sluice.targets.schema.policy import Answer, OnlyColumns, has, require_held
 
 FOLLOWED = frozenset({
     ChangeKind.CREATE_TABLE, ChangeKind.DROP_TABLE, ChangeKind.RENAME_TABLE, ChangeKind.TRUNCATE_TABLE, ChangeKind.ADD_COLUMN,
-    ChangeKind.DROP_COLUMN, ChangeKind.WIDEN_COLUMN, ChangeKind.MOVE_COLUMN, ChangeKind.ALLOW_NULL, ChangeKind.REQUIRE_VALUE,
+    ChangeKind.DROP_COLUMN, ChangeKind.WIDEN_COLUMN, ChangeKind.CHANGE_COLUMN, ChangeKind.MOVE_COLUMN, ChangeKind.ALLOW_NULL, ChangeKind.REQUIRE_VALUE,
     ChangeKind.COLUMN_ATTRIBUTES, ChangeKind.INDEXES, ChangeKind.TABLE_OPTIONS, ChangeKind.PARTITIONS, ChangeKind.NOTHING,
 })  # fmt: skip
 """Kinds that a memory target can follow."""
@@ -142,6 +142,9 @@ class MemoryHeld(OnlyColumns):
 
 def _follow(store: MemoryStore, change: SchemaChange, one: TableChange, kinds: set[ChangeKind]) -> None:
     place = change.target(one.table)
+    if one.table in change.copies and place in store.tables:
+        store.tables[place].rows.clear()
+        store.tables[place].heap.clear()
     for effect in effects_on(change, one.table):
         if place in store.tables:
             raise not_converted(change, effect, place, "a target in memory converts no rows")

@@ -51,6 +51,10 @@ _EXCLUDED: Mapping[StepKind, Callable[[str, Step], str]] = {
 }
 
 
+CONVERSIONS = frozenset(_RENDERED)
+"""Steps that are rendered for columns of the types that Sluice makes."""
+
+
 def rendered(value: str, step: Step, held: PgType) -> str | None:
     """Return ``value`` (an expression on a column of the type ``held``) after a step, None if it cannot be rendered for the type."""
     types, render = _RENDERED.get(step.kind, (frozenset[str](), None))

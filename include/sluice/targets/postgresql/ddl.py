@@ -248,6 +248,8 @@ class Follower:
         found: list[str] = []
         columns = self._columns(one)
         values = self._converted_values(one.table, target, there)
+        if one.table in self.change.copies:
+            found.append(f"TRUNCATE TABLE {quoted_table(target)}")
         # a name may be taken over by another column: what goes, goes first, then names change, then columns come
         if K.DROP_COLUMN in kinds:
             found += [
@@ -437,14 +439,15 @@ class Follower:
             return []
         if wanted == held.declared and same:
             return []
-        if pg_type(wanted).word not in _CASTS.get(held.word, ()):
+        emptied = bool(self.change.copies)
+        if pg_type(wanted).word not in _CASTS.get(held.word, ()) and not emptied:
             raise self._by_hand(
                 f"PostgreSQL converts {held.declared} to {wanted} in its own way, if at all",
                 f"{column} TYPE {wanted} USING …",
             )
         made = [collation.create] if collation is not None else []
         value = values.pop(found.name, "")
-        using = f" USING {value}::{wanted}" if value else ""
+        using = f" USING NULL::{wanted}" if emptied else f" USING {value}::{wanted}" if value else ""
         return [*made, f"{column} DROP DEFAULT", f"{column} TYPE {wanted}{clause(collation)}{using}"]
 
     def _own_type(self, made: ColumnType) -> str:

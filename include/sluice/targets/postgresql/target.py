@@ -34,6 +34,7 @@ from sluice.targets.postgresql.catalog import Wanted, compare_all, read_referenc
 from sluice.targets.postgresql.collations import Collations
 from sluice.targets.postgresql.comparing import PostgreSQLComparer
 from sluice.targets.postgresql.connection import LOCK_WAIT_S, NOT_THERE, Connection, connect, errors
+from sluice.targets.postgresql.conversions import CONVERSIONS
 from sluice.targets.postgresql.ddl import FOLLOWED, Follower
 from sluice.targets.postgresql.name_clashes import refuse_clashes
 from sluice.targets.postgresql.names import Naming, Route, quoted_table
@@ -100,6 +101,7 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
         consistency=frozenset(Consistency),
         schema_changes=FOLLOWED,
         features=frozenset(Feature) - {Feature.BUNDLES},
+        conversions=CONVERSIONS,
     )
 
     def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:
