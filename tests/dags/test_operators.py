@@ -24,6 +24,7 @@ from sluice.orchestration import operators, triggers
 from sluice.orchestration.dags.catchup import CatchUpOperator
 from sluice.orchestration.operators import AckOperator, DrainOperator, LoadOperator, MergeOperator
 from sluice.orchestration.retry import TaskError
+from sluice.orchestration.runtime import claim
 from sluice.orchestration.triggers import HeldTrigger, HoldTrigger, LogMovedTrigger, PermitTrigger, TurnTrigger
 from tests.dags.conftest import WritePipeline
 from tests.support.running import standin
@@ -37,9 +38,11 @@ def path(write_pipeline: WritePipeline, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(write_pipeline())
 
 
-def context(run: str = "run-1", *, try_number: int = 1, max_tries: int = 5, load: str = "success") -> Any:
+def context(
+    run: str = "run-1", *, try_number: int = 1, max_tries: int = 5, load: str = "success", drain: str = "failed"
+) -> Any:
     def states(**_: Any) -> dict[str, dict[str, str]]:
-        return {run: {"load": load}}
+        return {run: {"load": load, "drain": drain}}
 
     fields = {"dag_id": "sync__shop", "run_id": run, "task_id": "t", "try_number": try_number, "max_tries": max_tries}
     return {"ti": SimpleNamespace(**fields, get_task_states=states)}
@@ -220,7 +223,7 @@ def test_a_catch_up_waits_for_a_hold_and_between_attempts_that_fail(path: str, f
 def test_an_ack_without_its_load_holds_the_run_open(path: str, flows: ModuleType) -> None:
     ack = ack_operator(path)
     with pytest.raises(TaskDeferred) as deferred:
-        ack.execute(context())
+        ack.execute(context(load="failed"))
     assert isinstance(deferred.value.trigger, HoldTrigger)
     with pytest.raises(TaskDeferred):
         ack_operator(path, "None").execute(context())
@@ -230,6 +233,45 @@ def test_an_ack_without_its_load_holds_the_run_open(path: str, flows: ModuleType
     flows.drain(None, claim="c", idle_wait_s=0)
     flows.load(None, "reporting", 1)
     assert ack.woken(context(), **deferred.value.kwargs)["batch"] == 1
+
+
+@pytest.mark.parametrize("kind", [MergeOperator, LoadOperator, AckOperator])
+def test_a_drain_that_a_person_marked_leaves_its_batches_to_the_tasks(path: str, flows: ModuleType, kind: Any) -> None:
+    """It returned no number: ZooKeeper knows the run's batches by its claim."""
+    flows.change()
+    flows.drain(None, claim=claim("sync__shop", "run-1"), idle_wait_s=0)
+    if kind is not MergeOperator:
+        flows.merge(None, 1)
+    task = ack_operator(path, "None") if kind is AckOperator else None
+    more = {} if kind is MergeOperator else {"target": "reporting"}
+    task = task or kind(task_id="t", pipeline=path, batch="None", **more)
+    assert task.execute(context(drain="success"))["batch"] == 1
+    with pytest.raises(AirflowSkipException, match="no batch"):
+        task.execute(context("run-2", drain="success"))
+
+
+def test_a_load_that_a_person_marked_as_a_success_is_done_by_the_ack(path: str, flows: ModuleType) -> None:
+    flows.change()
+    flows.drain(None, claim="c", idle_wait_s=0)
+    flows.merge(None, 1)
+    with pytest.raises(TaskDeferred):
+        ack_operator(path).execute(context(load="failed"))
+    assert not flows.events("load")
+    assert ack_operator(path).execute(context(load="success"))["batch"] == 1
+    assert len(flows.events("load")) == 1
+
+
+def test_a_drain_asks_airflow_whether_the_run_of_a_batch_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    from sluice.orchestration.operators import _is_over
+
+    states = {"a:b+00:00": "failed", "done": "success", "goes": "running", "waits": "queued"}
+    monkeypatch.setattr(RuntimeTaskInstance, "get_dagrun_state", lambda dag_id, run_id: states[run_id])
+    found = {run: _is_over(claim("sync__shop", run)) for run in (*states, "deleted")}
+    assert found == {"a:b+00:00": True, "done": True, "goes": False, "waits": False, "deleted": False}
+    assert not _is_over("cli:host:1:done")
+    assert not _is_over("airflow:another:sync__shop:done")
 
 
 def test_an_ack_waits_for_a_load_that_died_after_it_delivered(path: str, flows: ModuleType) -> None:

@@ -152,3 +152,62 @@ def test_old_events_of_our_tasks_go_and_what_people_did_stays(session: Any) -> N
         select(Log.dag_id, Log.event).where(Log.dag_id.in_(["sync__room", "other", "retention"]))
     ).all()
     assert sorted(map(tuple, left)) == [("other", "success"), ("sync__room", "clear"), ("sync__room", "success")]
+
+
+def tasks_of(session: Any, run: str) -> dict[str, Any]:
+    from airflow.models.taskinstance import TaskInstance
+    from sqlalchemy import select
+
+    session.flush()
+    found = session.scalars(select(TaskInstance).where(TaskInstance.dag_id == DAG, TaskInstance.run_id == run))
+    return {one.task_id: one.state for one in found}
+
+
+def release_ended_runs(session: Any) -> list[str]:
+    from sluice.orchestration.cleared_runs import release_ended_runs as work
+
+    return work(session)
+
+
+def drain_may_start(session: Any, run: str) -> bool:
+    """What Airflow's own rule says of a task that depends on its past."""
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance
+    from sqlalchemy import select
+
+    session.flush()
+    this = session.scalars(select(DagRun).where(DagRun.dag_id == DAG, DagRun.run_id == run)).one()
+    earlier = select(DagRun).where(DagRun.dag_id == DAG, DagRun.logical_date < this.logical_date)
+    before = session.scalars(earlier.order_by(DagRun.logical_date.desc())).first()
+    red = select(TaskInstance).where(TaskInstance.dag_id == DAG, TaskInstance.run_id == before.run_id)
+    return all(one.state in {"success", "skipped"} for one in session.scalars(red))
+
+
+@pytest.mark.parametrize("task", ["failed", "upstream_failed", "removed"])
+def test_a_run_that_is_marked_as_failed_lets_the_next_one_go_on(session: Any, task: str) -> None:
+    dag_with(session, ("success", "success"), ("failed", task), ("running", None))
+    assert not drain_may_start(session, "run-2")
+    assert release_ended_runs(session) == ["run-1"]
+    assert drain_may_start(session, "run-2")
+    assert states(session) == ["success", "failed", "running"]
+    assert release_ended_runs(session) == []
+
+
+def test_a_failed_run_between_open_ones_is_released_and_older_ones_are_left_alone(session: Any) -> None:
+    dag_with(
+        session,
+        ("failed", "failed"),
+        ("success", "success"),
+        ("running", "failed"),
+        ("failed", "failed"),
+        ("queued", None),
+    )
+    assert release_ended_runs(session) == ["run-3"]
+    assert [tasks_of(session, f"run-{number}")["drain"] for number in (0, 2, 3)] == ["failed", "failed", "skipped"]
+
+
+def test_what_still_runs_in_a_failed_run_and_other_dags_are_left_alone(session: Any) -> None:
+    dag_with(session, ("failed", "running"), ("running", None))
+    assert release_ended_runs(session) == []
+    dag_with(session, ("failed", "failed"), ("running", None), dag_id="shop")
+    assert release_ended_runs(session) == []

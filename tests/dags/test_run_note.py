@@ -11,9 +11,11 @@ from typing import Any, ClassVar
 
 import pytest
 
+from sluice.flows.verify.result import Difference, TableResult, VerifyResult
 from sluice.orchestration.dags import forms
-from sluice.orchestration.dags.forms import RunNote
+from sluice.orchestration.dags.forms import MOST_NOTE, RunNote, fitted_note
 from sluice.orchestration.dags.retention import API_CONNECTION
+from sluice.orchestration.dags.verify import result_note
 
 
 class Api(BaseHTTPRequestHandler):
@@ -106,3 +108,43 @@ def test_a_login_that_is_refused_is_not_tried_again(port: int, monkeypatch: pyte
     written.write("half", last=True)
     written.write("most", last=True)
     assert (Api.notes, len(Api.logins)) == ([], 1)
+
+
+def tables(count: int) -> tuple[TableResult, ...]:
+    return tuple(TableResult(table=f"shop.table_{i:03}", target="reporting", rows=i, equal=i) for i in range(count))
+
+
+def test_a_note_that_is_too_long_keeps_the_outcome_and_the_link() -> None:
+    """Airflow refuses a longer one as a whole."""
+    lost = TableResult(
+        table="shop.orders",
+        target="reporting",
+        rows=9,
+        missing=3,
+        differences=tuple(Difference(key=(str(i), "k" * 400), kind="missing") for i in range(3)),
+    )
+    result = VerifyResult(id="v", pipeline="p", ended_ms=2000, tables=(*tables(40), lost))
+    page = "/sluice/?pipeline=p&verify=v"
+    note = fitted_note(result_note(result, page))
+    assert len(note) <= MOST_NOTE
+    assert note.startswith("**different")
+    assert page in note.splitlines()[0]
+    assert "shop.orders" in note, "what differs is named before what is equal"
+    shown = sum(line.startswith(("| ", "- ")) for line in note.splitlines())
+    whole = sum(line.startswith(("| ", "- ")) for line in result_note(result, page).splitlines())
+    assert note.splitlines()[-1] == f"and {whole - shown} more"
+
+
+@pytest.mark.parametrize("length", [0, 1, 999, 1000, 1001, 5000])
+def test_every_length_fits(length: int) -> None:
+    for text in ("x" * length, "- x\n" * (length // 4), "\n" * length, "first\n" + "| é |\n" * length):
+        note = fitted_note(text)
+        assert len(note) <= MOST_NOTE
+        assert (note == text) == (len(text) <= MOST_NOTE)
+
+
+def test_what_is_written_fits(port: int) -> None:
+    written = note()
+    written.write("**head**\n" + "- entry\n" * 500)
+    assert len(Api.notes[-1]) <= MOST_NOTE
+    assert Api.notes[-1].startswith("**head**")

@@ -62,12 +62,24 @@ class SafeConsole(Console):
 
 def console(*, plain_width: int = 200, stderr: bool = False) -> SafeConsole:
     """A console on standard output or error; ``plain_width``: of one that is no terminal."""
-    wide = not (sys.stderr if stderr else sys.stdout).isatty() and not stderr
+    wide = not stderr and not (sys.stdout is not None and sys.stdout.isatty())  # None: it is closed
     return SafeConsole(stderr=stderr, width=plain_width if wide else None)
 
 
 out = console()
 err = console(stderr=True)
+
+
+def given(option: str, *values: str | None) -> None:
+    """Refuse an option whose value is empty, such as that of a shell variable that is not set: it would ask for all there is.
+
+    ``None``: the option is not there. Raises ConfigError.
+    """
+    if any(value is not None and not value.strip() for value in values):
+        raise ConfigError(
+            f"{option} is empty: nothing was done",
+            hint=f"leave {option} out, or give it a value; is a shell variable unset?",
+        )
 
 
 def open_pipeline(pipeline: str, *, mode: str | None = None) -> Runtime:
@@ -126,6 +138,8 @@ def log_to_stderr(verbose: bool) -> None:
         # The stream is looked up for each line: in a test, or after a redirection, an earlier one is closed.
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )
+    if not verbose:  # Sluice says itself, once, which server does not answer
+        logging.getLogger("kazoo").setLevel(logging.CRITICAL)
 
 
 def _made_visible(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

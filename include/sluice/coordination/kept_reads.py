@@ -81,7 +81,10 @@ class KeptReads(_Passing):
         with self._lock:
             kept = self._nodes.get(path)
         if kept is None or not any(kept.answers) or not self.alive:
-            self._z.ensure(path)
+            try:
+                self._z.ensure(path)
+            finally:
+                self._forget_path(path)
 
     def transact(self, steps: Sequence[Step]) -> None:
         try:
@@ -116,6 +119,14 @@ class KeptReads(_Passing):
             mine.answers.append(answer)
         return answer
 
+    def _forget_path(self, path: str) -> None:
+        """This session may have made the node, and those above it; the events that say so may come later than the next question."""
+        with self._lock:
+            while path:
+                self._nodes.pop(path, None)
+                path = path.rpartition("/")[0]
+                self._children.pop(path, None)
+
     def _forget(self, steps: Sequence[Step]) -> None:
         with self._lock:
             for step in steps:
@@ -130,6 +141,9 @@ class FreshReads(_Passing):
     def __init__(self, kept: KeptReads, znodes: Znodes) -> None:
         super().__init__(znodes)
         self._kept = kept
+
+    def ensure(self, path: str) -> None:
+        self._kept.ensure(path)
 
     def transact(self, steps: Sequence[Step]) -> None:
         self._kept.transact(steps)

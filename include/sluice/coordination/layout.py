@@ -9,6 +9,7 @@
     │   ├── channel                       the channel that it works in
     │   ├── holds                         targets in quarantine: they fail while the others continue
     │   ├── failures/{part}               what the drain, the merge, or the load of a target fails at now
+    │   ├── mapped                        column names of the mapping that were looked up and found
     │   ├── incomplete                    tables that may lack rows or values at a target
     │   ├── captures                      patterns of the captured tables when a drain last looked
     │   ├── replicator
@@ -128,6 +129,7 @@ PERMIT = Format("permit", is_written=False)
 # of the quarantine list the other fields are names of targets, one of which may be "version"
 HOLDS = Format("quarantine list", field="#version")
 FAILURE = Format("failure of a stage")
+MAPPED = Format("list of mapped names")
 INCOMPLETE = Format("list of incomplete tables")
 CAPTURES = Format("list of captured patterns", is_written=False)
 LEASE = Format("lease")
@@ -151,7 +153,7 @@ SUBSCRIPTION = Format("subscription")
 SERVER = Format("subscription service")
 
 FORMATS = (
-    IDENTITY, PERMIT, HOLDS, FAILURE, INCOMPLETE, CAPTURES, LEASE, CURSOR,
+    IDENTITY, PERMIT, HOLDS, FAILURE, MAPPED, INCOMPLETE, CAPTURES, LEASE, CURSOR,
     MEMBER, OWNER, RESTART, BATCH, CHECKPOINT, ALERT, AUDIT, DUMP, PLANNED, PLACED, CHUNK, READER,
     ACKNOWLEDGEMENT, SIDE, MEMBERSHIP, SUBSCRIPTION, SERVER,
 )  # fmt: skip
@@ -209,6 +211,10 @@ class Layout:
     def failure(self, part: str) -> str:
         """What a part of the pipeline fails at."""
         return f"{self.failures}/{part}"
+
+    @property
+    def mapped_names(self) -> str:
+        return f"{self.home}/mapped"
 
     @property
     def incomplete(self) -> str:

@@ -26,6 +26,7 @@ from sluice.coordination.incomplete import IncompleteTables
 from sluice.coordination.kept_reads import KeptReads
 from sluice.coordination.layout import LEASE, Layout, lease_epoch, lease_node
 from sluice.coordination.leases import Lease, holding, owner_label, raise_epoch, taking, transact_as
+from sluice.coordination.mapped_names import MappedNames
 from sluice.coordination.permit import Permit, Permits
 from sluice.coordination.port import Remove, Step, Znodes, committed
 from sluice.coordination.source_member import SourceMember
@@ -45,7 +46,7 @@ class PipelineState:
 
     Attributes:
         layout: where its nodes are; turns: which installation works; holds: which targets are in quarantine; incomplete: which tables
-            lack something; alerts: whose lag is too large;
+            lack something; mapped_names: of the mapping, looked up; alerts: whose lag is too large;
             member: which server of the source group is read; subscriptions: of readers; side: of a channel, None: it is in none.
     """
 
@@ -78,6 +79,7 @@ class PipelineState:
         self.holds = Holds(known, layout, self.targets)
         self._failures = StageFailures(known, layout)
         self.incomplete = IncompleteTables(znodes, layout)
+        self.mapped_names = MappedNames(known, layout)
         self.alerts = Alerts(znodes, layout)
         self.member = SourceMember(known, layout)
         self._identity = Identity(known, layout)

@@ -116,6 +116,7 @@ def train(
     idle_wait_s: float,
     tell: Callable[[Carried], None] = lambda carried: None,
     stop: Callable[[], str] = lambda: "",
+    is_over: Callable[[str], bool] = lambda claim: False,
 ) -> TrainOutcome:
     """Make a batch for ``claim``, deliver it, and go on with the next one.
 
@@ -126,13 +127,14 @@ def train(
     Args:
         tell: called with each batch that is delivered, by the thread that delivered it.
         stop: a reason to make no further batch, "" if there is none.
+        is_over: is the run of this claim known to have ended? Then its batches are delivered by this one, before new ones.
 
     Raises:
         What :func:`sluice.flows.capture.drain.drain` raises, as long as there is no batch.
     """
     with runtime.state(keeps_reads=True) as state, KeptSource() as source:
         began = time.monotonic()
-        first = drain(runtime, claim=claim, idle_wait_s=idle_wait_s, kept=source)
+        first = drain(runtime, claim=claim, idle_wait_s=idle_wait_s, kept=source, is_over=is_over)
         if first.batch is None:
             return TrainOutcome(first)
         return _Train(runtime, state, claim, first, idle_wait_s, tell, stop, began, source).run()
@@ -143,6 +145,13 @@ def unfinished(runtime: Runtime, claim: str, last: int) -> list[int]:
     with runtime.state() as state:
         found = [int(one.number) for one in state.claimed_all(claim) if one.number <= last and one.needs_merge]
     return found or [last]
+
+
+def last_claimed(runtime: Runtime, claim: str) -> int | None:
+    """The newest batch that ``claim`` delivers; None: it has none."""
+    with runtime.state() as state:
+        found = state.claimed(claim)
+    return int(found.number) if found else None
 
 
 def batches_of(runtime: Runtime, claim: str, last: int) -> str:
@@ -401,4 +410,4 @@ class _Train:
         return False
 
 
-__all__ = ["Carried", "TrainOutcome", "batches_of", "table", "train", "unfinished"]
+__all__ = ["Carried", "TrainOutcome", "batches_of", "last_claimed", "table", "train", "unfinished"]

@@ -1,9 +1,13 @@
-"""Room for runs that a person clears.
+"""Room for runs that a person clears, and a way past runs that a person marks as failed.
 
 A run that is cleared after its end is queued, and Airflow starts it when fewer than ``max_active_runs`` are running. But the places are
 full of later runs, each of which waits for its own past, which is that run: nothing would ever move again. So where an older run of a
 sync DAG waits for a place, the youngest run that has nothing under way goes back into the queue, and Airflow starts the older one. If there
 is none, the youngest whose tasks all wait in the triggerer goes: what wakes them meanwhile they hear when their run has its place again.
+
+A run that is marked as failed has red tasks, and no later run would begin: drain, load and ack depend on their own past. Such a run is over only
+because a person said so (one that fails by itself stays open, its acks see to that), and its batches stand in ZooKeeper. So its red tasks become
+*skipped*, and the next run goes on with its batches.
 
 This is the one place that writes to Airflow's database: a thread in the API server, through which people clear. Once an hour it also removes old rows
 of the audit log: neither a task nor the REST API can.
@@ -79,6 +83,44 @@ def requeue_for_cleared_runs(session: Session) -> list[str]:
     return moved
 
 
+_RELEASED = "Marked as failed: the next run goes on with its batches, and its red tasks are shown as skipped."
+
+
+def release_ended_runs(session: Session) -> list[str]:
+    """Skip the red tasks of failed runs that stand directly before an open one; returns the ids of these runs. The caller commits."""
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.state import DagRunState, TaskInstanceState
+    from sqlalchemy import or_, select
+
+    open_states = (DagRunState.QUEUED, DagRunState.RUNNING)
+    ours = DagRun.dag_id.startswith(dag_id_of(""), autoescape=True)
+    is_open = select(DagRun.dag_id, DagRun.logical_date).where(
+        ours, DagRun.state.in_(open_states), DagRun.logical_date.is_not(None)
+    )
+    released: list[str] = []
+    for dag_id, at in session.execute(is_open).all():
+        earlier = select(DagRun).where(DagRun.dag_id == dag_id, DagRun.logical_date < at)
+        before = session.scalars(earlier.order_by(DagRun.logical_date.desc()).limit(1)).first()
+        if before is None or before.state != DagRunState.FAILED:
+            continue
+        red = select(TaskInstance).where(
+            TaskInstance.dag_id == dag_id,
+            TaskInstance.run_id == before.run_id,
+            or_(
+                TaskInstance.state.is_(None),
+                TaskInstance.state.not_in((TaskInstanceState.SUCCESS, TaskInstanceState.SKIPPED, *_UNDER_WAY)),
+            ),
+        )
+        tasks = list(session.scalars(red))
+        for task in tasks:
+            task.set_state(TaskInstanceState.SKIPPED, session=session)
+        if tasks:
+            before.note = before.note or _RELEASED
+            released.append(before.run_id)
+    return released
+
+
 def _places(session: Session, dag_id: str) -> int:
     from airflow.models.dag import DagModel
     from sqlalchemy import select
@@ -130,6 +172,8 @@ def _watch() -> None:
                 log.warning("events_not_removed", error=str(error)[:300])
         try:
             with create_session() as session:
+                for run in release_ended_runs(session):
+                    log.info("failed_run_released", run=run)
                 for run in requeue_for_cleared_runs(session):
                     log.info("run_gives_way", run=run)
         except Exception as error:  # the database is busy, or of another version: Airflow goes on without this

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import structlog
 from airflow.sdk import BaseOperator, TriggerRule
 from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.exceptions import AirflowSkipException, DownstreamTasksSkipped
@@ -18,7 +19,7 @@ from airflow.sdk.exceptions import AirflowSkipException, DownstreamTasksSkipped
 from sluice.errors import ConfigError, Fenced, LeaseHeld, OutOfOrder, Paused, Restarted, SluiceError
 from sluice.orchestration.log_fields import make_safe
 from sluice.orchestration.retry import boundary
-from sluice.orchestration.runtime import claim, open_runtime
+from sluice.orchestration.runtime import claim, open_runtime, run_of
 from sluice.orchestration.triggers import HoldTrigger, LogMovedTrigger, PermitTrigger, TurnTrigger
 
 if TYPE_CHECKING:
@@ -140,6 +141,7 @@ class DrainOperator(SluiceOperator):
                     idle_wait_s=_IDLE_WAIT_S,
                     tell=partial(self._tell, runtime, told),
                     stop=_changed(Path(self.pipeline)),
+                    is_over=_is_over,
                 )
         except (LeaseHeld, Fenced) as error:
             if not self.waits:
@@ -201,6 +203,20 @@ def give_way() -> None:
     for thread in [int(one.name) for one in threads.iterdir()] if threads.is_dir() else [0]:
         with suppress(OSError):  # a thread that has ended
             os.setpriority(os.PRIO_PROCESS, thread, _NICENESS)
+
+
+def _is_over(claim: str) -> bool:
+    """Did the run of this claim end? A person may mark it as failed or as a success while its batches are on their way. False: it is not known."""
+    run = run_of(claim)
+    if run is None:
+        return False
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    try:
+        return str(RuntimeTaskInstance.get_dagrun_state(*run)) in {"success", "failed"}
+    except Exception as error:  # no such run, or an Airflow of another version: the batch's age tells later
+        structlog.get_logger().debug("run_not_known", claim=claim, error=str(error)[:300])
+        return False
 
 
 class _Told:
@@ -266,31 +282,41 @@ class BatchOperator(SluiceOperator):
         super().__init__(**kwargs)
         self.batch = batch
 
-    @property
-    def number(self) -> int | None:
-        """None: this run has no batch."""
-        return int(self.batch) if str(self.batch).isdecimal() else None
+    def number(self, context: Context) -> int | None:
+        """The run's last batch: as its drain says, or, if a person ended that drain, as ZooKeeper knows it; None: this run has no batch."""
+        from sluice.flows.train import last_claimed
 
-    def require_number(self) -> int:
-        """The batch's number. Raises ConfigError if this run has none."""
-        if self.number is None:
+        if str(self.batch).isdecimal():
+            return int(self.batch)
+        mine = claim(context["ti"].dag_id, context["ti"].run_id)
+        return last_claimed(open_runtime(self.pipeline), mine)
+
+    def require_number(self, context: Context) -> int:
+        """The batch's number. Skips the task if this run has none because a person marked its drain; raises ConfigError if it failed."""
+        number = self.number(context)
+        if number is None:
+            self._require_red(context, "drain")
             raise ConfigError(
                 "this run has no batch number", hint="press Clear on its task drain, with downstream tasks"
             )
-        return self.number
+        return number
+
+    def _require_red(self, context: Context, task: str) -> None:
+        """Skip this task if a person marked ``task`` as a success before it made a batch: nothing is left to do in this run."""
+        if _state_in_run(context, task) == "success":
+            raise AirflowSkipException(f"this run has no batch: {task} was marked as a success before it made one")
 
     def unfinished(self, context: Context) -> list[int]:
         """The run's batches that have no changeset yet; its last one if all of them have. Raises ConfigError, see require_number."""
         from sluice.flows.train import unfinished
 
         mine = claim(context["ti"].dag_id, context["ti"].run_id)
-        return unfinished(open_runtime(self.pipeline), mine, self.require_number())
+        return unfinished(open_runtime(self.pipeline), mine, self.require_number(context))
 
-    def show_batches(self, context: Context) -> None:
+    def show_batches(self, context: Context, number: int) -> None:
         """What this task was about, at the end of its log."""
         from sluice.flows.train import batches_of
 
-        number = self.require_number()
         mine = claim(context["ti"].dag_id, context["ti"].run_id)
         with suppress(SluiceError):  # it is done; this is for people
             self.log.info(
@@ -303,6 +329,14 @@ class BatchOperator(SluiceOperator):
         summary: dict[str, Any] = outcome.to_json()
         self.log.info("done %s", summary)
         return summary
+
+
+def _state_in_run(context: Context, task: str) -> str | None:
+    """The state of another task of the same run; None: it has none yet."""
+    ti = context["ti"]
+    states = ti.get_task_states(dag_id=ti.dag_id, task_ids=[task], run_ids=[ti.run_id])
+    found = states.get(ti.run_id, {}).get(task)
+    return None if found is None else str(found)
 
 
 class MergeOperator(BatchOperator):
@@ -319,7 +353,7 @@ class MergeOperator(BatchOperator):
         runtime, done = open_runtime(self.pipeline), {}
         for number in self.unfinished(context):
             done = self._done(merge(runtime, number))
-        self.show_batches(context)
+        self.show_batches(context, number)
         return done
 
 
@@ -338,7 +372,7 @@ class RuleOperator(BatchOperator):
         runtime, done = open_runtime(self.pipeline), {}
         for number in self.unfinished(context):
             done = self._done(apply_rule(runtime, number, self.rule))
-        self.show_batches(context)
+        self.show_batches(context, number)
         return done
 
 
@@ -348,6 +382,19 @@ class TargetOperator(BatchOperator):
     def __init__(self, *, target: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.target = target
+
+    def deliver(self, number: int) -> Any:
+        """Load the target up to this batch; the outcome. Skips the task if the target gets it later."""
+        from sluice.coordination.bundling import WaitingBatches
+        from sluice.coordination.target_holds import Hold
+        from sluice.flows.load.isolation import deliver
+
+        outcome = deliver(open_runtime(self.pipeline), self.target, number)
+        if isinstance(outcome, Hold):
+            raise AirflowSkipException(quarantine_text(self.target, outcome))
+        if isinstance(outcome, WaitingBatches):
+            raise AirflowSkipException(f"{self.target}: {outcome}; a later run does it, or `sluice targets commit`")
+        return outcome
 
 
 class LoadOperator(TargetOperator):
@@ -363,16 +410,9 @@ class LoadOperator(TargetOperator):
         super().__init__(execution_timeout=execution_timeout, **kwargs)
 
     def work(self, context: Context, **memory: Any) -> dict[str, Any]:
-        from sluice.coordination.bundling import WaitingBatches
-        from sluice.coordination.target_holds import Hold
-        from sluice.flows.load.isolation import deliver
-
-        outcome = deliver(open_runtime(self.pipeline), self.target, self.require_number())
-        if isinstance(outcome, Hold):
-            raise AirflowSkipException(quarantine_text(self.target, outcome))
-        if isinstance(outcome, WaitingBatches):
-            raise AirflowSkipException(f"{self.target}: {outcome}; a later run does it, or `sluice targets commit`")
-        self.show_batches(context)
+        number = self.require_number(context)
+        outcome = self.deliver(number)
+        self.show_batches(context, number)
         return self._done(outcome)
 
 
@@ -390,6 +430,8 @@ class AckOperator(TargetOperator):
     It is also what keeps a run open while an earlier task of it is red: it runs whatever became of the load
     (``none_skipped``), and waits in the triggerer until the target holds the batch. A run that ended as failed could
     never go on: Airflow queues a cleared run under ``max_active_runs``, and the window is full of runs that wait for it.
+
+    A load that a person marked as a success is made up for here.
     """
 
     ui_color = "#e8daef"
@@ -399,14 +441,14 @@ class AckOperator(TargetOperator):
 
     def work(self, context: Context, waited: int = 0, **_: Any) -> dict[str, Any]:
         """``waited``: pauses so far."""
-        from sluice.flows.load.ack import ack
         from sluice.orchestration.metrics import report
 
-        number = self.number
-        if number is None:
-            return self._hold("this run has no batch: its drain did not succeed", waited)
         try:
-            outcome = ack(open_runtime(self.pipeline), self.target, number)
+            number = self.number(context)
+            if number is None:
+                self._require_red(context, "drain")
+                return self._hold("this run has no batch: its drain did not succeed", waited)
+            outcome = self._acknowledged(context, number)
         except OutOfOrder as error:
             return self._hold(str(error), waited)
         except SluiceError as error:
@@ -417,15 +459,26 @@ class AckOperator(TargetOperator):
             return self._hold(f"{self.target} holds the batch, but its load task did not end as a success", waited)
         if number % _REPORT_EVERY == 0:
             report(open_runtime(self.pipeline), every_s=0.0)
-        self.show_batches(context)
+        self.show_batches(context, number)
         return self._done(outcome)
+
+    def _acknowledged(self, context: Context, number: int) -> Any:
+        """Acknowledge the batch. Raises OutOfOrder if the target lacks it and its load is not green."""
+        from sluice.flows.load.ack import ack
+
+        try:
+            return ack(open_runtime(self.pipeline), self.target, number)
+        except OutOfOrder as error:
+            if not self._load_is_green(context):
+                raise
+            self.log.info("the load is marked as a success, and so it is done here: %s", error)
+        self.deliver(number)
+        return ack(open_runtime(self.pipeline), self.target, number)
 
     def _load_is_green(self, context: Context) -> bool:
         """A load may die after it has delivered; its run must not end before it is cleared and green."""
-        ti = context["ti"]
         (load,) = self.upstream_task_ids
-        states = ti.get_task_states(dag_id=ti.dag_id, task_ids=[load], run_ids=[ti.run_id])
-        return bool(states.get(ti.run_id, {}).get(load) == "success")
+        return _state_in_run(context, load) == "success"
 
     def _hold(self, why: str, waited: int) -> NoReturn:
         self.log.warning("the run waits: %s. Fix the red task above and press Clear on it", why)

@@ -50,3 +50,10 @@ def owner() -> str:
 def claim(dag_id: str, run_id: str) -> str:
     """Who delivers a batch: a retry or a Clear of the same run has the same claim and gets the same batch back."""
     return f"{owner()}:{dag_id}:{run_id}"
+
+
+def run_of(claim: str) -> tuple[str, str] | None:
+    """(DAG, run) of a claim of this Airflow; None for others."""
+    mine = f"{owner()}:"
+    dag_id, found, run_id = claim.removeprefix(mine).partition(":")
+    return (dag_id, run_id) if claim.startswith(mine) and found else None

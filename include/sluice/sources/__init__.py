@@ -18,7 +18,7 @@ KINDS = {
 }
 """``source.type`` in the pipeline file -> module:class; imported at first use."""
 
-READ_MARKS = frozenset({"mysql"})
+READ_MARKS = frozenset({"mysql", "memory"})
 """Kinds that read marks of loads."""
 
 

@@ -330,6 +330,9 @@ class SourceSession(Protocol):
     def estimates(self, tables: Sequence[TableId]) -> dict[TableId, int]:
         """The server's estimate of their rows now."""
 
+    def empty_tables(self, tables: Sequence[TableId]) -> list[TableId]:
+        """Those of ``tables`` that have no row."""
+
     def keyless(self) -> set[TableId]:
         """Tables whose rows nothing tells apart: no primary key, and no unique one of whole columns that are never null."""
 

@@ -32,6 +32,8 @@ from pydantic import BaseModel
 from sluice.config.pipeline import TargetConfig
 from sluice.mapping import Mapping as TableMapping
 from sluice.model.changes import Change
+from sluice.model.default_values import DefaultValue
+from sluice.model.definitions import ColumnDefinition
 from sluice.model.digests import RangeDigest
 from sluice.model.load_marks import LoadMark
 from sluice.model.planned import PlannedTable
@@ -114,7 +116,8 @@ class Feature(StrEnum):
 class Capabilities:
     """What a kind of target offers. Data: shown by ``sluice targets list``, and used to refuse a pipeline file early.
 
-    ``schema_changes``: the kinds that it can follow. ``conversions``: steps that it does to the rows that it has. ``max_writers``: units at a time; 1: a single writer, which a global order needs.
+    ``schema_changes``: the kinds that it can follow. ``conversions``: steps that it does to the rows that it has.
+    ``max_writers``: units at a time; 1: a single writer, which a global order needs.
     """
 
     inputs: frozenset[Input] = frozenset({Input.MERGED})
@@ -402,6 +405,9 @@ class SourceStatement:
     commit_time_us: int = 0
 
 
+_NOT_ASKED = DefaultValue(None, "the change came without it")
+
+
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
     """A statement of the source's log that this target shall follow. The pipeline's policy is applied already.
@@ -417,6 +423,7 @@ class SchemaChange:
         effects: what it did to stored values of columns that the target has, but for those that stay the same.
         copies: source tables that are copied again after it, as a target cannot convert its rows (``on_conversion: copy``).
         recopies: the kind of target offers that. consumer: the target's name.
+        defaults: the source's own values of the defaults of the columns that there are after it, see :mod:`sluice.targets.source_defaults`.
     """
 
     number: int
@@ -439,6 +446,12 @@ class SchemaChange:
     def cut_over(self) -> TableChange | None:
         """The change of an online schema change, see :func:`sluice.model.schema_changes.cut_over`."""
         return cut_over(self.tables, self.not_captured)
+
+    defaults: Mapping[ColumnDefinition, DefaultValue] = field(default_factory=dict, compare=False)
+
+    def default_value(self, column: ColumnDefinition) -> DefaultValue:
+        """The value that the source has for the default of a column: what rows have that were there when it was added."""
+        return self.defaults.get(column, _NOT_ASKED)
 
     def target(self, table: TableId) -> TableId:
         """The target's name of a source table."""

@@ -11,8 +11,9 @@ import signal
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -59,6 +60,7 @@ def post(airflow: TestAirflow, path: str, body: Any, token: str | None) -> tuple
         return error.code, error.read().decode()
 
 
+@pytest.mark.promise("B46")
 def test_the_form_pauses_resumes_restarts_and_rolls_back(
     orders: Case, east: TestAirflow, shared_airflow: SharedAirflow
 ) -> None:
@@ -247,6 +249,31 @@ def test_what_a_person_says_and_ddl_in_the_middle_of_a_train(orders: Case, east:
     assert {run["state"] for run in east.runs(DAG, state="failed")} == set()
 
 
+def test_what_a_person_marks_in_the_middle_of_a_train_lets_the_next_run_go_on(orders: Case, east: TestAirflow) -> None:
+    """The run as failed or as a success, its drain as a success or as skipped: nobody has to press Clear, and nothing is lost or delivered twice."""
+    change(orders, 20)
+    wait_until(lambda: settled(orders), "a first delivery")
+    history = History(orders)
+
+    def mark_run(state: str) -> Callable[[str], None]:
+        return lambda run: east.api.call("PATCH", f"/dags/{DAG}/dagRuns/{run}", {"state": state})
+
+    def mark_drain(state: str) -> Callable[[str], None]:
+        path = f"/dags/{DAG}/dagRuns/{{run}}/taskInstances/drain"
+        return lambda run: east.api.call("PATCH", path.format(run=run), {"new_state": state})
+
+    with written(orders, 60_000):
+        for mark in (mark_run("failed"), mark_drain("success"), mark_run("success"), mark_drain("skipped")):
+            run = train_of(orders, east, 2, state="running")
+            mark(quote(run))
+            before = acknowledged(orders)
+            wait_until(lambda before=before: acknowledged(orders) > before + 2, "further batches after the mark", 240)
+            wait_until(lambda run=run: run not in {r["dag_run_id"] for r in east.runs(DAG, state="running")}, "its end")
+    wait_until(lambda: settled(orders), "delivery of everything", 240)
+    history.assert_in_order()
+
+
+@pytest.mark.promise("B4", "B7")
 def test_clears_in_any_order_deliver_nothing_twice(orders: Case, east: TestAirflow) -> None:
     """Tasks of ended and of open runs are cleared at random, one by one and by the dozen, while changes go on."""
     change(orders, 60)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from sluice.flows import drain_and_merge as handover
 from sluice.flows.capture.drain import drain
 from sluice.flows.drain_and_merge import merge_if_small
 from sluice.flows.load.ack import ack
@@ -18,22 +17,11 @@ from sluice.model.batches import DrainOutcome
 from tests.support.pipelines.case import Case
 from tests.support.tables.numbered import numbered_pipeline
 
-RULE = """
-def transform(batch, context):
-    return batch
-"""
-
 
 @pytest.fixture
 def made(tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any) -> Iterator[Case]:
     with numbered_pipeline(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema) as one:
         yield one
-
-
-def with_rule(made: Case, text: str = RULE) -> None:
-    (made.folder / "rules/engine.yaml").write_text("rules: [{name: mine, path: mine.py, type: arrow}]\n")
-    (made.folder / "rules/mine.py").write_text(text)
-    made.path.write_text(made.path.read_text() + "rules: engine.yaml\n")
 
 
 def next_batch(made: Case, rows: int, claim: str) -> DrainOutcome:
@@ -62,34 +50,3 @@ def test_a_small_batch_needs_no_merge_any_more(made: Case) -> None:
     deliver(made, outcome.batch)
     again = drained(made, "one", 0.1)
     assert (again.batch, again.adopted, again.merged) == (outcome.batch, True, True)
-
-
-def test_a_large_batch_is_left_to_the_merge(made: Case) -> None:
-    made.path.write_text(made.path.read_text().replace("mode: local", "mode: local, from_changes: 20"))
-    outcome = next_batch(made, 20, "one")
-    assert not outcome.merged
-    deliver(made, outcome.batch)  # a load merges what is not merged
-    assert next_batch(made, 9, "two").merged  # a REPLACE of a row is two changes
-
-
-def test_quick_rules_are_known_from_the_batch_before(made: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_rule(made)
-    first = next_batch(made, 5, "one")
-    assert not first.merged
-    deliver(made, first.batch)
-    second = next_batch(made, 5, "two")
-    assert second.merged
-    deliver(made, second.batch)
-    monkeypatch.setattr(handover, "SLOW_RULES_S", 0.0)
-    assert not next_batch(made, 5, "three").merged
-
-
-def test_a_rule_that_fails_is_the_merges_to_report(made: Case) -> None:
-    with_rule(made)
-    deliver(made, next_batch(made, 5, "one").batch)
-    (made.folder / "rules/mine.py").write_text("def transform(batch, context):\n    raise ValueError('no')\n")
-    outcome = next_batch(made, 5, "two")
-    assert outcome.batch is not None
-    assert not outcome.merged
-    with pytest.raises(handover.SluiceError, match="mine"):
-        merge(made.runtime(), outcome.batch)

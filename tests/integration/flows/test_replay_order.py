@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from sluice.errors import LoadError, MappingError
 from sluice.flows.deadletters.replay import replay
 from sluice.flows.deadletters.store import letters
-from sluice.flows.operate.control import skip
 from tests.support.pipelines.case import Case, case
 from tests.support.servers.fixtures import setting
 
@@ -59,35 +57,6 @@ def mended(made: Case) -> list[str]:
     return [done.outcome for done in replay(made.runtime(), [], by="test")]
 
 
-@pytest.mark.parametrize("emptied", ["TRUNCATE t", "DROP TABLE t", "DELETE FROM t"])
-def test_a_row_of_a_table_that_was_emptied_since(refusing: Case, emptied: str) -> None:
-    at_source(refusing, "INSERT INTO t VALUES (1, 'too long for it')", emptied)
-    assert mended(refusing) == ["superseded"]
-    if not emptied.startswith("DROP"):
-        refusing.assert_equal("t")
-    assert letters(refusing.runtime()) == []
-
-
-def test_a_row_that_came_behind_a_truncate(refusing: Case) -> None:
-    at_source(refusing, "INSERT INTO t VALUES (1, 'a')", "TRUNCATE t", "INSERT INTO t VALUES (1, 'too long for it')")
-    assert mended(refusing) == ["replayed"]
-    refusing.assert_equal("t")
-
-
-def test_a_row_of_a_batch_that_ends_with_a_truncate(refusing: Case) -> None:
-    refusing.source.execute("INSERT INTO t VALUES (1, 'too long for it')", "TRUNCATE t", database=refusing.schema)
-    refusing.run_until_head()
-    assert mended(refusing) == ["superseded"]
-    refusing.assert_equal("t")
-
-
-def test_a_row_of_a_table_that_was_renamed_since(refusing: Case) -> None:
-    at_source(refusing, "INSERT INTO t VALUES (1, 'too long for it')", "RENAME TABLE t TO t2", "CREATE TABLE t LIKE t2")
-    assert mended(refusing) == ["unproven"]
-    assert refusing.target.execute("SELECT * FROM t", database=refusing.schema) == []
-    assert len(letters(refusing.runtime())) == 1
-
-
 @pytest.mark.parametrize("later", ["DELETE FROM heap WHERE n = 1", "UPDATE heap SET name = 'short' WHERE n = 1"])
 def test_a_row_without_a_key_that_was_taken_since(refusing: Case, later: str) -> None:
     at_source(refusing, "INSERT INTO heap VALUES (1, 'too long for it'), (2, 'also too long')", later)
@@ -95,54 +64,6 @@ def test_a_row_without_a_key_that_was_taken_since(refusing: Case, later: str) ->
     assert [one.op for one in letters(refusing.runtime())] == ["insert", "delete"]
     expected = [(1, "short"), (2, "also too long")] if later.startswith("UPDATE") else [(2, "also too long")]
     assert list(refusing.target.execute("SELECT * FROM heap ORDER BY n", database=refusing.schema)) == expected
-
-
-def test_a_row_whose_key_the_mapping_names(refusing: Case) -> None:
-    at_source(
-        refusing,
-        "INSERT INTO named VALUES (1, 'too long for it'), (2, 'too long for it'), (3, 'too long for it')",
-        "UPDATE named SET code = 7, name = 'short' WHERE code = 1",
-        "DELETE FROM named WHERE code = 2",
-    )
-    assert mended(refusing) == ["superseded", "superseded", "replayed"]
-    refusing.assert_equal("named")
-
-
-def test_a_row_that_a_rule_refused_and_whose_key_the_mapping_names(refusing: Case) -> None:
-    at_source(
-        refusing,
-        "INSERT INTO named VALUES (1, 'bad'), (2, 'bad'), (3, 'bad')",
-        "UPDATE named SET code = 7, name = 'good' WHERE code = 1",
-        "DELETE FROM named WHERE code = 2",
-    )
-    (refusing.folder / "rules/picky.py").write_text("def transform(row, context):\n    return row\n")
-    assert [one.op for one in letters(refusing.runtime())] == ["insert"] * 3 + ["delete"] * 2
-    assert mended(refusing) == ["superseded", "superseded", "replayed", "replayed", "replayed"]
-    refusing.assert_equal("named")
-
-
-def test_a_skipped_batch_says_which_definitions_it_leaves_out(refusing: Case) -> None:
-    refusing.target.execute("DROP TABLE heap", database=refusing.schema)
-    refusing.source.execute(
-        "INSERT INTO heap VALUES (1, 'a')", "ALTER TABLE heap ADD COLUMN more INT", database=refusing.schema
-    )
-    with pytest.raises(MappingError):
-        refusing.run_until_head()
-    plan = skip(refusing.runtime(), "copy", 1, by="test", reason="", dry_run=True)
-    assert any("no replay does it: ALTER TABLE heap ADD COLUMN more INT" in line for line in plan.steps)
-
-
-def test_a_skipped_batch_of_rows_whose_key_the_mapping_names(refusing: Case) -> None:
-    refusing.path.write_text(refusing.path.read_text().replace("    on_error: dead_letter", ""))
-    at_source(refusing, "INSERT INTO named VALUES (1, 'a'), (2, 'b')")
-    refusing.source.execute("UPDATE named SET name = 'too long for it'", database=refusing.schema)
-    with pytest.raises(LoadError):
-        refusing.run_until_head()
-    skip(refusing.runtime(), "copy", 2, by="test", reason="", dry_run=False)
-    at_source(refusing, "UPDATE named SET code = 9, name = 'short' WHERE code = 1")
-    assert mended(refusing) == ["replayed"]
-    there = refusing.target.execute("SELECT code, name FROM named ORDER BY code", database=refusing.schema)
-    assert list(there) == [(2, "too long for it"), (9, "short")]
 
 
 SPELLED = [
@@ -185,18 +106,3 @@ def test_a_row_of_which_some_columns_were_changed_since(refusing: Case) -> None:
     assert mended(refusing) == ["unproven", "superseded"]
     assert refusing.target.execute("SELECT * FROM t", database=refusing.schema) == [(1, "a", 9)]
     assert len(letters(refusing.runtime())) == 1
-
-
-def test_twice_and_by_name(refusing: Case) -> None:
-    at_source(refusing, "INSERT INTO t VALUES (1, 'too long for it')")
-    (one,) = letters(refusing.runtime())
-    assert mended(refusing) == ["replayed"]
-    refusing.target.execute("UPDATE t SET name = 'seen'", database=refusing.schema)
-    again = refusing.cli("dead-letters", "replay", "case", one.id, "--yes")
-    assert again.returncode == 0
-    assert "was replayed before" in " ".join(again.stdout.split())
-    assert refusing.target.execute("SELECT name FROM t", database=refusing.schema) == [("seen",)]
-    for command in ("replay", "discard"):
-        nobody = refusing.cli("dead-letters", command, "case", "ffff", "--yes")
-        assert nobody.returncode == 1
-        assert "there is no dead letter 'ffff'" in nobody.stderr

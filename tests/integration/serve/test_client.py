@@ -18,12 +18,11 @@ from sluice import client
 from sluice.client import StoredBatch, subscribe
 from sluice.config.readers import hashed
 from sluice.serve.access import Readers
-from sluice.serve.feed import Feed
 from sluice.serve.flight import FlightDoor
 from sluice.serve.service import Service
 from tests.support.pipelines.case import Case
 from tests.support.pipelines.subscribing import replayed, serving, shop_case, write
-from tests.support.running.waiting import counted, ended, wait_until
+from tests.support.running.waiting import ended, wait_until
 
 
 @pytest.fixture
@@ -36,6 +35,7 @@ def rows_of(batches: list[StoredBatch]) -> dict[Any, dict[str, Any]]:
     return replayed([row for batch in batches for row in batch.rows.to_pylist()])
 
 
+@pytest.mark.promise("D16")
 def test_batches_come_whole_and_once_over_a_change_of_columns(shop: Case) -> None:
     write(shop, "INSERT INTO orders (id, v) VALUES (1, 10), (2, 20)")
     write(shop, "UPDATE orders SET v = 21 WHERE id = 2")
@@ -57,28 +57,6 @@ def test_batches_come_whole_and_once_over_a_change_of_columns(shop: Case) -> Non
             next(subscribe(address, "case", token="other"))
         with pytest.raises(flight.FlightServerError, match="no stored batch"):
             next(subscribe(address, "case", tables=["shop.none"], token="mine"))
-
-
-@pytest.mark.parametrize("name", [None, "early"])
-def test_columns_may_change_in_the_first_batch_after_it_began_to_wait(shop: Case, name: str | None) -> None:
-    """A stream that begins with a batch which is not stored yet has the columns that rows had so far."""
-    write(shop, "INSERT INTO orders (id, v) VALUES (1, 10)")
-    last = write(shop, "ALTER TABLE orders ADD COLUMN more INT")
-    with serving(shop) as (door, _), counted(Feed, "after") as waits:
-        batches: list[StoredBatch] = []
-
-        def read() -> None:
-            address = f"grpc://127.0.0.1:{door.port}"
-            with closing(subscribe(address, "case", name=name, start={"batch": last + 1}, patience_s=300)) as given:
-                batches.extend(islice(given, 1))
-
-        reader = threading.Thread(target=read, daemon=True)
-        reader.start()
-        wait_until(lambda: waits.by_thread, "that it waits for a batch")
-        moved = write(shop, "INSERT INTO orders (id, more) VALUES (2, 20)")
-        ended(reader)
-        assert [batch.number for batch in batches] == [last + 1] == [moved]
-        assert [row["more"] for row in batches[0].rows.to_pylist()] == [20]
 
 
 @pytest.mark.parametrize("name", [None, "late"])

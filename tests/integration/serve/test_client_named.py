@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -65,25 +64,6 @@ def test_an_acknowledged_batch_never_comes_again_and_no_other_is_missing(shop: C
                 next(mine)
         with pytest.raises(RuntimeError, match="name="):
             next(subscribe(address, "case")).ack()
-
-
-def test_the_older_client_of_a_name_is_told_and_does_not_take_it_back(shop: Case) -> None:
-    numbers = [write(shop, "INSERT INTO orders (id, v) VALUES (1, 10)"), write(shop, "UPDATE orders SET v = 11")]
-    with serving(shop) as (door, _):
-        address = f"grpc://127.0.0.1:{door.port}"
-        older = subscribe(address, "case", name="mine", start={"batch": numbers[0]})
-        newer = subscribe(address, "case", name="mine")
-        mine = next(older)
-        assert next(newer).number == numbers[0]
-        for use in (mine.ack, mine.ack, lambda: next(older)):
-            with pytest.raises(flight.FlightServerError, match="another client's now") as raised:
-                use()
-            assert json.loads(raised.value.extra_info)["error"] == "Fenced"
-        second = next(newer)
-        second.ack()
-        assert second.number == numbers[1]
-        with closing(newer), closing(older):
-            pass
 
 
 def test_a_killed_service_and_a_zookeeper_that_restarts_lose_nothing(
@@ -154,6 +134,7 @@ def test_a_client_that_is_killed_between_get_and_ack_gets_the_batch_again(shop: 
         assert heard("ack", f"done {new}") == [f"got {new}", f"done {new}"]
 
 
+@pytest.mark.promise("A35")
 def test_a_client_finds_a_service_in_zookeeper_and_goes_on_at_another_one(shop: Case) -> None:
     numbers = [write(shop, "INSERT INTO orders (id, v) VALUES (1, 0)")]
     numbers += [write(shop, f"UPDATE orders SET v = {n + 1}") for n in range(3)]

@@ -1,4 +1,4 @@
-"""A pipeline for a test: fresh schemas on real servers, a YAML file in a temporary folder, connections in the environment."""
+"""A pipeline for a test: fresh schemas on real servers or their twins, a YAML file in a temporary folder, connections in the environment."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from sluice.flows.operate.check import check, make_missing
 from sluice.flows.run import Step, run
 from sluice.flows.runtime import Runtime
 from tests.support.running.command_line import command_line
+from tests.support.twins.servers import Twin
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 @dataclass
 class Case:
-    """One pipeline from ``source`` to ``target`` (stack servers), with its own store and ZooKeeper root."""
+    """One pipeline from ``source`` to ``target`` (stack servers, or twins of :mod:`tests.support.twins.servers`), with its own store and root."""
 
     folder: Path
     source: Any
@@ -89,6 +90,9 @@ class Case:
 
     def assert_equal(self, *tables: str) -> None:
         """CHECKSUM TABLE of both sides, and the rows themselves where they differ."""
+        if isinstance(self.source, Twin):
+            assert_same_twins(self, *tables)
+            return
         names = tables or tuple(
             row[0]
             for row in self.source.execute(f"SHOW FULL TABLES FROM `{self.schema}` WHERE Table_type = 'BASE TABLE'")
@@ -124,14 +128,16 @@ def case(
     source_connection: Mapping[str, Any] | None = None,
     session_s: int = 10,
     name: str = "case",
-    kind: str = "mysql",
+    kind: str = "",
     max_wait: str = "200ms",
 ) -> Iterator[Case]:
-    """``schema`` exists on both servers; ``extra`` is YAML at the top level, ``target_extra`` inside the target; ``kind``: its type.
+    """``schema`` exists on both servers; ``extra`` is YAML at the top level, ``target_extra`` inside the target; ``kind``: its type, "": its own.
 
     ``session_s`` is how long a killed process keeps its lease. A machine that stalls for longer loses the leases of a living one.
     """
     (folder / "rules").mkdir(parents=True, exist_ok=True)
+    kind = kind or (target.kind if isinstance(target, Twin) else "mysql")
+    type_of_source = ", type: memory" if isinstance(source, Twin) else ""
     made = Case(folder, source, target, zookeeper.hosts, schema, name)
     made.connections = {
         "case_source": source.connection_json(),
@@ -141,7 +147,7 @@ def case(
     made.yaml = f"""\
 version: 1
 pipeline: {made.name}
-source: {{connection: case_source, start: {start}}}
+source: {{connection: case_source, start: {start}{type_of_source}}}
 capture:
   include: ["{schema}\\\\..*"]
   batch: {{max_wait: {max_wait}}}
@@ -168,3 +174,17 @@ def assert_same_rows(made: Case) -> None:
             for s in (made.source, made.target)
         ]
         assert sides[0] == sides[1], table
+
+
+def assert_same_twins(made: Case, *tables: str) -> None:
+    """Row by row, by the values themselves. ``tables``: all of the schema by default."""
+    rows = [
+        {
+            one.table: sorted(map(repr, (dict(sorted(row.items())) for row in there)))
+            for one, there in side.read().items()
+            if one.schema == made.schema
+        }
+        for side in (made.source, made.target)
+    ]
+    for table in tables or tuple(rows[0]):
+        assert rows[0].get(table) == rows[1].get(table), table

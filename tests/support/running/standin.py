@@ -124,7 +124,7 @@ def _drained(runtime: Any, *, claim: str, idle_wait_s: float) -> DrainOutcome:
 
 
 def train(
-    runtime: Any, *, claim: str, idle_wait_s: float, tell: Any = None, stop: Any = None
+    runtime: Any, *, claim: str, idle_wait_s: float, tell: Any = None, stop: Any = None, is_over: Any = None
 ) -> train_flow.TrainOutcome:
     """A train of one batch, which is left to the tasks. ``{"carries": true}`` in ``settings.json``: that is delivered."""
     last = _drained(runtime, claim=claim, idle_wait_s=idle_wait_s)
@@ -309,12 +309,17 @@ class Runtime:
         yield SimpleNamespace(permit=lambda: SimpleNamespace(open=not _settings().get("paused", False)))
 
 
+def last_claimed(runtime: Any, claim: str) -> int | None:
+    with _state() as state:
+        return state["claims"].get(claim)
+
+
 def modules() -> dict[str, ModuleType]:
     """Module name -> stand-in."""
     made = {}
     for name, functions in {
         "capture.drain": (drain, may_drain),
-        "train": (train, unfinished, batches_of),
+        "train": (train, unfinished, batches_of, last_claimed),
         "transform.merge": (merge,),
         "load.load": (load,),
         "load.isolation": (deliver, catch_up),

@@ -7,15 +7,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from sluice.config.connections import Endpoint, parse_connection
 from sluice.config.pipeline import PipelineConfig
 from sluice.model.changes import Change
-from sluice.model.column_types import ColumnKind
+from sluice.model.load_marks import COLUMN, TABLE, MarkRules
 from sluice.model.positions import Position
-from sluice.model.tables import Column, TableId, TableSchema
+from sluice.model.tables import TableId
 from sluice.segments.reader import iter_changes
 from sluice.segments.store import SegmentStore
 from sluice.segments.writer import SegmentWriter
@@ -23,6 +24,7 @@ from sluice.sources import open_source
 from sluice.sources.base import Source, SourceSession, StreamLimits, StreamResult
 from sluice.sources.memory.log import MemoryStore, RowChange, forget_store, store_of
 from sluice.sources.table_filter import Selection
+from tests.support.twins.servers import TwinSource
 
 Write = tuple[str, str, tuple[Any, ...]]
 """insert, update or delete; the table; (id, v) of the row, of a delete only (id,)."""
@@ -45,7 +47,7 @@ def pipeline(name: str, kind: str, schema: str, **more: Any) -> PipelineConfig:
 
 @dataclass
 class SourceCase(ABC):
-    """A source with a schema of its own. Tables are (id INT, v text), the id their primary key."""
+    """A source with a schema of its own. Tables are (id INT, v text), the id their primary key, unless a test makes others."""
 
     schema: str
     config: PipelineConfig
@@ -53,19 +55,30 @@ class SourceCase(ABC):
     @property
     @abstractmethod
     def endpoint(self) -> Endpoint:
-        """Of the connection ``test``."""
+        """The endpoint of the connection ``test``."""
 
     @abstractmethod
+    def execute(self, *statements: str) -> None:
+        """Run statements in one session in the case's schema, a transaction each unless one begins another."""
+
     def create(self, name: str, *, key: bool = True) -> None:
         """Make a table."""
+        self.execute(f"CREATE TABLE `{name}` (id INT NOT NULL{' PRIMARY KEY' if key else ''}, v VARCHAR(40))")
 
     @abstractmethod
     def commit(self, *writes: Write) -> None:
         """One transaction."""
 
+    @abstractmethod
+    def load(self, token: str, *writes: Write) -> None:
+        """One transaction that Sluice marked as its own with ``token``."""
+
+    loads: MarkRules | None = None
+    """What the source does with marked transactions."""
+
     @property
     def source(self) -> Source:
-        return open_source(self.config, lambda _: self.endpoint)
+        return open_source(self.config, lambda _: self.endpoint, self.loads)
 
     def table(self, name: str) -> TableId:
         return TableId(self.schema, name)
@@ -92,14 +105,21 @@ class MemoryCase(SourceCase):
     def store(self) -> MemoryStore:
         return store_of(self.schema)
 
-    def create(self, name: str, *, key: bool = True) -> None:
-        columns = (
-            Column("id", ColumnKind.INT, "int", nullable=False),
-            Column("v", ColumnKind.VARCHAR, "varchar(40)", length=40, charset="utf8mb4"),
-        )
-        self.store.define(TableSchema(self.table(name), columns, ("id",) if key else ()))
+    @cached_property
+    def twin(self) -> TwinSource:
+        """The store as a server that understands SQL."""
+        return TwinSource(self.schema)
+
+    def execute(self, *statements: str) -> None:
+        self.twin.execute(*statements, database=self.schema)
 
     def commit(self, *writes: Write) -> None:
+        self.store.commit(*self._changes(writes))
+
+    def load(self, token: str, *writes: Write) -> None:
+        self.store.commit(*self._changes(writes), mark=token)
+
+    def _changes(self, writes: Sequence[Write]) -> list[RowChange]:
         changes = []
         known = {name: {row["id"]: row for row in self.store.rows(self.table(name))} for _, name, _ in writes}
         for verb, name, values in writes:
@@ -108,7 +128,7 @@ class MemoryCase(SourceCase):
             if after is not None:
                 known[name][values[0]] = after
             changes.append(RowChange(self.table(name), before, after))
-        self.store.commit(*changes)
+        return changes
 
     def lost(self, at: Position) -> Position:
         self.store.release(len(self.store.log))
@@ -125,24 +145,33 @@ class ServerCase(SourceCase):
     def endpoint(self) -> Endpoint:
         return parse_connection("test", self.server.connection_json())
 
-    def create(self, name: str, *, key: bool = True) -> None:
-        self.server.execute(
-            f"CREATE TABLE `{self.schema}`.`{name}` (id INT NOT NULL{' PRIMARY KEY' if key else ''}, v VARCHAR(40))"
-        )
+    def execute(self, *statements: str) -> None:
+        self.server.execute(*statements, database=self.schema)
 
     def commit(self, *writes: Write) -> None:
+        self._transact(writes)
+
+    def load(self, token: str, *writes: Write) -> None:
+        self.execute(f"CREATE TABLE IF NOT EXISTS `{TABLE}` ({COLUMN})")
+        self._transact(writes, f"INSERT INTO `{TABLE}` VALUES ('{token}')", f"DELETE FROM `{TABLE}`")
+
+    def _transact(self, writes: Sequence[Write], first: str = "", last: str = "") -> None:
         words = {
             "insert": "INSERT INTO {} VALUES (%(id)s, %(v)s)",
             "update": "UPDATE {} SET v = %(v)s WHERE id = %(id)s",
             "delete": "DELETE FROM {} WHERE id = %(id)s",
         }
-        connection = self.server.connect()
+        connection = self.server.connect(self.schema)
         try:
             with connection.cursor() as cursor:
                 cursor.execute("BEGIN")
+                if first:
+                    cursor.execute(first)
                 for verb, name, values in writes:
                     sql = words[verb].format(f"`{self.schema}`.`{name}`")
                     cursor.execute(sql, dict(zip(("id", "v"), values, strict=False)))
+                if last:
+                    cursor.execute(last)
             connection.commit()
         finally:
             connection.close()
@@ -164,7 +193,8 @@ def memory_case() -> Iterator[MemoryCase]:
 
 def server_case(server: Any, schema: str) -> ServerCase:
     """A source at a real server."""
-    return ServerCase(schema, pipeline(f"contract_{schema}", "mysql", schema, dump={"marks_schema": schema}), server)
+    config = pipeline(f"contract_{schema}", "mysql", schema, dump={"marks_schema": schema})
+    return ServerCase(schema, config, server=server)
 
 
 @dataclass
@@ -175,6 +205,9 @@ class Reader:
     folder: Path
     at: Position
     batch: int = 0
+    known: Any = None
+    known_at: Position | None = None
+    """Definitions as of a place where a batch ended."""
 
     def __post_init__(self) -> None:
         self.store = SegmentStore(f"file://{self.folder}/store", "contract")
@@ -194,7 +227,9 @@ class Reader:
             limits["stop_at"] = session.head
         number, history = self.batch + 1, session.history
         at = self.at
-        known = history.snapshot(at, self.case.wanted) if history is not None else None
+        known = self.known if self.known_at == at else None
+        if history is not None and known is None:
+            known = history.snapshot(at, self.case.wanted)
         result = session.stream(
             at,
             StreamLimits(**({"max_wait_s": 30.0, "idle_wait_s": 10.0} | limits)),
@@ -203,6 +238,7 @@ class Reader:
             definitions=(lambda: known) if known is not None else None,
             progress=progress,
         )
+        self.known, self.known_at = result.schema or known, result.last
         self.at = result.last
         self.batch += result.manifest is not None
         return result

@@ -127,3 +127,14 @@ def test_own_writes_are_seen_at_once_and_all_others_once_they_are_told(happens) 
                 assert kept.get(path) == other.get(path)
             if not any(name.startswith(f"{path}/") for name in unheard):
                 assert kept.children(path) == other.children(path)
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_node_that_this_session_makes_is_seen_before_its_event_arrives(asking: Counting, fresh: bool) -> None:
+    """ZooKeeper sends the event of a watch on its own time; the answer to the next question must not be the old one."""
+    kept = KeptReads(asking)
+    assert kept.get("/a/b/c") is None
+    assert kept.children("/a") == kept.children("/a/b") == []
+    (kept.fresh if fresh else kept).ensure("/a/b/c")
+    assert kept.get("/a/b/c") is not None
+    assert (kept.children("/a"), kept.children("/a/b")) == (["b"], ["c"])

@@ -69,6 +69,7 @@ def tree() -> MemoryTree:
     assert state.alerts.raise_("copy", 5000)
     assert state.holds.hold("version", "it does not answer")
     state.incomplete.add("copy", [(TableId("shop", "a"), ("v",))])
+    state.mapped_names.add(["shop.a key id"])
     held = state.subscriptions.connect("reporting", "me", None, 0, 5)
     assert held
     state.subscriptions.acknowledge(held, 1, 6)
@@ -116,6 +117,7 @@ def everything(tree: MemoryTree) -> dict[str, Any]:
         "failures": state.side.failures(),
         "failing": state._failures.all(),
         "incomplete": state.incomplete.all(),
+        "mapped": state.mapped_names.read(),
         "channel": state.require_channel(),
         "subscriptions": state.subscriptions.all(),
         "servers": Servers(tree.session(), ROOT).all(),

@@ -1,5 +1,5 @@
 """Files of an undelivered batch are damaged or gone: each error names commands that lead on, and none promises what it cannot keep.
-The same with a MySQL and a ZooKeeper: tests/integration/flows/test_lost_batches.py."""
+By the command line: tests/unit/flows/test_lost_batches.py."""
 
 from __future__ import annotations
 

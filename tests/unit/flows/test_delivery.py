@@ -12,7 +12,9 @@ from sluice.errors import LoadError, OutOfOrder, Paused, RuleError
 from sluice.flows.deadletters.replay import discard, replay
 from sluice.flows.deadletters.store import letters
 from sluice.flows.dump.progress import views
+from sluice.flows.load.ack import ack
 from sluice.flows.load.isolation import catch_up
+from sluice.flows.load.load import load
 from sluice.flows.operate import control
 from sluice.flows.operate.adopt import adopt
 from sluice.flows.operate.alerts import check_lag
@@ -47,6 +49,41 @@ def test_changes_arrive_merged_and_are_acknowledged(one: Pipe) -> None:
     assert (now.state, now.in_flight, now.lag_ms, now.targets[0].batch) == ("idle", [], 0, 1)
     [stored] = segments(one.made.runtime(), verify=True)
     assert (stored["batch"], stored["changes"]) == (1, 4)
+
+
+def test_a_run_takes_up_the_batches_of_runs_that_a_person_ended(one: Pipe) -> None:
+    """In order, as far as it is known of their runs, and before it reads the log."""
+    made, mine = one.made, "airflow:east:sync__shop:run-4"
+    for number in (1, 2, 3):
+        one.commit(("insert", "a", (number, "x")))
+        assert made.drain(claim=f"airflow:east:sync__shop:run-{number}", deliver=False).batch == number
+    one.commit(("insert", "a", (4, "x")))
+    outcome = made.drain(claim=mine, deliver=False, is_over=lambda claim: claim.endswith(("run-1", "run-2")))
+    assert (outcome.batch, outcome.adopted, outcome.closed_by) == (2, True, "its run is over")
+    runtime = made.runtime()
+    with runtime.state() as state:
+        assert [batch.number for batch in state.claimed_all(mine)] == [1, 2]
+        assert state.require(3).claim.endswith("run-3")
+    assert outcome.batch is not None
+    load(runtime, "copy", outcome.batch)
+    ack(runtime, "copy", outcome.batch)
+    assert one.rows() == {1: "x", 2: "x"}
+    again = made.drain(claim=mine, deliver=False, is_over=lambda claim: True)
+    assert again.batch == 2  # a retry gets its own
+    following = made.drain(claim="airflow:east:sync__shop:run-5", deliver=False, is_over=lambda claim: False)
+    assert (following.batch, following.adopted) == (4, False)
+
+
+def test_status_names_the_run_whose_batch_no_process_loads(one: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    one.commit(("insert", "a", (1, "x")))
+    one.made.drain(claim="airflow:east:sync__shop:scheduled__2026-01-01T00:00:00+00:00", deliver=False)
+    assert not status(one.made.runtime()).warnings
+    monkeypatch.setattr("sluice.flows.operate.status.worker_grace_s", lambda runtime: -1.0)
+    [warning] = status(one.made.runtime()).warnings
+    assert "run scheduled__2026-01-01T00:00:00+00:00 of DAG sync__shop" in warning
+    assert "Clear" in warning
+    one.deliver()
+    assert not status(one.made.runtime()).warnings
 
 
 def test_a_rule_that_fails_keeps_its_batch_until_it_is_right(one: Pipe) -> None:

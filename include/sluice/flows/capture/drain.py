@@ -56,11 +56,14 @@ def drain(
     another: bool = False,
     kept: KeptSource | None = None,
     stays_open: Callable[[], bool] | None = None,
+    is_over: Callable[[str], bool] = lambda claim: False,
 ) -> DrainOutcome:
     """Make (or find again) the batch that ``claim`` delivers.
 
-    A claim that already has a batch gets it back, so a retry is a rollback to the same batch. With the window full, or when idle, a batch
-    whose run is gone is taken up. Otherwise the log is read from the cursor: up to ``idle_wait_s`` for a first change, then until the
+    A claim that already has a batch gets it back, so a retry is a rollback to the same batch. Batches whose run ended without them (``is_over``) are
+    taken up first; with the window full, or when idle, so is one whose run seems to be gone.
+
+    Otherwise the log is read from the cursor: up to ``idle_wait_s`` for a first change, then until the
     pipeline's limits close the batch at the end of a transaction; ``until``, a position of the log that is read, closes it there. Something in
     the log that cannot be read ends the batch in front of it, and is raised by the drain that finds it first.
 
@@ -75,7 +78,7 @@ def drain(
     """
     with runtime.state() as state, state.reporting("drain"), ExitStack() as opened:
         own = kept or KeptSource()
-        context = DrainContext(runtime, state, opened, claim, idle_wait_s, until, own, stays_open)
+        context = DrainContext(runtime, state, opened, claim, idle_wait_s, until, own, stays_open, is_over)
         try:
             for step in STEPS_OF_ANOTHER if another else STEPS:
                 outcome = step(context)
@@ -102,6 +105,7 @@ class DrainContext:
     until: Position | None
     kept: KeptSource
     stays_open: Callable[[], bool] | None = None
+    is_over: Callable[[str], bool] = lambda claim: False
     due: tuple[str, ...] = ()
     cursor: Cursor | None = None
     _idle: DrainOutcome | None = None
@@ -152,6 +156,21 @@ def take_up_when_full(context: DrainContext) -> DrainOutcome | None:
         return None
     taken = context.state.reclaim(undelivered[0], context.claim)
     return delivered_again(taken, "the window is full") if taken else None
+
+
+def take_up_ended(context: DrainContext) -> DrainOutcome | None:
+    """The oldest undelivered batches, as far as their runs ended without them: a person marked the run, or one of its tasks."""
+    state, taken, over = context.state, None, {}
+    for number in state.in_window():
+        batch = state.batch(number)
+        if batch is None:
+            continue
+        if batch.claim not in over:
+            over[batch.claim] = context.is_over(batch.claim)
+        if not over[batch.claim]:
+            break
+        taken = state.reclaim(number, context.claim) or taken
+    return delivered_again(taken, "its run is over") if taken else None
 
 
 def stop_when_full(context: DrainContext) -> DrainOutcome | None:
@@ -246,6 +265,7 @@ STEPS: tuple[Callable[[DrainContext], DrainOutcome | None], ...] = (
     take_turn,
     find_claimed,
     take_lease,
+    take_up_ended,
     take_up_when_full,
     *_READ,
     take_up_orphan,

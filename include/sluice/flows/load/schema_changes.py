@@ -15,6 +15,7 @@ from sluice.segments.manifest import DdlRecord, SegmentManifest
 from sluice.sources.table_filter import Selection
 from sluice.targets.base import Capabilities, Feature, SchemaChange, SourceStatement
 from sluice.targets.offers import require_kinds
+from sluice.targets.source_defaults import default_values
 
 RowEffects = Callable[[TableChange, Ran], Sequence[ColumnEffect]]
 """What a statement did to the values of a table's columns: :meth:`sluice.sources.base.Source.row_effects`."""
@@ -102,20 +103,21 @@ def _change(
     stops = DdlPolicy.STOP in policies.values() or bool(set(kinds) & _NEVER)
     wanted = {DdlPolicy.APPLY, DdlPolicy.STOP} if stops else {DdlPolicy.APPLY}
     partly = DdlPolicy.IGNORE in policies.values() or any(route.shared for route in found)
+    statement = SourceStatement(
+        dialect,
+        record.sql,
+        record.schema_,
+        record.sql_mode,
+        record.session,
+        record.file,
+        record.offset,
+        record.gtid,
+        record.commit_time_us,
+    )
     return SchemaChange(
         number=number,
         where=where,
-        statement=SourceStatement(
-            dialect,
-            record.sql,
-            record.schema_,
-            record.sql_mode,
-            record.session,
-            record.file,
-            record.offset,
-            record.gtid,
-            record.commit_time_us,
-        ),
+        statement=statement,
         tables=changes,
         mapping=routes,
         before_rows=record.seq < manifest.changes,
@@ -126,6 +128,7 @@ def _change(
         kinds=frozenset(k for k, p in policies.items() if p in wanted) if partly else None,
         recopies=Feature.RECOPIES in offered.features,
         consumer=target.name,
+        defaults=default_values(statement, changes),
     )
 
 

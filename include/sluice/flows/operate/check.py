@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
+
+import structlog
 
 from sluice.config.channel import Channels
 from sluice.config.engine import RuleKind
@@ -15,10 +19,13 @@ from sluice.coordination.incomplete import IncompleteTable
 from sluice.errors import LostPosition, SluiceError
 from sluice.flows.capture.failover import relocated
 from sluice.flows.checkpoints import Sides
+from sluice.flows.dump.automatic import missed_copy
 from sluice.flows.dump.reconcile import kept_on_purpose, why_not
 from sluice.flows.incomplete_tables import copy_command, note_absent, sentence
+from sluice.flows.mapped_names import known_tables
 from sluice.flows.operate.channel import ends_of, members, ring
 from sluice.flows.operate.copy_plan import PlannedCopy, planned_copies
+from sluice.flows.operate.looks import NoAnswer, Question, looks, server_name
 from sluice.flows.runtime import Runtime
 from sluice.flows.snapshot_columns import noted_columns
 from sluice.flows.snapshot_versions import snapshot_reader
@@ -26,6 +33,7 @@ from sluice.flows.transform.column_changes import NOT_BY_COLUMN, whole_rows
 from sluice.flows.transform.made_columns import known_when_it_runs
 from sluice.flows.transform.stage_rules import StageRules
 from sluice.mapping import Mapping
+from sluice.mapping.names import tables_by_line, wrong_names
 from sluice.merge.compact import merged_schema
 from sluice.model.fields import key_columns
 from sluice.model.nearest import meant
@@ -34,6 +42,8 @@ from sluice.model.tables import TableId
 from sluice.sources.base import SourceSession, SourceTable
 from sluice.sources.table_filter import Selection
 from sluice.targets.base import refuses
+
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,20 +94,68 @@ class CheckReport:
 
 def check(runtime: Runtime) -> CheckReport:
     """Look at every part; a part that fails gives an error line and the others are looked at all the same."""
+    pipeline = runtime.pipeline
+    asked = [
+        _Asked.begin(runtime, "zookeeper", "ZooKeeper", pipeline.coordination.connection, _zookeeper),
+        _Asked.begin(runtime, "source", "source", pipeline.source.group[0], _source),
+        _Asked.begin(runtime, "store", f"segment store {runtime.store_uri}", "", _store),
+        *(
+            _Asked.begin(runtime, f"target {one.name}", "target", one.connection, partial(_target, name=one.name))
+            for one in pipeline.targets
+        ),
+    ]
     findings = [
         CheckFinding("ok", "pipeline", "file", runtime.name, "the file is valid"),
         *_guard("channel", lambda: _channel(runtime)),
-        *_guard("zookeeper", lambda: _zookeeper(runtime)),
-        *_guard("source", lambda: _source(runtime)),
-        *_guard("store", lambda: _store(runtime)),
-        *_guard("rules", lambda: _rules(runtime)),
     ]
-    for target in runtime.pipeline.targets:
-        findings += _guard(f"target {target.name}", lambda name=target.name: _target(runtime, name))
+    for one in asked[:3]:
+        findings += one.findings()
+    findings += _guard("rules", lambda: _rules(runtime))
+    for one in asked[3:]:
+        findings += one.findings()
     copies: list[PlannedCopy] = []
-    if not any(f.severity == "error" and f.part != "source" for f in findings):
+    if not any(f.severity == "error" and (f.part != "source" or f.setting in _SILENT) for f in findings):
         findings += _guard("mapping", lambda: _tables(runtime, copies))
     return CheckReport(tuple(findings), tuple(copies))
+
+
+ANSWER_S = 15.0
+"""How long each server is waited for; all are asked at a time."""
+
+_SESSION_S = 5.0
+"""How long a session of ZooKeeper is waited for."""
+
+_SILENT = {"no answer", "SourceUnavailable", "MissingConnection"}
+"""What is found where nothing more can be asked of the source."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A server that is being asked for its part of the report."""
+
+    part: str
+    server: str
+    question: Question[list[CheckFinding]]
+
+    @classmethod
+    def begin(
+        cls, runtime: Runtime, part: str, what: str, connection: str, look: Callable[[Runtime], Sequence[CheckFinding]]
+    ) -> _Asked:
+        """Ask in a thread, by a session of its own."""
+        own = replace(runtime, _state=None)
+        server = what
+        with suppress(SluiceError):  # the look says what the connection lacks
+            server = server_name(what, runtime.resolver, connection) if connection else what
+        return cls(part, server, looks.begin(f"check of {server}", lambda: _guard(part, lambda: look(own))))
+
+    def findings(self) -> list[CheckFinding]:
+        """What it said, or that it did not answer."""
+        found = self.question.answer(ANSWER_S)
+        if not isinstance(found, NoAnswer):
+            return found.value
+        why = f"{self.server} did not answer within {ANSWER_S:.0f} s"
+        fix = "is it running, and can it be reached from here? A firewall that drops packets looks the same"
+        return [CheckFinding("error", self.part, "no answer", "", why, fix)]
 
 
 def make_missing(runtime: Runtime, report: CheckReport) -> None:
@@ -190,39 +248,23 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[CheckFinding]:
 
 
 def _unknown_names(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFinding]:
-    """An error for each name in the mapping that no table of its line has: what is misspelt goes over, or is not told apart by it."""
-    routes = Mapping.compile(runtime.pipeline.mapping)
-    known: dict[int, dict[str, None]] = {}
-    for table in tables:
-        matched = routes.matched(table.id)
-        if matched is not None:
-            names = [*(c.name for c in table.schema.columns), *(name for name, _ in table.unknown)]
-            known.setdefault(runtime.pipeline.mapping.index(matched[0]), {}).update(dict.fromkeys(names))
-    lines = []
-    for number, line in enumerate(runtime.pipeline.mapping):
-        place = f"mapping.{number} ({line.from_})"
-        if number not in known:
-            names = [str(table.id) for table in tables]
-            why = f"no captured table goes by this line{meant(line.from_, names)}"
-            lines.append(CheckFinding("warning", "mapping", place, "no table", why, "correct its from, or remove it"))
-            continue
-        columns = line.columns
-        asked = {
-            "columns.include": columns.include or (),
-            "columns.exclude": columns.exclude,
-            "columns.rename": columns.rename,
-            "columns.convert": columns.convert,
-            "key": line.key,
-            "column_groups": [name for group in line.column_groups for name in group],
+    """An error for each name in the mapping that no table of its line has, as the merge raises it; a warning for a line by which no table goes."""
+    lines, known = runtime.pipeline.mapping, known_tables(tables)
+    by_line, found = tables_by_line(lines, known), []
+    for number, line in enumerate(lines):
+        if number not in by_line:
+            why = f"no captured table goes by this line{meant(line.from_, [str(table.id) for table in tables])}"
+            place = f"mapping.{number} ({line.from_})"
+            found.append(CheckFinding("warning", "mapping", place, "no table", why, "correct its from, or remove it"))
+    with runtime.state() as state:
+        seen = state.mapped_names.read()
+    for wrong in wrong_names(lines, known):
+        passed = wrong.name.stored in seen and wrong.name.column not in {
+            c for t in by_line[wrong.name.number] for c in t.columns
         }
-        for field, given in asked.items():
-            for name in given:
-                if name not in known[number]:
-                    why = f"there is no column {name!r}{meant(name, known[number])}"
-                    lines.append(
-                        CheckFinding("error", "mapping", f"{place}: {field}", name, why, "names are compared exactly")
-                    )
-    return lines
+        severity, why = ("warning", f"{wrong.why}; it was there") if passed else ("error", wrong.why)
+        found.append(CheckFinding(severity, "mapping", wrong.name.place, wrong.name.column, why, wrong.fix))
+    return found
 
 
 def _sent_back(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFinding]:
@@ -392,6 +434,19 @@ def _guard(part: str, look: Any) -> list[CheckFinding]:
         return list(look())
     except SluiceError as error:
         return [CheckFinding("error", part, type(error).__name__, error.where or "", error.message, error.hint or "")]
+    except Exception as error:  # an answer that no server of its kind gives
+        _log.debug("check_failed", part=part, exc_info=True)
+        why = f"what it answered is not understood: {type(error).__name__}: {error}"
+        return [
+            CheckFinding(
+                "error",
+                part,
+                type(error).__name__,
+                "",
+                why,
+                "is it the server that is meant, and not a proxy or another service?",
+            )
+        ]
 
 
 def _channel(runtime: Runtime) -> list[CheckFinding]:
@@ -430,15 +485,19 @@ def _same_offsets(runtimes: list[Runtime]) -> list[CheckFinding]:
 
 
 def _zookeeper(runtime: Runtime) -> list[CheckFinding]:
-    with runtime.state() as state:
+    with runtime.state(connect_timeout_s=_SESSION_S) as state:
         cursor = state.cursor()
         value = str(cursor.position) if cursor else "none yet"
-        return [CheckFinding("ok", "zookeeper", "captured position", value, "ZooKeeper answers")]
+        found = [CheckFinding("ok", "zookeeper", "captured position", value, "ZooKeeper answers")]
+        if missed := missed_copy(runtime, state):
+            fix = f"`sluice dump start {runtime.name}` copies all tables now"
+            found.append(CheckFinding("warning", "source", "start", "dump", missed, fix))
+        return found
 
 
 def _source(runtime: Runtime) -> list[CheckFinding]:
     try:
-        with runtime.state() as state:
+        with runtime.state(connect_timeout_s=_SESSION_S) as state:
             cursor = state.cursor()
     except SluiceError:
         cursor = None
@@ -467,6 +526,11 @@ def _others(runtime: Runtime) -> list[CheckFinding]:
         try:
             found = relocated(runtime, cursor, name) if cursor else None
             place = str(found.position) if found else "nothing is captured yet"
+            if found is not None and found.lost:
+                why = f"a failover to it is possible, but {found.doubts}"
+                fix = f"compare the tables of the two servers; after a failover `sluice verify run {runtime.name}`"
+                lines.append(CheckFinding("warning", "source", f"server {name}", place, why, fix))
+                continue
             lines.append(CheckFinding("ok", "source", f"server {name}", place, "a failover to it is possible"))
         except SluiceError as error:
             why = f"a failover to it is not possible now: {error.message}"
@@ -486,6 +550,7 @@ def _same_log(source: SourceSession, position: Position) -> list[CheckFinding]:
 def _store(runtime: Runtime) -> list[CheckFinding]:
     store = runtime.store
     store.check_space()
+    store.require_writable()
     return [CheckFinding("ok", "store", "segments", runtime.store_uri, f"{len(store.batches())} batches stored")]
 
 
@@ -511,7 +576,7 @@ def _target(runtime: Runtime, name: str) -> list[CheckFinding]:
     target = runtime.open_target(name)
     if target.checkpoints is not None:
         target.checkpoints.read()  # does it answer at all?
-    with runtime.state() as state:
+    with runtime.state(connect_timeout_s=_SESSION_S) as state:
         checkpoint = Sides(runtime, state, name, target).look()
     batch = checkpoint.batch if checkpoint else 0
     return [CheckFinding("ok", f"target {name}", "acknowledged batch", str(batch), "the target answers")]

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
 from sluice.config.pipeline import ColumnConversion, TargetConfig
-from sluice.errors import SchemaUnknown
+from sluice.errors import SchemaUnknown, SluiceError
 from sluice.flows.incomplete_tables import with_definitions
 from sluice.flows.load.unique_keys import unique_at_target
 from sluice.flows.runtime import Runtime
 from sluice.flows.snapshot_columns import noted_columns
+from sluice.flows.stored_definitions import definitions_at
+from sluice.flows.transform.made_columns import known_when_it_runs, mapped_columns
+from sluice.flows.transform.stage_rules import StageRules
 from sluice.mapping import Mapping, TableRoute
 from sluice.mapping.convert import declared, refuse, remark
 from sluice.model.batches import Batch
+from sluice.model.definitions import Definitions
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId
 from sluice.rules import RuleSet
@@ -80,17 +85,18 @@ def planned_copies(runtime: Runtime) -> tuple[list[PlannedCopy], list[SourceTabl
     with runtime.source.open() as source:
         dialect = source.identity.dialect
         tables = source.tables(selection.wants)
-        by_rules = _MadeByRules.of(runtime)
+        by_rules, told = _MadeByRules.of(runtime), _told_by_rules(runtime, tables, routes)
         copies = []
         for config in runtime.pipeline.targets:
             target = runtime.open_target(config.name)
-            made = by_rules.on_its_way_to(config)
+            made = {**told, **by_rules.on_its_way_to(config)} if config.changes != "all" else {}
             plans = [(table, _with_made(plan_of(table, routes.route(table.id), dialect), made)) for table in tables]
             said = _said(target, [plan for _, plan in plans])
             absent = {table: [r for r in remarks if r.absent] for table, remarks in said.items()}
             if any(absent.values()):
+                known = _captured_definitions(runtime)
                 plans = [
-                    (table, _explained(source, table, plan, routes, absent.get(plan.target, ())))
+                    (table, _explained(source, table, plan, routes, absent.get(plan.target, ()), known))
                     for table, plan in plans
                 ]
                 said = _said(target, [plan for _, plan in plans])
@@ -149,6 +155,25 @@ class _MadeByRules:
             way = (plan.source, plan.target)
             found[way] = _with_columns(plan, found[way].columns) if way in found else plan
         return found
+
+
+def _told_by_rules(runtime: Runtime, tables: Sequence[SourceTable], routes: Mapping) -> _Made:
+    """What built-in rules and those in SQL make of tables, told without a row. A rule that is broken, or does not fit, is left to its own finding."""
+    found: _Made = {}
+    if runtime.rules_path is None:
+        return found
+    with suppress(SluiceError):
+        rules = RuleSet.load(runtime.rules_path)
+        ruling = StageRules.of(rules, runtime.pipeline, runtime.rules_path, runtime.resolver)
+        for table in tables:
+            if not rules.matching(table.id) or known_when_it_runs(rules, table.id):
+                continue
+            route = routes.route(table.id)
+            with suppress(SluiceError):
+                fields = mapped_columns(ruling, route, table.schema).schema
+                columns = tuple(column.planned for column in columns_of(fields))
+                found[table.id, route.target] = PlannedTable(route.target, table.id, columns)
+    return found
 
 
 def _tables_of(runtime: Runtime, changeset: str) -> tuple[PlannedTable, ...]:
@@ -229,17 +254,32 @@ def _conversion(sql_type: str, conversion: ColumnConversion | None) -> tuple[str
 
 
 def _explained(
-    source: SourceSession, table: SourceTable, plan: PlannedTable, routes: Mapping, absent: Sequence[Finding]
+    source: SourceSession,
+    table: SourceTable,
+    plan: PlannedTable,
+    routes: Mapping,
+    absent: Sequence[Finding],
+    known: Definitions | None,
 ) -> PlannedTable:
     """With what the statements need that make what the target lacks: the source's own CREATE TABLE, or the definitions of columns."""
     if any(not finding.column for finding in absent):
         return _with_statement(source, table, plan, routes)
     if not absent or source.history is None or source.head is None:
         return plan
+    stored = known.find(table.id) if known is not None else None
+    if stored is not None:
+        return with_definitions(plan, routes, stored)
     try:
         return with_definitions(plan, routes, source.history.definition(table.id, source.head))
     except SchemaUnknown:  # it was changed since the table was read
         return plan
+
+
+def _captured_definitions(runtime: Runtime) -> Definitions | None:
+    """The definitions as of the captured position; None before the first drain."""
+    with runtime.state() as state:
+        cursor = state.cursor()
+        return definitions_at(runtime, state, cursor.position) if cursor is not None else None
 
 
 def _with_statement(source: SourceSession, table: SourceTable, plan: PlannedTable, routes: Mapping) -> PlannedTable:

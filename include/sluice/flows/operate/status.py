@@ -18,6 +18,7 @@ from sluice.coordination.failures import StageFailure
 from sluice.coordination.state import PipelineState
 from sluice.coordination.target_holds import Hold
 from sluice.errors import CheckpointError, MissingConnection, SluiceError
+from sluice.flows.capture.drain import worker_grace_s
 from sluice.flows.checkpoints import Sides
 from sluice.flows.dump.progress import DumpView
 from sluice.flows.dump.progress import recent as recent_dumps
@@ -414,6 +415,7 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
         warnings=[
             *stored.warnings,
             *_warnings(runtime, targets, dumps, now.now_ms),
+            *(() if paused else _left_alone(found, any(loading_by.values()), worker_grace_s(runtime), now.now_ms)),
             *(reader.warning for reader in stored.subscriptions if reader.warning),
         ],
         installation=installation,
@@ -491,6 +493,23 @@ def _word(
     if found.in_flight or found.waiting:
         return "running"
     return "idle" if captured and source.head and source.head.order == captured.order else "behind"
+
+
+def _left_alone(found: _Delivery, at_work: bool, grace_s: float, now_ms: int) -> list[str]:
+    """Which run the oldest batch on its way belongs to, if no process loads it and its run has had its time."""
+    if at_work or not found.in_flight:
+        return []
+    batch = found.in_flight[0]
+    age_s = (now_ms - batch.created_ms) / 1000
+    if age_s <= grace_s:
+        return []
+    owner, _, rest = batch.claim.partition(":")
+    dag_id, _, run = rest.partition(":")[2].partition(":")
+    whose = f"run {run} of DAG {dag_id}" if owner == "airflow" and run else batch.claim
+    return [
+        f"batch {batch.number} is {age_s:.0f} s old, and no process loads it now: it belongs to {whose}. Clear on its red task goes on with it; "
+        "if the run is over, the next run takes the batch up"
+    ]
 
 
 def _warnings(runtime: Runtime, targets: Sequence[TargetStatus], dumps: Sequence[DumpView], now_ms: int) -> list[str]:

@@ -13,6 +13,7 @@ from sluice.config.engine import OnError
 from sluice.coordination.state import PipelineState
 from sluice.errors import SegmentError
 from sluice.flows.cancellation import CancellationGuard
+from sluice.flows.mapped_names import require_known_names
 from sluice.flows.runtime import Runtime, attempt_id
 from sluice.flows.stage_log import say
 from sluice.flows.transform.changeset_writer import MergeResult, write_changeset_manifest
@@ -71,7 +72,7 @@ def merge(runtime: Runtime, batch: int) -> MergeOutcome:
     A changeset that is there is looked through; one that is damaged is made anew, with the rules as they are now.
 
     Raises:
-        RuleError: a rule is broken; the batch stays.
+        RuleError: a rule is broken; the batch stays. MappingError: the mapping names a column that there is not.
         SegmentError: a segment is damaged.
         Paused, Restarted: a person said so.
     """
@@ -89,6 +90,7 @@ def merge(runtime: Runtime, batch: int) -> MergeOutcome:
             _log.warning("merged_again", pipeline=runtime.name, batch=batch, damaged=lost)
             state.unmerge(batch, made=record)
         manifest = store.read_manifest(record.manifest)
+        require_known_names(runtime, state, manifest)
         rules = RuleSet.of(runtime.rules_path)
         rules.validate()
         done = _Merge(runtime, state, store, watch, manifest, attempt_id(), rules).run()

@@ -16,6 +16,7 @@ from sluice.config.pipeline import Event, TargetConfig
 from sluice.coordination.leases import owner_label
 from sluice.coordination.state import PipelineState
 from sluice.errors import CheckpointError, ConfigError, DumpRefused, TerminalError
+from sluice.flows.capture.lost_tables import lost_tables
 from sluice.flows.checkpoint_store import checkpoints_of
 from sluice.flows.checkpoints import Sides
 from sluice.flows.dump.key_lists import write_key_pieces
@@ -127,6 +128,15 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
             found, repair = one.target(config, target)
             results += found
             repairs += [repair] if repair else []
+        if not asked.tables:
+            gone = lost_tables(runtime, state, source, cursor.position, [config.name for config in configs])
+            results += [
+                TableResult(
+                    table=str(lost.table), target=lost.target, skipped=f"{lost.why}; it was never dropped in the log"
+                )
+                for lost in gone
+                if lost.missing
+            ]
         made = VerifyResult(
             id=one.id,
             pipeline=runtime.name,

@@ -152,7 +152,7 @@ def _create(r: Reader) -> Statement:
     replace = r.accept("OR", "REPLACE")
     if r.accept_any("DATABASE", "SCHEMA"):
         if_not_exists = r.accept("IF", "NOT", "EXISTS")
-        name = r.identifier()
+        name = r.database()
         options = _database_options(r)
         return CreateDatabase(name, options.charset, options.collation, if_not_exists, replace)
     if _other_object(r):
@@ -218,6 +218,7 @@ def _create_table(r: Reader, temporary: bool, replace: bool) -> Statement:
             if not r.accept(","):
                 r.expect(")")
                 break
+        r.note_columns(r.peek(-1).end)
     options = TableOptions()
     select = False
     while not r.ended:
@@ -253,7 +254,7 @@ def _alter(r: Reader) -> Statement:
             "COMMENT",
             "UPGRADE",
         }:
-            name = r.identifier()
+            name = r.database()
         options = _database_options(r)
         return AlterDatabase(name, options.charset, options.collation)
     r.accept("OR", "REPLACE")
@@ -275,7 +276,7 @@ def _alter(r: Reader) -> Statement:
 def _drop(r: Reader) -> Statement:
     if r.accept_any("DATABASE", "SCHEMA"):
         r.accept("IF", "EXISTS")
-        return DropDatabase(r.identifier())
+        return DropDatabase(r.database())
     temporary = r.accept("TEMPORARY")
     if r.accept_any("TABLE", "TABLES"):
         r.accept("IF", "EXISTS")

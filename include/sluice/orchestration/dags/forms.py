@@ -106,6 +106,26 @@ def as_list(value: Any) -> list[str]:
     return [str(v) for v in (value or [])]
 
 
+MOST_NOTE = 1000
+"""Characters of a note that Airflow takes; a longer one is refused as a whole."""
+
+_MOST_LINE = 300
+"""Characters of a line of a note: one long message leaves room for the others."""
+
+
+def fitted_note(text: str, most: int = MOST_NOTE) -> str:
+    """Return a note that Airflow takes: its first lines, and how many entries more there are. What matters most stands in the first lines."""
+    if len(text) <= most:
+        return text
+    lines = [line if len(line) <= _MOST_LINE else f"{line[: _MOST_LINE - 1]}…" for line in text.splitlines()]
+    for kept in range(len(lines), 0, -1):
+        more = sum(line.startswith(("| ", "- ")) for line in lines[kept:])
+        shown = "\n".join([*lines[:kept], *([""] if more else []), *([f"and {more:,} more"] if more else [])])
+        if len(shown) <= most:
+            return shown
+    return lines[0][:most]
+
+
 class RunNote:
     """The note of a run, written through Airflow's own API; without the connection ``sluice_airflow_api`` there is none."""
 
@@ -137,8 +157,8 @@ class RunNote:
         try:
             if self._api is None:
                 self._api = AirflowApi(from_airflow(API_CONNECTION), timeout_s=10.0)
-            attempts(self._api.call, "PATCH", quote(self._path), {"note": text})
+            attempts(self._api.call, "PATCH", quote(self._path), {"note": fitted_note(text)})
         except RetryableError as error:
-            _log.info("note_not_written", error=str(error))
+            _log.warning("note_not_written", error=str(error))
         except SluiceError:  # there is no such connection, or its login is refused
             self._off = True

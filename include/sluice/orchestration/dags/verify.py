@@ -166,16 +166,17 @@ def page_of(result: VerifyResult) -> str:
 
 
 def result_note(result: VerifyResult, page: str = "") -> str:
-    """The result in Markdown. ``page``: where all of it is."""
+    """The result in Markdown: the outcome and ``page``, where all of it is, then tables that differ before the others."""
+    tables = sorted(result.tables, key=lambda table: (not table.differing, not (table.skipped or table.undecided)))
     lines = [
         f"**{result.in_a_line()}**" + (f" ([all of it]({page}))" if page else ""),
         "",
         "| table | target | rows | equal | different | missing | extra | undecided | repaired |",
         "|---|---|---:|---:|---:|---:|---:|---:|---:|",
-        *(_row(table) for table in result.tables if not table.skipped),
+        *(_row(table) for table in tables if not table.skipped),
         "",
     ]
-    for table in result.tables:
+    for table in tables:
         place = f"{table.table} at {table.target}"
         lines += [f"- {place} was not compared: {table.skipped}"] if table.skipped else []
         lines += [f"- {place}: {table.note}"] if table.note else []

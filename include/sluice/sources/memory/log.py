@@ -1,7 +1,7 @@
 """A store of rows and its log, in memory: what the in-memory source reads.
 
-Tables hold whole rows under integer or text keys. Each :meth:`MemoryStore.commit` is one transaction of the log. A store is found again by its
-name in this process, as a server is by its address.
+Tables hold whole rows, under keys of any type or none. Each :meth:`MemoryStore.commit` is one transaction of the log, and so is each change of
+definitions. A store is found again by its name in this process, as a server is by its address.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import time
 import uuid
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sluice.model.batches import Op
+from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
 from sluice.model.positions import LastEvent, Position
+from sluice.model.schema_changes import ChangeKind, TableChange, column_changes
 from sluice.model.tables import TableId, TableSchema
 
 Row = Mapping[str, Any]
@@ -40,25 +42,34 @@ class RowChange:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """What was committed together; ``schemas``: the tables' definitions as of then. ``damage``: why it cannot be read, "" if it can.
+    """What was committed together.
 
-    ``statement``: of a transaction that changed the definition of its only table; it has no changes.
+    Attributes:
+        changes: of rows. schemas: the tables' definitions as of then.
+        statement: the text of one that changed definitions, and has no changes of rows; definitions: what it did.
+        damage: why it cannot be read, "" if it can.
+        gtid: its name at every member of a group; executed: all names up to it, as a position has them.
+        mark: the token of the load that wrote it (:mod:`sluice.model.load_marks`), "" for what applications write.
     """
 
     changes: tuple[RowChange, ...]
     schemas: Mapping[TableId, TableSchema]
     commit_time_us: int
     statement: str = ""
+    definitions: tuple[TableChange, ...] = ()
     damage: str = ""
+    gtid: str = ""
+    executed: str = ""
+    mark: str = ""
 
     @property
     def size_bytes(self) -> int:
-        """Of the log."""
+        """Bytes of the log."""
         return 16 + sum(len(repr(c.before)) + len(repr(c.after)) for c in self.changes) + len(self.statement)
 
     @property
     def checksum(self) -> int:
-        """By which it is known again."""
+        """The number by which it is known again."""
         return zlib.crc32(repr((self.changes, self.statement, self.commit_time_us)).encode())
 
 
@@ -72,34 +83,99 @@ class MemoryStore:
     log: list[Transaction] = field(default_factory=list)
     released: int = 0
     """Transactions from the beginning of the log that are no longer kept."""
+    keeps_all: bool = False
+    """What a pipeline was delivered stays in the log, as in that of a server that purges by itself."""
     running: int = 1
     replica_lag_s: float | None = None
 
     def __post_init__(self) -> None:
         self.changed = threading.Condition(threading.RLock())
         self._rows: dict[TableId, dict[tuple[Any, ...], Row]] = {}
+        self._group = uuid.uuid4().hex[:12]
+        self._turn = 0
 
     # -- writing -----------------------------------------------------------------------------------------------------------
     def define(self, schema: TableSchema) -> None:
         """Create a table, or change its definition; a statement of the log."""
         with self.changed:
-            made = "CREATE" if schema.table not in self.tables else "ALTER"
-            self.tables[schema.table] = schema
-            self._rows.setdefault(schema.table, {})
+            old, new = self.tables.get(schema.table), definition_of(schema)
+            made = "CREATE" if old is None else "ALTER"
             statement = f"{made} TABLE {schema.table} ({', '.join(f'{c.name} {c.sql_type}' for c in schema.columns)})"
-            self._append(Transaction((), {schema.table: schema}, time.time_ns() // 1000, statement))
+            if old is None:
+                change = TableChange(schema.table, (ChangeKind.CREATE_TABLE,), None, new)
+            else:
+                before = definition_of(old)
+                columns = column_changes(before, new)
+                kinds = [one.kind for one in columns]
+                kinds += [ChangeKind.PRIMARY_KEY] if old.primary_key != schema.primary_key else []
+                change = TableChange(
+                    schema.table, tuple(dict.fromkeys(kinds)) or (ChangeKind.NOTHING,), before, new, columns
+                )
+            self.change(statement, (change,), (schema,))
 
-    def commit(self, *changes: RowChange, damage: str = "") -> None:
-        """One transaction. ``damage``: it is not readable in the log."""
+    def drop(self, table: TableId) -> None:
+        """Remove a table; a statement of the log."""
+        self._alone(f"DROP TABLE {table}", table, ChangeKind.DROP_TABLE)
+
+    def truncate(self, table: TableId) -> None:
+        """Remove all rows of a table by a statement that does not name them."""
+        self._alone(f"TRUNCATE TABLE {table}", table, ChangeKind.TRUNCATE_TABLE)
+
+    def rename(self, table: TableId, to: TableId) -> None:
+        """Give a table another name; a statement of the log."""
+        self._alone(f"RENAME TABLE {table} TO {to}", table, ChangeKind.RENAME_TABLE, to)
+
+    def _alone(self, statement: str, table: TableId, kind: ChangeKind, to: TableId | None = None) -> None:
+        with self.changed:
+            old = self.tables[table]
+            before, after = definition_of(old), None
+            new = replace(old, table=to or table) if kind is not ChangeKind.DROP_TABLE else None
+            if new is not None:
+                after = definition_of(new)
+            change = TableChange(table, (kind,), before, after, (), to)
+            self.change(statement, (change,), (new,) if new is not None else ())
+
+    def change(
+        self,
+        statement: str,
+        changes: Sequence[TableChange],
+        schemas: Sequence[TableSchema] = (),
+        *,
+        filled: Mapping[str, Any] | None = None,
+    ) -> None:
+        """One statement that changed definitions. ``schemas``: of all tables that are there after it; ``filled``: values of new columns."""
+        with self.changed:
+            now = {schema.table: schema for schema in schemas}
+            for change in changes:
+                rows = self._rows.pop(change.table, {})
+                old = self.tables.pop(change.table, None)
+                place = change.renamed_to or change.table
+                if place not in now:
+                    continue
+                gone = {ChangeKind.TRUNCATE_TABLE, ChangeKind.CREATE_TABLE} & set(change.kinds)
+                if change.columns and not gone:
+                    rows = _carried(rows, change, now[place], filled or {})
+                if old is not None and old.primary_key != now[place].primary_key:
+                    rows = {self._new_key(now[place], row): row for row in rows.values()}
+                self.tables[place], self._rows[place] = now[place], {} if gone else rows
+            known = {change.table: self.tables.get(change.table) for change in changes} | now
+            self._append(
+                Transaction(
+                    (),
+                    {table: schema for table, schema in known.items() if schema is not None},
+                    time.time_ns() // 1000,
+                    statement,
+                    tuple(changes),
+                )
+            )
+
+    def commit(self, *changes: RowChange, damage: str = "", mark: str = "") -> None:
+        """One transaction. ``damage``: it is not readable in the log; ``mark``: the token of the load that wrote it."""
         with self.changed:
             for change in changes:
-                rows, key = self._rows[change.table], self.tables[change.table].primary_key
-                if change.before is not None:
-                    rows.pop(_key(change.before, key), None)
-                if change.after is not None:
-                    rows[_key(change.after, key)] = dict(change.after)
+                self._write(change)
             schemas = {change.table: self.tables[change.table] for change in changes}
-            self._append(Transaction(changes, schemas, time.time_ns() // 1000, damage=damage))
+            self._append(Transaction(changes, schemas, time.time_ns() // 1000, damage=damage, mark=mark))
 
     def insert(self, table: TableId, *rows: Row) -> None:
         """One transaction of inserts."""
@@ -119,7 +195,8 @@ class MemoryStore:
     def upsert(self, table: TableId, row: Row) -> None:
         """One transaction that leaves ``row`` under its key."""
         with self.changed:
-            before = self._rows[table].get(_key(row, self.tables[table].primary_key))
+            place = _place(self._rows[table], self.tables[table], row)
+            before = self._rows[table].get(place) if place is not None else None
             self.commit(RowChange(table, before, row))
 
     def release(self, transactions: int) -> None:
@@ -130,13 +207,54 @@ class MemoryStore:
     def begin_anew(self) -> None:
         """Another log in the place of this one, as after a restore: as many transactions, but others."""
         with self.changed:
-            self.log = [
-                Transaction(t.changes, t.schemas, t.commit_time_us + 1, t.statement, t.damage) for t in self.log
-            ]
+            self.log = [replace(t, commit_time_us=t.commit_time_us + 1) for t in self.log]
+
+    def replica(self, name: str) -> MemoryStore:
+        """Another member of this store's group, under ``name``: what was committed here has the same names there."""
+        with self.changed:
+            made = _STORES[name] = MemoryStore(name)
+            made.tables, made.log = dict(self.tables), list(self.log)
+            made._rows = {table: dict(rows) for table, rows in self._rows.items()}
+            return made
+
+    def follow(self, other: MemoryStore) -> None:
+        """Take the transactions that a member of the group has and this store lacks."""
+        with other.changed:
+            log = list(other.log)
+        with self.changed:
+            known = {transaction.gtid for transaction in self.log}
+            for one in log:
+                if one.gtid in known:
+                    continue
+                for change in one.changes:
+                    self._write(change)
+                self._append(one)
+
+    def _write(self, change: RowChange) -> None:
+        rows, schema = self._rows[change.table], self.tables[change.table]
+        place = _place(rows, schema, change.before) if change.before is not None else None
+        if place is not None:
+            rows.pop(place, None)
+        if change.after is not None:
+            rows[self._new_key(schema, change.after)] = dict(change.after)
 
     def _append(self, transaction: Transaction) -> None:
-        self.log.append(transaction)
+        """Name it, unless another member did."""
+        executed = read_executed(self.log[-1].executed if self.log else "")
+        group, _, number = transaction.gtid.rpartition(":")
+        if not group:
+            group, number = self._group, str(executed.get(self._group, 0) + 1)
+        executed[group] = int(number)
+        text = ",".join(f"{name}:1-{last}" for name, last in sorted(executed.items()))
+        self.log.append(replace(transaction, gtid=f"{group}:{number}", executed=text))
         self.changed.notify_all()
+
+    def _new_key(self, schema: TableSchema, row: Row) -> tuple[Any, ...]:
+        """The key of a row; in a table without a key, that of its turn."""
+        if schema.primary_key:
+            return tuple(row[name] for name in schema.primary_key)
+        self._turn += 1
+        return (self._turn,)
 
     # -- reading -----------------------------------------------------------------------------------------------------------
     def rows(self, table: TableId) -> list[Row]:
@@ -151,13 +269,45 @@ class MemoryStore:
             if not transactions:
                 return Position(self.server, FILE, 0)
             last = self.log[transactions - 1]
-            event = LastEvent(FILE, transactions - 1, 1, last.checksum, 0, last.commit_time_us // 1_000_000)
-            return Position(self.server, FILE, transactions, commit_time_us=last.commit_time_us, last_event=event)
+            event = LastEvent(FILE, transactions - 1, 1, last.checksum, 0, last.commit_time_us // 1_000_000, last.gtid)
+            return Position(
+                self.server, FILE, transactions, last.executed, commit_time_us=last.commit_time_us, last_event=event
+            )
 
 
-def _key(row: Row, names: Sequence[str]) -> tuple[Any, ...]:
-    """Of a table without a key every row is one of its own."""
-    return tuple(row[name] for name in names) if names else (repr(sorted(row.items())), uuid.uuid4().hex)
+def read_executed(text: str) -> dict[str, int]:
+    """Group -> the number of its last transaction, of what a position says was executed."""
+    parts = (part.rpartition(":1-") for part in text.split(",") if part)
+    return {group: int(last) for group, _, last in parts}
+
+
+def definition_of(schema: TableSchema) -> TableDefinition:
+    """A table as statements that change definitions describe it."""
+    columns = tuple(
+        ColumnDefinition(c.name, c.sql_type, c.nullable, c.charset, c.collation, c.labels) for c in schema.columns
+    )
+    key = IndexDefinition("PRIMARY", tuple((name, 0) for name in schema.primary_key), unique=True)
+    return TableDefinition(schema.table, columns, (key,) if schema.primary_key else ())
+
+
+def _place(rows: Mapping[tuple[Any, ...], Row], schema: TableSchema, row: Row) -> tuple[Any, ...] | None:
+    """Where a row stands; None if it does not."""
+    if schema.primary_key:
+        return tuple(row[name] for name in schema.primary_key)
+    return next((place for place, there in rows.items() if there == row), None)
+
+
+def _carried(
+    rows: Mapping[tuple[Any, ...], Row], change: TableChange, schema: TableSchema, filled: Mapping[str, Any]
+) -> dict[tuple[Any, ...], Row]:
+    """The rows under the columns of ``schema``: those that came have the values of ``filled``."""
+    olds = {one.new.name: one.old.name for one in change.columns if one.new is not None and one.old is not None}
+    new = {one.new.name for one in change.columns if one.new is not None and one.old is None}
+    names = [column.name for column in schema.columns]
+    return {
+        place: {name: filled.get(name) if name in new else row.get(olds.get(name, name)) for name in names}
+        for place, row in rows.items()
+    }
 
 
 _STORES: dict[str, MemoryStore] = {}

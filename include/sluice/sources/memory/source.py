@@ -1,12 +1,11 @@
 """A source in memory. It passes the contract suite of sources, and lets flows be tested without a server.
 
-The connection's host is the name of a :class:`~sluice.sources.memory.log.MemoryStore`. Keys are integers and texts. Rows contain their
-definitions, so there is no schema history.
+The connection's host is the name of a :class:`~sluice.sources.memory.log.MemoryStore`. Rows contain their definitions, so there is no schema
+history.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,11 +19,13 @@ import pyarrow as pa
 
 from sluice.config.connections import ConnectionResolver, Endpoint
 from sluice.config.pipeline import Event, PipelineConfig, StartPosition
-from sluice.errors import ConfigError, DecodeError, DumpRefused, LostPosition, WrongServer
+from sluice.errors import ConfigError, DecodeError, DumpRefused, LogPurged, LostPosition, WrongServer
 from sluice.model.batches import Op
 from sluice.model.column_types import ColumnKind
 from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dumps import Chunk, Mark, Marking, TablePlanned, TableRequest
+from sluice.model.key_literals import literal, read_key
+from sluice.model.load_marks import MarkRules, PartnerLoads, Token
 from sluice.model.row_effects import ColumnEffect, Ran
 from sluice.model.schema_changes import SchemaStatement, TableChange
 from sluice.model.tables import Column, TableId, TableSchema, stored_name
@@ -43,30 +44,31 @@ from sluice.sources.base import (
     TableFilter,
     raise_first,
 )
-from sluice.sources.memory.log import FILE, MemoryStore, Row, RowChange, Transaction, store_of
+from sluice.sources.memory.log import FILE, MemoryStore, Row, RowChange, Transaction, read_executed, store_of
 
 _PROGRESS_EVERY_S = 0.25
 _EVENTS = {Op.INSERT: Event.INSERT, Op.UPDATE: Event.UPDATE, Op.DELETE: Event.DELETE}
-_INTEGERS = {ColumnKind.TINYINT, ColumnKind.SMALLINT, ColumnKind.MEDIUMINT, ColumnKind.INT, ColumnKind.BIGINT}
+_BYTES = {ColumnKind.BINARY, ColumnKind.VARBINARY, ColumnKind.BLOB}
 
 
 class MemoryKeyText:
-    """Keys as JSON values."""
+    """Keys as :mod:`sluice.model.key_literals` writes them."""
 
     def literals(self, columns: Sequence[Column], keys: pa.Table) -> list[tuple[str, ...]]:
         values = [column.to_pylist() for column in keys.columns]
-        return [tuple(json.dumps(value, ensure_ascii=False) for value in row) for row in zip(*values, strict=True)]
+        return [tuple(map(literal, row)) for row in zip(*values, strict=True)]
 
     def typed(self, column: Column, text: str) -> str:
-        if column.kind not in _INTEGERS:
-            return json.dumps(text, ensure_ascii=False)
         try:
-            return str(int(text))
-        except ValueError:
+            value = (
+                pa.scalar(text).cast(column.arrow_type).as_py() if column.kind not in _BYTES else bytes.fromhex(text)
+            )
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError):
             raise ConfigError(f"{text!r} is no value of {column.name}, which is {column.sql_type}") from None
+        return literal(value)
 
     def shown(self, key: tuple[str, ...]) -> list[str]:
-        return [str(json.loads(text)) for text in key]
+        return [str(value) for value in read_key(key)]
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ class MemorySource:
     keeps_for_us: ClassVar[bool] = True
     pipeline: PipelineConfig
     resolver: ConnectionResolver
+    loads: MarkRules | None = None
 
     @cached_property
     def endpoint(self) -> Endpoint:
@@ -190,7 +193,11 @@ class MemorySession:
             if at.server_uuid != self.store.server:
                 why = "another store answers than the one that was read"
                 return [Finding("error", "server", self.store.server, why, kind=WrongServer)]
-            if not self.store.released <= at.offset <= len(self.store.log):
+            if at.offset < self.store.released:
+                why = f"it was purged before it was drained: the log begins at {self.store.released}"
+                fix = "`sluice recover PIPELINE` shows what is lost, and the ways on"
+                return [Finding("error", "position", str(at), why, fix, kind=LogPurged)]
+            if at.offset > len(self.store.log):
                 why = f"the log has {self.store.released} to {len(self.store.log)}"
                 return [Finding("error", "position", str(at), why, kind=LostPosition)]
             return []
@@ -224,9 +231,6 @@ class MemorySession:
                 raise LostPosition(f"{start} is not in the log", where=self.source.where)
             return self.store.position(start.offset)
 
-    def relocate(self, at: Offset, *, patience_s: float = 0.0) -> Offset:
-        raise ConfigError("a memory source has no group", where=self.source.where)
-
     # -- the log -----------------------------------------------------------------------------------------------------------
     def stream(
         self,
@@ -252,8 +256,23 @@ class MemorySession:
             raise
 
     def release(self, delivered: Offset) -> None:
-        if delivered.server_uuid == self.store.server:
+        if delivered.server_uuid == self.store.server and not self.store.keeps_all:
             self.store.release(delivered.offset)
+
+    def relocate(self, at: Offset, *, patience_s: float = 0.0) -> Offset:
+        wanted = read_executed(at.gtid_set)
+
+        def lacks(transactions: int) -> bool:
+            has = read_executed(self.store.log[transactions - 1].executed) if transactions else {}
+            return any(has.get(group, 0) < last for group, last in wanted.items())
+
+        with self.store.changed:
+            if not self.store.changed.wait_for(lambda: not lacks(len(self.store.log)), patience_s):
+                raise LostPosition(f"this store lacks transactions of {at.gtid_set}")
+            here = next(number for number in range(len(self.store.log) + 1) if not lacks(number))
+            if here < self.store.released:
+                raise LostPosition(f"the log of this store after {at.gtid_set} is no longer kept")
+            return self.store.position(here)
 
     # -- tables ------------------------------------------------------------------------------------------------------------
     def tables(self, wants: Callable[[TableId], bool]) -> list[SourceTable]:
@@ -268,6 +287,10 @@ class MemorySession:
     def estimates(self, tables: Sequence[TableId]) -> dict[TableId, int]:
         have = self.table_rows()
         return {table: have[table] for table in tables if table in have}
+
+    def empty_tables(self, tables: Sequence[TableId]) -> list[TableId]:
+        with self.store.changed:
+            return [table for table in tables if table in self.store.tables and not self.store.rows(table)]
 
     def keyless(self) -> set[TableId]:
         with self.store.changed:
@@ -319,6 +342,8 @@ class _Reading:
     ) -> None:
         self.store, self.start, self.limits, self.wanted = session.store, start, limits, wanted
         self.marks = session.source.watermark_table
+        self.loads = session.source.loads
+        self.partner = PartnerLoads()
         self._make, self._progress = sink, progress
         self.sink: ChangeSink[Any] | None = None
         self.finished = False
@@ -349,7 +374,9 @@ class _Reading:
                     reason = self._take(transaction)
         last = self.store.position(self.at)
         if self.sink is None:
-            return StreamResult(last, None, 0, 0, self.log_bytes, reason in {"head", "idle"}, reason)
+            return StreamResult(
+                last, None, 0, 0, self.log_bytes, reason in {"head", "idle"}, reason, partner=self.partner
+            )
         manifest = self.sink.finish(
             self.start,
             last,
@@ -361,7 +388,16 @@ class _Reading:
             skipped={"other tables": self.skipped} if self.skipped else {},
         )
         self.finished = True
-        return StreamResult(last, manifest, self.changes, self.transactions, self.log_bytes, reason == "head", reason)
+        return StreamResult(
+            last,
+            manifest,
+            self.changes,
+            self.transactions,
+            self.log_bytes,
+            reason == "head",
+            reason,
+            partner=self.partner,
+        )
 
     def _next(self, wait_s: float) -> Transaction | None:
         with self.store.changed:
@@ -383,26 +419,32 @@ class _Reading:
             or (self.wanted.wants(change.table) and _EVENTS[change.op] in self.wanted.events)
         ]
         self.skipped += len(transaction.changes) - len(wanted)
-        (table,) = transaction.schemas if transaction.statement else (None,)
-        noted = table is not None and self.wanted.ddl and self.wanted.wants(table)
+        token = self.loads.read(transaction.mark) if self.loads is not None and transaction.mark else None
+        if token is not None and self.loads is not None:
+            self.partner = self.partner.met(token, self.loads, captured=bool(self.changes))
+            wanted = [] if self.loads.drops(token) else wanted
+        known = tuple(one for one in transaction.definitions if any(map(self.wanted.wants, one.tables)))
+        noted = bool(known) and self.wanted.ddl
         if wanted or noted:
             self.sink = self.sink or self._make()
             self.first_us = self.first_us or transaction.commit_time_us
             self.last_us = transaction.commit_time_us
             for name, rows in groupby(sorted(wanted, key=lambda w: w[1].table), key=lambda w: w[1].table):
-                self._add(transaction, transaction.schemas[name], list(rows), [row for row, _ in wanted])
+                self._add(transaction, transaction.schemas[name], list(rows), [row for row, _ in wanted], token)
             self.changes += len(wanted)
             self.transactions += 1
         if noted and self.sink is not None:
+            table = next(table for table in known[0].tables if self.wanted.wants(table))
             self.sink.note_ddl(
                 SchemaStatement(
                     position=self.store.position(self.at),
-                    schema=table.schema if table else "",
+                    schema=table.schema,
                     table=table,
                     sql=transaction.statement,
                     seq=self.changes,
-                    gtid=None,
+                    gtid=transaction.gtid,
                     commit_time_us=transaction.commit_time_us,
+                    changes=known,
                 )
             )
             self.statements += 1
@@ -415,7 +457,12 @@ class _Reading:
         return "bytes" if self.changes and self.log_bytes >= self.limits.max_bytes else ""
 
     def _add(
-        self, transaction: Transaction, schema: TableSchema, rows: list[tuple[int, RowChange]], numbers: list[int]
+        self,
+        transaction: Transaction,
+        schema: TableSchema,
+        rows: list[tuple[int, RowChange]],
+        numbers: list[int],
+        token: Token | None,
     ) -> None:
         """Rows of one table, as segments have them; an update of a key stands under its old key, too."""
         assert self.sink is not None
@@ -427,20 +474,20 @@ class _Reading:
             written.append((change.op, row, before, kept))
             if before is not None and any(before[name] != kept[name] for name in schema.primary_key):
                 written.append((Op.KEY_MOVED, row, before, before))
-        count = len(written)
+        count, turns = len(written), {row: turn for turn, row in enumerate(numbers)}
         users = [pa.array([kept.get(c.name) for *_, kept in written], schema.field(c).type) for c in schema.columns]
         names = [c.name for c in schema.columns]
         buckets = self.sink.buckets(schema, [users[names.index(name)] for name in schema.primary_key], count)
         meta: dict[str, Any] = {
             "_op": [op.value for op, *_ in written],
-            "_seq": [self.changes + numbers.index(row) for _, row, *_ in written],
+            "_seq": [self.changes + turns[row] for _, row, *_ in written],
             "_file": [FILE] * count,
             "_offset": [self.at] * count,
             "_row": [row for _, row, *_ in written],
             "_commit_ts": [transaction.commit_time_us] * count,
-            "_gtid": [None] * count,
+            "_gtid": [transaction.gtid] * count,
             "_txn": [self.transactions] * count,
-            "_origin": [0] * count,
+            "_origin": [token.number if token is not None else 0] * count,
             "_bucket": pa.array(np.asarray(buckets, np.uint8)),
             "_present": [None] * count,
             "_before": [
@@ -484,7 +531,7 @@ class MemoryChunkTable:
         raise ConfigError("rows of a store in memory cannot be asked for under a condition")
 
     def is_reversed(self, lower: tuple[str, ...], upper: tuple[str, ...]) -> bool:
-        low, high = _values(lower), _values(upper)
+        low, high = read_key(lower), read_key(upper)
         return bool(low and high and low[: len(high)] > high[: len(low)])
 
     def estimate(self, request: TableRequest, key: ChunkKey) -> int:
@@ -535,7 +582,7 @@ class MemoryChunkReader(MemoryLoad):
         left = _within(self.store.rows(request.table), key.names, request, planned.upto, ())
         if len(left) < rows:
             return (), True
-        return tuple(json.dumps(left[rows - 1][name], ensure_ascii=False) for name in key.names), False
+        return tuple(literal(left[rows - 1][name]) for name in key.names), False
 
     def rows(
         self, request: TableRequest, chunk: Chunk, keys: Iterable[Sequence[tuple[str, ...]]] = ()
@@ -544,7 +591,7 @@ class MemoryChunkReader(MemoryLoad):
             schema, found = self.store.tables[request.table], self.store.rows(request.table)
         names = request.identity or key_of(schema, request).names
         if request.key_file:
-            listed = {_values(key) for some in keys for key in some}
+            listed = {read_key(key) for some in keys for key in some}
             found = [row for row in found if tuple(row[name] for name in names) in listed]
         elif names:
             found = _within(found, names, request, chunk.after, chunk.upto)
@@ -564,15 +611,11 @@ def key_of(schema: TableSchema, request: TableRequest) -> ChunkKey:
     return ChunkKey(tuple(by_name[name] for name in schema.primary_key), "PRIMARY" if schema.primary_key else "")
 
 
-def _values(key: Sequence[str]) -> tuple[Any, ...]:
-    return tuple(json.loads(literal) for literal in key)
-
-
 def _within(
     rows: Sequence[Row], names: Sequence[str], request: TableRequest, after: Sequence[str], upto: Sequence[str]
 ) -> list[Row]:
     """Rows of ``lower <= key <= upper`` and ``after < key <= upto``; a bound may have the first columns only."""
-    lower, upper, low, high = _values(request.lower), _values(request.upper), _values(after), _values(upto)
+    lower, upper, low, high = read_key(request.lower), read_key(request.upper), read_key(after), read_key(upto)
     found = []
     for row in rows:
         key = tuple(row[name] for name in names)

@@ -42,6 +42,7 @@ from sluice.sources.base import (
     StreamLimits,
     StreamResult,
     TableFilter,
+    raise_first,
 )
 from sluice.sources.mysql.catalog.history_tracker import SchemaTracker
 from sluice.sources.mysql.catalog.live_table import read_definition
@@ -71,6 +72,7 @@ from sluice.sources.mysql.server.connection import (
 from sluice.sources.mysql.server.key_equality import same_keys
 from sluice.sources.mysql.server.merge_tables import refuse_merge
 from sluice.sources.mysql.server.preflight import preflight, require_ready
+from sluice.sources.mysql.server.replication_filters import replication_findings
 from sluice.sources.mysql.server.server_ids import check_id, lookahead_id, readers_of, replica_id
 from sluice.sources.mysql.server.two_way import numbering, unique_keys
 from sluice.sources.mysql.snapshot.chunk_reader import MySQLChunkReader, MySQLLoad
@@ -282,6 +284,9 @@ class MySQLSession:
     def relocate(self, at: Offset, *, patience_s: float = 0.0) -> Offset:
         info = self.info
         with self._asking():
+            selection = Selection.compile(self.source.pipeline.capture)
+            found = replication_findings(self.connection, info, selection)
+            raise_first([one for one in found if one.severity == "error"], self.source.where)
             return relocate(self.connection, info, at, patience_s=patience_s, where=self.source.where)
 
     # -- the log -----------------------------------------------------------------------------------------------------------
@@ -342,6 +347,10 @@ class MySQLSession:
     def estimates(self, tables: Sequence[TableId]) -> dict[TableId, int]:
         with self._asking():
             return table_list.estimates(self.connection, tables)
+
+    def empty_tables(self, tables: Sequence[TableId]) -> list[TableId]:
+        with self._asking():
+            return table_list.empty_tables(self.connection, tables)
 
     def keyless(self) -> set[TableId]:
         with self._asking():

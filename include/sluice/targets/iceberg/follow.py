@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from sluice.errors import LoadError
 from sluice.model.definitions import ColumnDefinition, TableDefinition
 from sluice.model.row_effects import Step
 from sluice.model.schema_changes import ChangeKind, TableChange
@@ -22,9 +20,8 @@ from sluice.targets.iceberg.merging import Files
 from sluice.targets.iceberg.site import Site
 from sluice.targets.iceberg.tables import promotes, type_of
 from sluice.targets.lake.changelog import BEFORE, columns_of
-from sluice.targets.lake.column_types import arrow_of
 from sluice.targets.lake.columns import LakeColumn, Shape, TableInfo, partitionable
-from sluice.targets.lake.follow import K, LakeFollower, converted_rows, fill_value
+from sluice.targets.lake.follow import K, LakeFollower, converted_rows
 from sluice.targets.lake.schema import wanting
 
 
@@ -108,19 +105,9 @@ class Follower(LakeFollower):
         for column, made in wanted:
             if made.name not in names:
                 continue
-            text = fill_value(column, self._type(column))
-            if text is None or column.auto_increment:
-                raise LoadError(
-                    f"the rows that {target} has would get other values in the new column {column.name} than at the source: its default "
-                    f"{column.default or ''} is not translated: {self.change.statement.text[:300]}",
-                    where=self.change.where,
-                    hint="set add_column to ignore in the target's ddl until the batch is delivered, add the column (`sluice check --apply`), then "
-                    "copy the table anew (`sluice dump start`), which copies the source's values",
-                )
-            if text != "NULL":
-                assert isinstance(made.kind, str)
-                plain = text[1:-1].replace("''", "'") if text.startswith("'") else text
-                found[made.name] = pc.cast(pa.scalar(plain), arrow_of(made.kind))
+            value = self._fill(column, made, target)
+            if value is not None:
+                found[made.name] = value
         return found
 
     def _widen(self, schema: Any, info: TableInfo, name: str, kind: Shape) -> None:
@@ -205,5 +192,6 @@ def _unsort(made: Any, gone: Collection[str]) -> None:
 def _filled(rows: pa.Table, fills: Mapping[str, pa.Scalar]) -> pa.Table:
     for name, value in fills.items():
         place = rows.schema.get_field_index(name)
-        rows = rows.set_column(place, rows.schema.field(place), pa.repeat(value, rows.num_rows))
+        field = rows.schema.field(place)  # wider than the column was asked for, where the format has no such type
+        rows = rows.set_column(place, field, pa.repeat(value, rows.num_rows).cast(field.type))
     return rows

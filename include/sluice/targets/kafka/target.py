@@ -48,6 +48,7 @@ from sluice.targets.kafka.channel import Channel, Held, KicksOut, Place, slot
 from sluice.targets.kafka.checkpoints import KafkaCheckpoints, gone, guarded
 from sluice.targets.kafka.comparing import KafkaComparer
 from sluice.targets.kafka.documents import Messages, Writer, merged_piece, removed_piece
+from sluice.targets.kafka.left_rows import left_rows
 from sluice.targets.kafka.options import KafkaOptions, Partitioning
 from sluice.targets.kafka.partitioning import partition_of, partitions
 from sluice.targets.kafka.read_back import arrow_keys, listed_keys
@@ -64,6 +65,8 @@ _NOT_FOLLOWED = frozenset({_K.TRUNCATE_TABLE, _K.ROWS_REMOVED, _K.ROWS_REPLACED,
 """Rows went that no change names."""
 FOLLOWED = frozenset(ChangeKind) - _NOT_FOLLOWED
 """Each document says its columns, so there is nothing to do for the others."""
+_LEAVING = frozenset({_K.DROP_TABLE, _K.RENAME_TABLE, _K.CREATE_TABLE})
+"""Kinds that :func:`left_rows` looks at."""
 _ORDER = {
     Partitioning.KEY: Ordering.KEY,
     Partitioning.COLUMNS: Ordering.NONE,
@@ -200,8 +203,21 @@ class KafkaWriter:
     fence: Fence
 
     def prepare(self) -> None:
-        """Documents say their columns, so that changes of definitions need nothing. Raises LoadError where the policy is to stop."""
+        """Documents say their columns, so that most changes of definitions need nothing.
+
+        Raises LoadError where the policy is to stop, and, of a topic with the newest row of each key, where rows went that no change names.
+        """
+        place = self.target.place
         for change in self.batch.schema_changes:
+            why = left_rows(change) if self.target.input is Input.MERGED else ""
+            if why:
+                kinds = " and ".join(sorted(kind.value for kind in _LEAVING & change.wanted))
+                raise LoadError(
+                    f"no change names the rows that a statement took away: {why}: {change.statement.text[:300]}",
+                    where=change.where,
+                    hint=f"tell the readers, then set {kinds} to ignore in the ddl of target {place.target} until the batch is delivered; of a table "
+                    f"that there is again, `sluice verify run {place.pipeline} --target {place.target} --repair` removes the keys that it lacks",
+                )
             if change.check_only:
                 raise stopped(change, (), (kind.value for kind in sorted(change.wanted)))
             for one in change.tables:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ import pyarrow as pa
 import structlog
 
 from sluice.errors import DecodeError, LoadError, TargetUnavailable
-from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.model.column_types import ColumnType
 from sluice.model.definitions import ColumnDefinition, TableDefinition
 from sluice.model.row_effects import Step
 from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange
@@ -26,9 +25,11 @@ from sluice.targets.lake.changelog import BEFORE, column_name, columns_of
 from sluice.targets.lake.checkpoints import Raced
 from sluice.targets.lake.column_types import TOO_WIDE, own_type, takes
 from sluice.targets.lake.columns import LakeColumn, Shape, TableInfo, widens
-from sluice.targets.lake.conversions import NotConvertedError, converted
+from sluice.targets.lake.conversions import NotConvertedError
+from sluice.targets.lake.conversions import converted as after_steps
 from sluice.targets.lake.held import LakeHeld
 from sluice.targets.lake.site import LakeSite, Note
+from sluice.targets.lake.values import converted
 from sluice.targets.schema.conversions import broken, effects_on, not_converted
 from sluice.targets.schema.policy import require_held
 
@@ -65,7 +66,7 @@ def converted_rows(rows: pa.Table, steps: Mapping[str, Sequence[Step]]) -> pa.Ta
         old = rows.column(place).combine_chunks()
         old = old.combine_chunks() if isinstance(old, pa.ChunkedArray) else old
         try:
-            new = converted(old, todo)
+            new = after_steps(old, todo)
         except NotConvertedError as error:
             raise Refused(name, error) from error
         if not new.equals(old):
@@ -274,6 +275,31 @@ class LakeFollower(ABC):
             return made.kind  # the table is empty
         raise self._by_hand(f"column {made.name} is {there.kind}, which cannot hold values of {column.type}")
 
+    def _fill(self, column: ColumnDefinition, made: LakeColumn, target: TableId) -> pa.Scalar | None:
+        """Return the value that the rows which are there get in a new column, as at the source; None for NULL. Raises LoadError."""
+        found = self.change.default_value(column)
+        if found.value is None:
+            raise self._not_filled(column, target, found.why)
+        assert isinstance(made.kind, str)
+        try:
+            values, odd = converted(pa.repeat(found.value, 1), self._type(column), made.kind)
+        except pa.ArrowException as error:
+            raise self._not_filled(column, target, f"no {made.kind} holds its default {column.default}") from error
+        if odd is not None and self.site.options.zero_dates == "refuse":
+            why = "it is a date that no calendar has (options: {zero_dates: 'null'} writes NULL for such dates)"
+            raise self._not_filled(column, target, why)
+        value = values[0]
+        return value if value.is_valid else None
+
+    def _not_filled(self, column: ColumnDefinition, target: TableId, why: str) -> LoadError:
+        return LoadError(
+            f"the rows that {target} has would get other values in the new column {column.name} than at the source: {why}: "
+            f"{self.change.statement.text[:300]}",
+            where=self.change.where,
+            hint="set add_column to ignore in the target's ddl until the batch is delivered, add the column (`sluice check --apply`), then copy "
+            "the table anew (`sluice dump start`), which copies the source's values",
+        )
+
     def _say(self, done: str) -> None:
         _log.info("target_ddl", consumer=self.site.owner.replace("/", "."), statement=done, source=self.change.where)
 
@@ -284,48 +310,3 @@ class LakeFollower(ABC):
             hint=f"{self.BY_HAND}, or make it anew and copy it (`sluice dump start`); set the kind to ignore in the target's ddl until "
             "the batch is delivered",
         )
-
-
-_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
-_BITS = re.compile(r"[bB]'([01]+)'")
-_TEXT = re.compile(r"'((?:[^'\\]|'')*)'", re.S)
-_NUMBERS = frozenset({
-    ColumnKind.TINYINT, ColumnKind.SMALLINT, ColumnKind.MEDIUMINT, ColumnKind.INT, ColumnKind.BIGINT, ColumnKind.DECIMAL, ColumnKind.FLOAT,
-    ColumnKind.DOUBLE, ColumnKind.YEAR, ColumnKind.BIT,
-})  # fmt: skip
-_PLAIN = frozenset({ColumnKind.CHAR, ColumnKind.VARCHAR, ColumnKind.TEXT, ColumnKind.ENUM, ColumnKind.SET})
-
-
-def fill_value(column: ColumnDefinition, made: ColumnType) -> str | None:
-    """SQL of the value that rows have in a column that was added to them, None where it is not known."""
-    if column.default is None or column.default.upper() == "NULL":
-        return "NULL" if column.nullable else _implied(made)
-    text = column.default.strip()
-    bits, quoted_text = _BITS.fullmatch(text), _TEXT.fullmatch(text)
-    if bits is not None and made.kind in _NUMBERS:
-        return str(int(bits[1], 2))
-    if quoted_text is not None:
-        value = quoted_text[1].replace("''", "'")
-        if made.kind in _NUMBERS:
-            return value if _NUMBER.fullmatch(value) else None
-        if made.kind in _PLAIN and "\0" not in value:
-            return _literal(value)
-        if made.kind is ColumnKind.DATE and re.fullmatch(r"\d{4}-(?!00)\d\d-(?!00)\d\d", value) and value >= "0001":
-            return _literal(value)
-        return None
-    return text if _NUMBER.fullmatch(text) and made.kind in _NUMBERS else None
-
-
-def _implied(made: ColumnType) -> str | None:
-    """Of a column that is NOT NULL and has no default."""
-    if made.kind in _NUMBERS or made.kind is ColumnKind.TIME:
-        return "0"
-    if made.kind is ColumnKind.ENUM and made.labels:
-        return _literal(made.labels[0])
-    if made.kind in _PLAIN:
-        return "''"
-    return None
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

@@ -49,13 +49,13 @@ class MemoryCheckpoints:
                 raise Fenced("the target's checkpoint is gone", where=self.place)
             require_own(found, to.epoch, self._where)
             if found.batch < to.batch:
-                self._store.checkpoints[self._owner] = replace(found, batch=to.batch, position=to.position)
+                self._store.checkpoints[self._owner] = _written(found, to)
 
     def rewind(self, to: Checkpoint, *, anew: bool = False) -> None:
         """Raises Fenced."""
         with self._store.lock:
             found = self.take_over(to.epoch, to.batch, identity=to.identity)
-            self._store.checkpoints[self._owner] = replace(found, batch=to.batch, position=to.position)
+            self._store.checkpoints[self._owner] = _written(found, to)
             self._store.statements.pop(self._owner, None)
             if anew:
                 self._forget_done()
@@ -70,3 +70,7 @@ class MemoryCheckpoints:
     def _forget_done(self) -> None:
         for scope in [scope for scope in self._store.done if scope[0] == self._owner]:
             del self._store.done[scope]
+
+
+def _written(found: Checkpoint, to: Checkpoint) -> Checkpoint:
+    return replace(found, batch=to.batch, position=to.position, edited=False)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from sluice.model.key_literals import literal, read_key
 from sluice.model.planned import PlannedTable
 from sluice.targets.base import MOST_EXTRA, ComparesRowsOnly, KeyRange, RangeDifferences, RowDifference
 from sluice.targets.memory.rows import merged_rows
@@ -16,7 +17,7 @@ from sluice.targets.memory.store import Key, MemoryStore
 
 @dataclass(frozen=True)
 class MemoryComparer(ComparesRowsOnly):
-    """See :class:`sluice.targets.base.Comparer` and :class:`sluice.targets.base.KeyLister`. It reads literals of whole numbers."""
+    """See :class:`sluice.targets.base.Comparer` and :class:`sluice.targets.base.KeyLister`. It reads :mod:`sluice.model.key_literals`."""
 
     store: MemoryStore
 
@@ -41,7 +42,7 @@ class MemoryComparer(ComparesRowsOnly):
                 different.append(RowDifference(row.number, odd, pairs))
         beyond = [key for key in there if key not in seen and _inside(key, item)] if item is not None else []
         most = len(beyond) if item is None or item.listed is not None else MOST_EXTRA
-        extra = tuple(tuple(map(str, key)) for key in sorted(beyond)[:most])
+        extra = tuple(tuple(map(literal, key)) for key in sorted(beyond)[:most])
         return RangeDifferences(tuple(missing), tuple(different), extra, more=len(beyond) > most)
 
     def not_listed(self, plan: PlannedTable) -> str:
@@ -52,7 +53,11 @@ class MemoryComparer(ComparesRowsOnly):
         """See :meth:`sluice.targets.base.KeyLister.keys`."""
         with self.store.lock:
             there = list(self.store.tables[plan.target].rows)
-        columns = [pa.array([key[number] for key in there]) for number in range(len(plan.key))]
+        types = {column.name: column.type for column in plan.columns}
+        columns = []
+        for number, name in enumerate(plan.key):
+            made = types.get(name)
+            columns.append(pa.array([key[number] for key in there], made.arrow_type if made is not None else None))
         yield pa.table(columns, names=list(plan.key))
 
 
@@ -62,9 +67,10 @@ def _text(value: object) -> str | None:
 
 def _inside(key: Key, item: KeyRange) -> bool:
     if item.listed is not None:
-        return key in {tuple(map(int, one)) for one in item.listed}
-    after, upto = tuple(map(int, item.after)), tuple(map(int, item.upto))
-    return (not after or key > after) and (not upto or key <= upto)
+        return key in {read_key(one) for one in item.listed}
+    lower, upper, after, upto = map(read_key, (item.lower, item.upper, item.after, item.upto))
+    asked = (not lower or key[: len(lower)] >= lower) and (not upper or key[: len(upper)] <= upper)
+    return asked and (not after or key[: len(after)] > after) and (not upto or key[: len(upto)] <= upto)
 
 
 __all__ = ["MemoryComparer"]

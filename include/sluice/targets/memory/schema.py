@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
-from sluice.errors import MappingError
+import pyarrow as pa
+
+from sluice.errors import LoadError, MappingError
 from sluice.model.column_types import ColumnType
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId
+from sluice.model.temporal import is_special
 from sluice.targets.base import Finding, SchemaChange
 from sluice.targets.memory.column_types import OwnType, own_type
 from sluice.targets.memory.store import MemoryStore, Table
@@ -18,7 +22,8 @@ from sluice.targets.schema.policy import Answer, OnlyColumns, has, require_held
 
 FOLLOWED = frozenset({
     ChangeKind.CREATE_TABLE, ChangeKind.DROP_TABLE, ChangeKind.RENAME_TABLE, ChangeKind.TRUNCATE_TABLE, ChangeKind.ADD_COLUMN,
-    ChangeKind.DROP_COLUMN, ChangeKind.WIDEN_COLUMN, ChangeKind.CHANGE_COLUMN, ChangeKind.MOVE_COLUMN, ChangeKind.ALLOW_NULL, ChangeKind.REQUIRE_VALUE,
+    ChangeKind.DROP_COLUMN, ChangeKind.WIDEN_COLUMN, ChangeKind.CHANGE_COLUMN, ChangeKind.MOVE_COLUMN, ChangeKind.ALLOW_NULL,
+    ChangeKind.REQUIRE_VALUE,
     ChangeKind.COLUMN_ATTRIBUTES, ChangeKind.INDEXES, ChangeKind.TABLE_OPTIONS, ChangeKind.PARTITIONS, ChangeKind.NOTHING,
 })  # fmt: skip
 """Kinds that a memory target can follow."""
@@ -140,6 +145,33 @@ class MemoryHeld(OnlyColumns):
         return has(tuple(self.store.tables[table].key) == names)
 
 
+def _values(change: SchemaChange, one: TableChange, new: Sequence[str]) -> dict[str, Any]:
+    """What rows that are there get in new columns. Raises LoadError for a value that is not known, or no calendar has."""
+    assert one.after is not None
+    found: dict[str, Any] = {}
+    columns = [c for c in one.after.columns if (one.table, c.name) not in change.excluded]
+    for column, name in zip(columns, _columns(change, one), strict=True):
+        if name not in new or column.generated is not None:
+            continue
+        known = change.default_value(column)
+        temporal = known.value is not None and (
+            pa.types.is_timestamp(known.value.type) or pa.types.is_date32(known.value.type)
+        )
+        if known.value is None or (temporal and is_special(pa.repeat(known.value, 1)).any()):
+            raise LoadError(
+                f"rows that are there would get other values in the new column {name} than at the source: {known.why or 'no calendar has its date'}: "
+                f"{change.statement.text[:300]}",
+                where=change.where,
+                hint="set add_column to ignore in the target's ddl, and make the table anew",
+            )
+        found[name] = known.value.as_py()
+    return found
+
+
+def _with(row: Mapping[str, Any], columns: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: row.get(name, values.get(name)) for name in columns}
+
+
 def _follow(store: MemoryStore, change: SchemaChange, one: TableChange, kinds: set[ChangeKind]) -> None:
     place = change.target(one.table)
     if one.table in change.copies and place in store.tables:
@@ -164,7 +196,8 @@ def _follow(store: MemoryStore, change: SchemaChange, one: TableChange, kinds: s
         kept = [name for name in table.columns if name in columns or ChangeKind.DROP_COLUMN not in kinds]
         new = [name for name in columns if name not in kept and ChangeKind.ADD_COLUMN in kinds]
         table.columns = [*kept, *new]
-        table.rows = {key: {name: row.get(name) for name in table.columns} for key, row in table.rows.items()}
-        table.heap = [{name: row.get(name) for name in table.columns} for row in table.heap]
+        values = _values(change, one, new) if table.rows or table.heap else {}
+        table.rows = {key: _with(row, table.columns, values) for key, row in table.rows.items()}
+        table.heap = [_with(row, table.columns, values) for row in table.heap]
     if ChangeKind.RENAME_TABLE in kinds and one.renamed_to is not None:
         store.tables[change.target(one.renamed_to)] = store.tables.pop(place)

@@ -70,6 +70,8 @@ class MemoryStore:
     statements: dict[Owner, tuple[int, int]] = field(default_factory=dict)
     """Schema changes: (batch, how many have run)."""
     lock: threading.RLock = field(default_factory=threading.RLock)
+    away: bool = False
+    """It cannot be reached: each question gets TargetUnavailable."""
 
     def create(self, table: TableId, columns: Iterable[str], key: Iterable[str] = ()) -> Table:
         """Make a table; one of that name is replaced."""

@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
-from sluice.errors import Fenced, LoadError
+from sluice.errors import Fenced, LoadError, TargetUnavailable
+from sluice.model.key_literals import read_key
 from sluice.model.planned import PlannedTable
 from sluice.targets.base import (
     BatchInput,
@@ -47,7 +48,7 @@ class MemoryOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    store: str = Field("default", description="Name of the store in this process.")
+    store: str = Field("", description="Name of the store in this process; by default the host of the connection.")
     guarantee: Guarantee = Field(Guarantee.TRANSACTIONAL, description="What a repeat of a batch may do.")
     ordering: Ordering = Field(Ordering.KEY, description="Of changes: all.")
     consistency: frozenset[Consistency] = Field(frozenset(Consistency), description="Settings that it offers.")
@@ -67,6 +68,7 @@ class MemoryTarget:
 
     def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:
         self.config, self.options = config, options_of(config, MemoryOptions)
+        self._host = endpoint.host
         self.owner = (pipeline, config.name)
         self.prefix = f"{pipeline}.{config.name}"
 
@@ -87,8 +89,11 @@ class MemoryTarget:
 
     @property
     def store(self) -> MemoryStore:
-        """What it writes to."""
-        return memory_store(self.options.store)
+        """What it writes to. Raises TargetUnavailable."""
+        found = memory_store(self.options.store or self._host or "default")
+        if found.away:
+            raise TargetUnavailable(f"the memory target {self.config.name} cannot be reached", where=found.name)
+        return found
 
     @property
     def appends(self) -> bool:
@@ -123,15 +128,14 @@ class MemoryTarget:
 
 
 class MemoryReconciler:
-    """See :class:`sluice.targets.base.Reconciler`. It reads literals of whole numbers only."""
+    """See :class:`sluice.targets.base.Reconciler`. It reads literals of :mod:`sluice.model.key_literals`: other sources write their own."""
 
     def __init__(self, target: MemoryTarget) -> None:
         self._target = target
 
     def refuses(self, table: PlannedTable) -> str:
         """Why not."""
-        odd = [c.name for c in table.columns if not c.arrow_type.startswith(("int", "uint"))]
-        return f"column {odd[0]} is no whole number" if odd else ""
+        return ""
 
     def others(self) -> tuple[str, ...]:
         """Pipelines with a checkpoint in the same store."""
@@ -286,17 +290,15 @@ def _clear(table: Table, stretch: KeyRange) -> None:
         table.heap.clear()
         return
     kept = {tuple(row[name] for name in stretch.names) for row in stretch.kept.to_pylist()} if stretch.kept else set()
-    listed = {tuple(map(int, key)) for key in stretch.listed} if stretch.listed is not None else None
+    listed = {read_key(key) for key in stretch.listed} if stretch.listed is not None else None
+    low, high, after, upto = map(read_key, (stretch.lower, stretch.upper, stretch.after, stretch.upto))
 
     def inside(key: Key) -> bool:
-        low, high, after, upto = (
-            tuple(map(int, b)) for b in (stretch.lower, stretch.upper, stretch.after, stretch.upto)
-        )
         return (
-            (not low or key >= low)
-            and (not high or key <= high)
-            and (not after or key > after)
-            and (not upto or key <= upto)
+            (not low or key[: len(low)] >= low)
+            and (not high or key[: len(high)] <= high)
+            and (not after or key[: len(after)] > after)
+            and (not upto or key[: len(upto)] <= upto)
         )
 
     for key in [

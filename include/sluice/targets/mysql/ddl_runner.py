@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 import pymysql
@@ -20,6 +21,7 @@ from sluice.targets.mysql.connection import CONTENTION, TargetConnection, code_o
 from sluice.targets.mysql.ddl import DdlStep
 from sluice.targets.mysql.held import MysqlHeld
 from sluice.targets.mysql.mark_rows import MarkRows
+from sluice.targets.mysql.said_charsets import Knows
 from sluice.targets.mysql.session import Session
 from sluice.targets.mysql.tables import definitions_of, read_tables
 from sluice.targets.schema.conversions import effects_on, not_converted
@@ -66,6 +68,23 @@ class DdlTarget(Protocol):
 
     def note_ddl(self, session: Session, fence: Fence, state: dict[str, Any]) -> None:
         """Store how far the batch's DDL has come. Raises Fenced."""
+
+
+def _knowing(cursor: Any) -> Knows:
+    """Tells which collations the target has; it is asked at the first question."""
+
+    @cache
+    def known() -> frozenset[tuple[str, str]]:
+        asked = (
+            "SELECT CHARACTER_SET_NAME, COLLATION_NAME FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY"
+        )
+        try:  # MariaDB 10.10+: collations that several charsets share have their whole name here
+            cursor.execute(asked.replace("COLLATION_NAME", "FULL_COLLATION_NAME"))
+        except pymysql.err.MySQLError:
+            cursor.execute(asked)
+        return frozenset((str(charset), str(collation)) for charset, collation in cursor.fetchall())
+
+    return lambda charset, collation: (charset, collation) in known()
 
 
 @dataclass
@@ -115,7 +134,8 @@ class DdlRunner:
         if running:
             return dict(running)
         tables = sorted({step.target(t) for change in step.changes for t in change.tables if t.table})
-        infos = read_tables(session.cursor, tables)
+        model = ddl.model_of(step)
+        infos = read_tables(session.cursor, [*tables, model] if model is not None else tables)
 
         def columns(table: TableId) -> set[str] | None:
             info = infos.get(table)
@@ -125,7 +145,7 @@ class DdlRunner:
             require_held(change, MysqlHeld(change, infos, session.cursor, mariadb=session.mariadb))
             return {"statements": [], "tables": [], "ran": 0, "before": None}
         self._refuse_other_conversions(session, change, columns)
-        statements_ = ddl.statements_for(step, columns)
+        statements_ = ddl.statements_for(step, columns, _knowing(session.cursor))
         if statements_:
             self._refuse_irreproducible(session, step, columns)
         return {

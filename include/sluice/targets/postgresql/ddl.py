@@ -24,7 +24,7 @@ from sluice.targets.postgresql.catalog import ColumnInfo, TableInfo, Wanted
 from sluice.targets.postgresql.collations import Collation, clause
 from sluice.targets.postgresql.column_types import LOSES, lost, own_type, pg_type, takes
 from sluice.targets.postgresql.conversions import excluded, is_done, rendered
-from sluice.targets.postgresql.defaults import default_of
+from sluice.targets.postgresql.defaults import Default, default_of
 from sluice.targets.postgresql.extras import Index
 from sluice.targets.postgresql.held import Exists, PostgresHeld
 from sluice.targets.postgresql.names import LONGEST_BYTES, Naming, quoted, quoted_table, too_long
@@ -192,7 +192,7 @@ class Follower:
             ]
             if not column.nullable or column.name.lower() in primary:
                 words.append("NOT NULL")
-            later = default_of(column, made, self.change.statement.session).later
+            later = self._default(column, made).later
             lines.append(" ".join([*words, *([f"DEFAULT {later}"] if later else [])]))
         key = [self._naming(source, name) or name for name in after.row_key]
         self._refuse_long([target.schema, target.table, *key], lines)
@@ -371,7 +371,7 @@ class Follower:
             comment = self._commented(part.new, part.old, source, target)
             if part.old is not None and part.old.default == part.new.default:
                 return comment
-            later = default_of(part.new, self._type(part.new), self.change.statement.session).later
+            later = self._default(part.new, self._type(part.new)).later
             return [f"{column} SET DEFAULT {later}" if later else f"{column} DROP DEFAULT", *comment]
         if part.kind in {K.WIDEN_COLUMN, K.CHANGE_COLUMN}:
             return self._converted(part, found, column, self._collated(target, part.new, key), values)
@@ -450,6 +450,9 @@ class Follower:
         using = f" USING NULL::{wanted}" if emptied else f" USING {value}::{wanted}" if value else ""
         return [*made, f"{column} DROP DEFAULT", f"{column} TYPE {wanted}{clause(collation)}{using}"]
 
+    def _default(self, column: ColumnDefinition, made: ColumnType) -> Default:
+        return default_of(column, made, self.change.default_value(column), self.wanted.zero_dates)
+
     def _own_type(self, made: ColumnType) -> str:
         return own_type(made, self.wanted.json, self.wanted.spatial)
 
@@ -463,16 +466,15 @@ class Follower:
     ) -> list[str]:
         made, collation = self._type(column), self._collated(target, column, key)
         self._refuse_long([name])
-        kind, default = self._own_type(made), default_of(column, made, self.change.statement.session)
+        kind, default = self._own_type(made), self._default(column, made)
         there[name.casefold()] = ColumnInfo(name, kind, column.nullable)
         place, required = quoted_table(target), "" if column.nullable else " NOT NULL"
         alter = f"ALTER TABLE {place} ALTER COLUMN {quoted(name)}"
         value = default.rows
-        if value is None or column.auto_increment:
+        if value is None:
             if self.has_rows(target, "true"):
-                why = default.why or "they are numbered"
                 raise LoadError(
-                    f"the rows that {target} has would get other values in the new column {name} than at the source: {why}: "
+                    f"the rows that {target} has would get other values in the new column {name} than at the source: {default.why}: "
                     f"{self.change.statement.text[:300]}",
                     where=self.change.where,
                     hint=f"add the column at the target by hand (ALTER TABLE {place} ADD COLUMN {quoted(name)} {kind}); the load goes on once it is "

@@ -292,6 +292,7 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
             self.options.indexes,
             self._collations,
             session.spatial,
+            self.options.zero_dates,
         )
 
     @property

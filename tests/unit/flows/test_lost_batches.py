@@ -22,8 +22,8 @@ from tests.support.tables.numbered import deliver, insert, numbered_pipeline, ro
 
 
 @pytest.fixture
-def made(tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any) -> Iterator[Case]:
-    with numbered_pipeline(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema) as one:
+def made(tmp_path: Path, twin_source: Any, twin_target: Any, twin_zookeeper: Any, fresh_schema: Any) -> Iterator[Case]:
+    with numbered_pipeline(tmp_path, twin_source, twin_target, twin_zookeeper, fresh_schema) as one:
         deliver(one, 1)
         yield one
 
@@ -64,7 +64,7 @@ def test_the_log_is_read_again(made: Case) -> None:
     with pytest.raises(SegmentError) as caught:
         made.run_until_head()
     first, command = commands(caught.value)[:2]
-    assert first == ["recover", "case"]  # tests/integration/flows/test_recover.py
+    assert first == ["recover", "case"]  # tests/unit/flows/test_recovering.py
     assert command == ["seek", "case", "--drop-undelivered"]
     plan = sluice(made, *command, "--dry-run")
     assert f"batch {second}" in plan

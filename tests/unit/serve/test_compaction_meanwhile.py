@@ -1,4 +1,4 @@
-"""Readers of ``sluice serve`` that are open while old batches are put into archives, on real servers."""
+"""Readers of ``sluice serve`` that are open while old batches are put into archives,."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ BATCHES = 8
 
 @pytest.fixture
 def shop(
-    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
+    tmp_path: Path, twin_source: Any, twin_target: Any, twin_zookeeper: Any, fresh_schema: Any
 ) -> Iterator[tuple[Case, list[int]]]:
     """A pipeline with delivered batches, each with one new row."""
-    servers = (mysql_source, mysql_target, zookeeper)
-    with shop_case(tmp_path, servers, fresh_schema(mysql_source, mysql_target)) as made:
+    servers = (twin_source, twin_target, twin_zookeeper)
+    with shop_case(tmp_path, servers, fresh_schema(twin_source, twin_target)) as made:
         made.path.write_text(made.yaml.replace("segments: {uri:", "segments: {compact_after: 0s, uri:"))
         yield made, [write(made, f"INSERT INTO orders VALUES ({n}, {n}, 'n')") for n in range(1, BATCHES + 1)]
 

@@ -11,7 +11,7 @@ from sluice.errors import UnsupportedType
 from sluice.model.column_types import ColumnKind
 from sluice.model.definitions import ColumnDefinition
 from sluice.model.tables import Column
-from sluice.sources.mysql.decoder.column_defaults import default_scalar
+from sluice.mysql.column_defaults import default_scalar
 
 K = ColumnKind
 DIGITS = "12345678901234567890123456789012345.678901234567890123456789012345"
@@ -19,7 +19,7 @@ DIGITS = "12345678901234567890123456789012345.678901234567890123456789012345"
 
 def default(text: str | None, kind: ColumnKind, **values: Any) -> Any:
     definition = ColumnDefinition("c", kind.value, nullable=text is not None, default=text)
-    return default_scalar(definition, Column("c", kind, kind.value, **values)).as_py()
+    return default_scalar(definition, Column("c", kind, kind.value, **values).type).as_py()
 
 
 @pytest.mark.parametrize(

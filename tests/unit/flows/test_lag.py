@@ -21,26 +21,33 @@ from sluice.flows.operate.retention import prune, rate_warning
 from sluice.flows.operate.status import status
 from tests.support.pipelines.case import Case, case
 from tests.support.running.waiting import wait_until
+from tests.support.twins.servers import TwinTarget
 
 TWO_TARGETS = """\
   - name: broken
-    type: mysql
+    type: memory
     connection: broken_target
 """
 
 
 @pytest.fixture
-def orders(tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any) -> Iterator[Case]:
-    schema = fresh_schema(mysql_source, mysql_target)
-    for server in (mysql_source, mysql_target):
+def orders(
+    tmp_path: Path, twin_source: Any, twin_target: Any, twin_zookeeper: Any, fresh_schema: Any
+) -> Iterator[Case]:
+    schema = fresh_schema(twin_source, twin_target)
+    for server in (twin_source, twin_target):
         server.execute(f"CREATE TABLE `{schema}`.orders (id INT PRIMARY KEY)")
     extra = "alert_lag: 1s\nalert_connection: pager"
-    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema, target_extra=TWO_TARGETS, extra=extra) as made:
+    with case(
+        tmp_path, twin_source, twin_target, twin_zookeeper, schema, target_extra=TWO_TARGETS, extra=extra
+    ) as made:
         text = made.yaml.replace("segments: {uri:", "segments: {retain: 0s, uri:")
         made.path.write_text(text)
-        nowhere = {**json.loads(made.connections["case_target"]), "port": 1}
-        made.connections["broken_target"] = json.dumps(nowhere)
+        nowhere = TwinTarget()
+        nowhere.store.away = True
+        made.connections["broken_target"] = nowhere.connection_json()
         yield made
+        nowhere.forget()
 
 
 @pytest.fixture
@@ -103,8 +110,6 @@ def test_a_failing_target_holds_only_itself_and_its_backlog_stays(orders: Case, 
     time.sleep(0.05)
     assert prune(orders.runtime()).removed == ()  # whatever its age, while a target needs it
     orders.connections["broken_target"] = orders.connections["case_target"]
-    options = f"connection: broken_target\n    options: {{ack_schema: {orders.schema}}}"
-    orders.path.write_text(orders.path.read_text().replace("connection: broken_target", options))
     orders.run_until_head()
     orders.assert_equal("orders")
     time.sleep(0.05)

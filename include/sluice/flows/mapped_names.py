@@ -1,0 +1,83 @@
+"""The mapping's column names are looked up before rows go over by them: what is misspelt in ``exclude`` would reach the target.
+
+A name is looked up once, when a batch first meets it: among the columns of the source now, of the stored definitions, and of the batch itself. After
+that it may be dropped at the source; a name that is new in the file is looked up again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sluice.coordination.state import PipelineState
+from sluice.errors import MappingError
+from sluice.flows.runtime import Runtime
+from sluice.flows.stored_definitions import definitions_at
+from sluice.mapping.names import KnownTable, named_columns, tables_by_line, wrong_names
+from sluice.model.fields import true_name
+from sluice.model.tables import META_COLUMNS, TableId
+from sluice.segments.manifest import SegmentManifest
+from sluice.sources.base import SourceTable
+from sluice.sources.table_filter import Selection
+
+
+def known_tables(tables: Iterable[SourceTable]) -> dict[TableId, KnownTable]:
+    """Columns of the source's tables as they are now."""
+    return {
+        table.id: KnownTable(
+            frozenset([*(column.name for column in table.schema.columns), *(name for name, _ in table.unknown)]),
+            frozenset(table.schema.primary_key),
+        )
+        for table in tables
+    }
+
+
+def require_known_names(runtime: Runtime, state: PipelineState, manifest: SegmentManifest) -> None:
+    """Look up the names of the mapping that no batch has met yet. Costs nothing where there is none.
+
+    Raises:
+        MappingError: no table of its line has such a column. SourceUnavailable: there are new names, and the source does not answer.
+    """
+    lines = runtime.pipeline.mapping
+    named = named_columns(lines)
+    if not named:
+        return
+    seen = state.mapped_names.read()
+    if all(one.stored in seen for one in named):
+        return
+    selection = Selection.compile(runtime.pipeline.capture)
+    with runtime.source.open() as source:
+        tables = known_tables(source.tables(selection.wants))
+    for at in (manifest.first.position, manifest.last.position):
+        definitions = definitions_at(runtime, state, at)
+        for id_, table in (definitions.tables if definitions is not None else {}).items():
+            if selection.wants(id_):
+                _join(tables, id_, (column.name for column in table.columns))
+    for file in manifest.files:
+        _join(tables, TableId(file.schema_, file.table), _columns_of(runtime, file.path))
+    for wrong in wrong_names(lines, tables):
+        if wrong.name.stored not in seen:
+            raise MappingError(
+                f"{wrong.name.place}: {wrong.why}",
+                where=f"pipeline {runtime.name}",
+                hint=f"correct the pipeline file; {wrong.fix}. The batch is kept, and nothing of it went over",
+            )
+    looked_up = tables_by_line(lines, tables)
+    state.mapped_names.add(one.stored for one in named if one.number in looked_up)
+
+
+def _join(tables: dict[TableId, KnownTable], table: TableId, columns: Iterable[str]) -> None:
+    known = tables.get(table, KnownTable(frozenset()))
+    tables[table] = KnownTable(known.columns | frozenset(columns), known.key)
+
+
+def _columns_of(runtime: Runtime, path: str) -> list[str]:
+    """The columns of the rows in a segment; none of a damaged one: the merge says so."""
+    try:
+        with runtime.store.open_input(path) as source:
+            schema = pq.read_schema(source)
+    except (pa.ArrowException, OSError):
+        return []
+    return [true_name(field) for field in schema if field.name not in META_COLUMNS]

@@ -1,0 +1,94 @@
+"""Column names of a pipeline's mapping, held against the columns that its tables have: a misspelt one would go over, or tell no rows apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sluice.config.pipeline import TableMapping
+from sluice.mapping.tables import Mapping as Routes
+from sluice.model.nearest import meant
+from sluice.model.tables import TableId
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTable:
+    """Columns that a table has, or had; ``key``: those of its primary key."""
+
+    columns: frozenset[str]
+    key: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class NamedColumn:
+    """A column that a line of the mapping names: ``number`` of the line, ``field`` of it."""
+
+    number: int
+    line: str
+    field: str
+    column: str
+
+    @property
+    def place(self) -> str:
+        """Where it stands in the file."""
+        return f"mapping.{self.number} ({self.line}): {self.field}"
+
+    @property
+    def stored(self) -> str:
+        """The name under which it is remembered; where it stands in the file does not matter."""
+        return f"{self.line} {self.field} {self.column}"
+
+
+@dataclass(frozen=True, slots=True)
+class WrongName:
+    """A name that cannot be meant, and why."""
+
+    name: NamedColumn
+    why: str
+    fix: str
+
+
+def named_columns(lines: Sequence[TableMapping]) -> list[NamedColumn]:
+    """Every source column that the lines name."""
+    found = []
+    for number, line in enumerate(lines):
+        columns = line.columns
+        asked: dict[str, Iterable[str]] = {
+            "columns.include": columns.include or (),
+            "columns.exclude": columns.exclude,
+            "columns.rename": columns.rename,
+            "columns.convert": columns.convert,
+            "key": line.key,
+            "column_groups": [name for group in line.column_groups for name in group],
+        }
+        found += [NamedColumn(number, line.from_, field, name) for field, given in asked.items() for name in given]
+    return found
+
+
+def tables_by_line(lines: Sequence[TableMapping], tables: Mapping[TableId, KnownTable]) -> dict[int, list[KnownTable]]:
+    """The tables that go by each line; a line by which none goes is missing."""
+    routes, found = Routes.compile(lines), dict[int, list[KnownTable]]()
+    for table, known in tables.items():
+        matched = routes.matched(table)
+        if matched is not None:
+            found.setdefault(lines.index(matched[0]), []).append(known)
+    return found
+
+
+def wrong_names(lines: Sequence[TableMapping], tables: Mapping[TableId, KnownTable]) -> list[WrongName]:
+    """Return the names that no table of their line has, and keys that are excluded. A line by which no table goes is not looked at."""
+    by_line, found = tables_by_line(lines, tables), []
+    for name in named_columns(lines):
+        mine = by_line.get(name.number)
+        if mine is None:
+            continue
+        known = dict.fromkeys(column for table in mine for column in sorted(table.columns))
+        if name.column not in known:
+            why = f"there is no column {name.column!r}{meant(name.column, known)}"
+            found.append(
+                WrongName(name, why, "names are compared exactly; a column that is to come is named when it is there")
+            )
+        elif name.field == "columns.exclude" and any(name.column in table.key for table in mine):
+            why = f"{name.column!r} is a column of the primary key: without it no row can be told apart at the target"
+            found.append(WrongName(name, why, "rename it, or mask it with a rule"))
+    return found

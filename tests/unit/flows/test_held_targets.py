@@ -1,0 +1,230 @@
+"""Two targets, one of which fails: the other goes on, nothing that the failing one needs is removed, and it catches up by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.coordination.target_holds import Hold
+from sluice.errors import CheckpointError, ConfigError, LeaseHeld, MappingError, SluiceError, TargetUnavailable
+from sluice.flows.capture.drain import drain
+from sluice.flows.load.ack import ack
+from sluice.flows.load.isolation import catch_up, deliver
+from sluice.flows.load.load import LoadOutcome
+from sluice.flows.operate.adopt import adopt
+from sluice.flows.operate.control import rollback
+from sluice.flows.operate.status import status
+from sluice.flows.run import run
+from sluice.flows.runtime import Runtime
+from sluice.flows.transform.merge import merge
+from tests.support.pipelines.case import Case, case
+from tests.support.twins.servers import TwinTarget
+
+
+@dataclass
+class Two:
+    """A pipeline to ``copy`` and ``archive``, which may be away."""
+
+    case: Case
+    archive: TwinTarget
+    runtime: Runtime
+
+    def change(self, number: int) -> None:
+        self.case.source.execute(
+            f"INSERT INTO `{self.case.schema}`.t VALUES ({number}, 'n{number}')",
+            f"UPDATE `{self.case.schema}`.t SET note = CONCAT(note, '+')",
+        )
+
+    def run_once(self, name: str) -> dict[str, LoadOutcome | Hold]:
+        """What a DAG run does: one batch, both targets."""
+        batch = drain(self.runtime, claim=f"test:here:{name}", idle_wait_s=2).batch
+        assert batch is not None
+        merge(self.runtime, batch)
+        outcomes = {t.name: deliver(self.runtime, t.name, batch) for t in self.runtime.pipeline.targets}
+        for target, outcome in outcomes.items():
+            if isinstance(outcome, LoadOutcome):
+                ack(self.runtime, target, batch)
+        return outcomes
+
+    def acked(self) -> dict[str, int]:
+        with self.runtime.state() as state:
+            found = {t: state.process(t) for t in state.targets}
+        return {t: process.batch if process else 0 for t, process in found.items()}
+
+    def rows(self, server: Any) -> list[Any]:
+        return list(server.execute(f"SELECT * FROM `{self.case.schema}`.t ORDER BY id"))
+
+
+@pytest.fixture
+def two(
+    tmp_path: Path, twin_source: Any, twin_target: Any, twin_zookeeper: Any, fresh_schema: Callable[..., str]
+) -> Iterator[Two]:
+    archive = TwinTarget()
+    schema = fresh_schema(twin_source, twin_target, archive)
+    for server in (twin_source, twin_target, archive):
+        server.execute(f"CREATE TABLE `{schema}`.t (id INT PRIMARY KEY, note VARCHAR(200))")
+    with case(tmp_path, twin_source, twin_target, twin_zookeeper, schema) as made:
+        made.connections["case_archive"] = archive.connection_json()
+        text = made.yaml.replace('/store"}', '/store", retain: 0s}').rstrip()
+        assert "retain: 0s" in text
+        made.path.write_text(text + "\n  - {name: archive, type: memory, connection: case_archive}\n")
+        runtime = made.runtime()
+        drain(runtime, claim="test:here:begin", idle_wait_s=0.1)
+        yield Two(made, archive, runtime)
+    archive.forget()
+
+
+def test_run_brings_all_others_to_the_head_and_says_at_the_end_what_is_held(two: Two) -> None:
+    two.archive.store.away = True
+    two.change(1)
+    with pytest.raises(TargetUnavailable):
+        list(run(two.runtime, until_head=True))
+    assert two.rows(two.case.target) == two.rows(two.case.source)
+    now = status(two.runtime)
+    copy, archive = now.targets
+    assert (copy.quarantined, copy.lag_ms, now.in_flight, now.state) == (None, 0, [], "idle")
+    assert archive.quarantined is not None
+    assert archive.lag_ms is not None
+    assert archive.lag_ms > 0
+    assert archive.lag_bytes is not None
+    assert archive.lag_bytes > 0
+    assert now.reread_from == archive.position
+    assert any("archive is quarantined" in text for text in now.warnings)
+    two.archive.store.away = False
+    list(run(two.runtime, until_head=True))
+    assert two.rows(two.archive) == two.rows(two.case.source)
+    assert [t.quarantined for t in status(two.runtime).targets] == [None, None]
+
+
+def test_a_batch_whose_load_looked_just_before_the_release_is_delivered_by_it(two: Two, monkeypatch: Any) -> None:
+    two.archive.store.away = True
+    two.change(1)
+    two.run_once("1")
+    two.archive.store.away = False
+    with two.runtime.state() as state:
+        release = state.holds.release
+
+        def late(target: str) -> None:
+            monkeypatch.undo()
+            two.change(2)
+            assert isinstance(two.run_once("2")["archive"], Hold)  # it saw the hold, a moment before it is gone
+            release(target)
+
+        monkeypatch.setattr(state.holds, "release", late)
+        outcome = catch_up(two.runtime, "archive")
+    assert (outcome.quarantined, outcome.batches) == (False, 2)
+    assert two.acked() == {"copy": 2, "archive": 2}
+    assert two.rows(two.archive) == two.rows(two.case.source)
+
+
+def test_an_installation_that_stands_by_leaves_held_targets_alone(two: Two) -> None:
+    two.archive.store.away = True
+    two.change(1)
+    two.run_once("1")
+    two.archive.store.away = False
+    with two.runtime.state() as state:
+        state.turns.take("airflow:first")
+        two.runtime.owner = "airflow:second"
+        with pytest.raises(LeaseHeld, match="airflow:first works"):
+            catch_up(two.runtime, "archive")
+        two.runtime.owner = "airflow:first"
+        assert not catch_up(two.runtime, "archive").quarantined
+
+
+def test_the_last_target_that_goes_holds_the_pipeline(two: Two) -> None:
+    two.archive.store.away = True
+    two.change(1)
+    two.run_once("1")
+    two.case.target.execute(f"DROP TABLE `{two.case.schema}`.t")
+    two.change(2)
+    with pytest.raises(SluiceError):
+        two.run_once("2")
+    with two.runtime.state() as state:
+        assert state.holds.going() == ("copy",)
+        assert state.in_window() == [2]
+        assert state.undelivered() == [1, 2]
+
+
+def test_a_table_that_one_target_lacks_is_its_own_trouble(two: Two) -> None:
+    two.archive.execute(f"DROP TABLE `{two.case.schema}`.t")
+    two.change(1)
+    outcomes = two.run_once("1")
+    assert isinstance(outcomes["copy"], LoadOutcome)
+    assert isinstance(outcomes["archive"], Hold)
+    with pytest.raises(MappingError):
+        catch_up(two.runtime, "archive")
+    two.archive.execute(f"CREATE TABLE `{two.case.schema}`.t (id INT PRIMARY KEY, note VARCHAR(200))")
+    assert not catch_up(two.runtime, "archive").quarantined
+    assert two.rows(two.archive) == two.rows(two.case.source)
+
+
+def test_a_target_that_joins_while_batches_are_on_their_way_begins_behind_them(two: Two) -> None:
+    """Airflow gives open runs the new target's tasks at once; only a drain says where a target begins."""
+    before = two.case.path.read_text()
+    two.case.path.write_text(before + "  - {name: late, type: memory, connection: case_archive}\n")
+    late = two.case.runtime()
+    two.change(1)
+    batch = drain(two.runtime, claim="test:here:1", idle_wait_s=2).batch
+    assert batch is not None
+    merge(two.runtime, batch)
+    assert deliver(late, "late", batch) == LoadOutcome("late", batch, already=True)
+    for target in ("copy", "archive"):
+        assert isinstance(deliver(late, target, batch), LoadOutcome)
+        ack(late, target, batch)
+    assert list(two.archive.store.checkpoints) == [("case", "archive")]
+    two.runtime = late
+    two.change(2)
+    assert {name: getattr(o, "batches", None) for name, o in two.run_once("2").items()} == {
+        "copy": 1,
+        "archive": 1,
+        "late": 1,
+    }
+    assert two.acked() == {"copy": 2, "archive": 2, "late": 2}
+
+
+def test_a_broken_rule_that_a_load_meets_holds_no_target(two: Two) -> None:
+    """After a rollback whoever comes first merges, be it a load; what goes wrong then is not the target's."""
+    rules = two.case.folder / "rules" / "engine.yaml"
+    rules.write_text("rules: []\n")
+    two.case.path.write_text(two.case.path.read_text() + "rules: engine.yaml\n")
+    two.runtime = two.case.runtime()
+    two.change(1)
+    batch = drain(two.runtime, claim="test:here:1", idle_wait_s=2).batch
+    assert batch is not None
+    merge(two.runtime, batch)
+    rollback(two.runtime, by="test", dry_run=False)
+    rules.write_text("rules: [{name: broken")
+    for target in ("copy", "archive"):
+        with pytest.raises(ConfigError):
+            deliver(two.runtime, target, batch)
+    with two.runtime.state() as state:
+        assert state.holds.all() == {}
+        state._batches.rewrite(batch, lambda b: replace(b, targets=("copy",)))
+    assert isinstance(deliver(two.runtime, "archive", batch), LoadOutcome)  # it is not for it: nothing needs a merge
+    rules.write_text("rules: []\n")
+    assert isinstance(deliver(two.runtime, "copy", batch), LoadOutcome)
+
+
+def test_a_target_whose_checkpoint_does_not_fit_is_held_alone(two: Two) -> None:
+    two.change(1)
+    two.run_once("1")
+    checkpoints = two.archive.store.checkpoints
+    checkpoints["case", "archive"] = replace(checkpoints["case", "archive"], identity="another")
+    two.change(2)
+    outcomes = two.run_once("2")
+    assert isinstance(outcomes["copy"], LoadOutcome)
+    hold = outcomes["archive"]
+    assert isinstance(hold, Hold)
+    assert "sluice adopt case archive --from-target" in hold.error
+    with pytest.raises(CheckpointError):
+        catch_up(two.runtime, "archive")
+    adopt(two.runtime, "archive", from_target=True, by="test", reason="", dry_run=False)
+    two.change(3)
+    two.run_once("3")
+    assert not catch_up(two.runtime, "archive").quarantined
+    for server in (two.case.target, two.archive):
+        assert two.rows(server) == two.rows(two.case.source)

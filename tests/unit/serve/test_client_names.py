@@ -1,0 +1,41 @@
+"""``subscribe(..., name=...)`` on a real service: the place is kept by the service, whoever is killed; an acknowledged batch never comes again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from pyarrow import flight
+
+from sluice.client import subscribe
+from tests.support.pipelines.case import Case
+from tests.support.pipelines.subscribing import serving, shop_case, write
+
+
+@pytest.fixture
+def shop(tmp_path, twin_source, twin_target, twin_zookeeper, fresh_schema) -> Iterator[Case]:
+    with shop_case(
+        tmp_path, (twin_source, twin_target, twin_zookeeper), fresh_schema(twin_source, twin_target)
+    ) as made:
+        yield made
+
+
+def test_the_older_client_of_a_name_is_told_and_does_not_take_it_back(shop: Case) -> None:
+    numbers = [write(shop, "INSERT INTO orders (id, v) VALUES (1, 10)"), write(shop, "UPDATE orders SET v = 11")]
+    with serving(shop) as (door, _):
+        address = f"grpc://127.0.0.1:{door.port}"
+        older = subscribe(address, "case", name="mine", start={"batch": numbers[0]})
+        newer = subscribe(address, "case", name="mine")
+        mine = next(older)
+        assert next(newer).number == numbers[0]
+        for use in (mine.ack, mine.ack, lambda: next(older)):
+            with pytest.raises(flight.FlightServerError, match="another client's now") as raised:
+                use()
+            assert json.loads(raised.value.extra_info)["error"] == "Fenced"
+        second = next(newer)
+        second.ack()
+        assert second.number == numbers[1]
+        with closing(newer), closing(older):
+            pass
