@@ -178,7 +178,7 @@ def _of_numbers(old: ColumnDefinition, new: ColumnDefinition, under: Conditions)
     keeps = new.arguments[1] if new.family == "decimal" else 0
     steps = [Step(StepKind.ROUND, keeps)] if keeps < had else []
     (low, high), (least, most) = _range(old), _range(new)
-    if old.family == "decimal":  # what is behind the point makes it larger, and rounding may give one digit more
+    if old.family == "decimal":  # the digits after the point make it larger, and rounding may give one digit more
         low, high = (low - 1 if low else 0), high + 1
     fits = least <= low and high <= most
     if old.family == new.family == "decimal" and not steps:

@@ -110,7 +110,7 @@ class MysqlHeld(OnlyColumns):
 
 
 class _Attributes:
-    """What a column has beside its type, compared one by one where the change touched it."""
+    """What a column has in addition to its type, compared one by one where the change touched it."""
 
     FIELDS = ("default", "on_update", "auto_increment", "invisible", "comment", "generated")
 

@@ -174,7 +174,7 @@ def _parts(change: SchemaChange, one: TableChange) -> tuple[ColumnChange, ...] |
 
 
 def _reused(after: TableDefinition, parts: Iterable[ColumnChange]) -> Iterator[str]:
-    """Names that another column has now: nobody can see whether the target's column is the old or the new one."""
+    """Names that another column has now: no one can see whether the target's column is the old or the new one."""
     names = {column.name.lower() for column in after.columns}
     for part in parts:
         if part.old is None or part.old.name.lower() not in names:
