@@ -41,6 +41,7 @@ from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, TableSchema
 from sluice.sources.base import ChunkKey, ChunkReader, DigestReader, SourceSession, SourceTable
 from sluice.targets.base import Comparer, CountingComparer, KeyLister, RowCount, Target, comparer_of, refuses
+from sluice.targets.registry import comparable_kinds
 
 _log = structlog.get_logger()
 
@@ -106,7 +107,7 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
         if all(_comparer(config, target) is None for config, target in opened):
             raise ConfigError(
                 "; ".join(_unreadable(config) for config in configs),
-                hint="targets of type mysql, postgresql, delta and kafka can be verified, where `changes` is latest",
+                hint=f"targets of type {', '.join(comparable_kinds())} can be verified, where `changes` is latest",
             )
         tables = source.tables(lambda table: table in names)
         one = _Verification(
