@@ -64,6 +64,7 @@ class LinesBench(Bench):
         return json.loads(json.dumps(value, default=as_text))
 
 
+@pytest.mark.promise("A32")
 @pytest.mark.parametrize("changes", ["latest", "all"])
 @pytest.mark.parametrize("check", CHECKS, ids=str)
 def test_the_starter_passes_the_suite(check: Check, changes: str, folder: Path, tmp_path: Path) -> None:

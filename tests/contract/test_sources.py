@@ -161,6 +161,7 @@ def test_an_offset_that_is_no_longer_kept_is_lost(case: SourceCase) -> None:
 # -- the log ------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("B50")
 def test_every_change_comes_once_with_its_images(case: SourceCase, reader: Reader) -> None:
     case.commit(("insert", "a", (1, "one")), ("insert", "a", (2, "two")))
     case.commit(("update", "a", (1, "eins")))

@@ -27,6 +27,7 @@ def shop(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema) -> Itera
         yield made
 
 
+@pytest.mark.promise("C9")
 @pytest.mark.parametrize("chunk_rows", [1, 7, 100, 5000])
 def test_random_writers_and_chunks_of_every_size(shop: Case, chunk_rows: int) -> None:
     both(shop, "CREATE TABLE t (id INT PRIMARY KEY, version BIGINT NOT NULL, note VARCHAR(40))")
@@ -58,6 +59,7 @@ def quiet(shop: Case) -> Case:
     return shop
 
 
+@pytest.mark.promise("C5")
 def test_keys_of_every_type(quiet: Case) -> None:
     rows = 230
     for name, (columns, values) in KEYS.items():
@@ -71,6 +73,7 @@ def test_keys_of_every_type(quiet: Case) -> None:
     quiet.assert_equal()
 
 
+@pytest.mark.promise("C4")
 def test_key_range_keys_condition_and_time_range(quiet: Case) -> None:
     both(quiet, "CREATE TABLE t (id INT PRIMARY KEY, version BIGINT NOT NULL, note VARCHAR(40))")
     fill(quiet, "t", 300)
@@ -341,6 +344,7 @@ def test_a_transaction_prepared_before_a_chunk_and_committed_behind_its_select(
 STEPS = ["claimed", "low", "selected", "stored", "high", "marked"]
 
 
+@pytest.mark.promise("C7")
 @pytest.mark.parametrize("step_", STEPS)
 def test_a_worker_that_dies_at_any_step(quiet: Case, step_: str) -> None:
     """The dead worker's session ends with it; the next one takes its chunk over. Nothing is lost, nothing goes back."""
@@ -367,6 +371,7 @@ def test_a_worker_that_dies_at_any_step(quiet: Case, step_: str) -> None:
     assert watcher.back == []
 
 
+@pytest.mark.promise("C6", "C17")
 def test_pause_tune_resume_cancel(quiet: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     from sluice.errors import OutOfOrder
     from sluice.flows.dump import progress
@@ -409,6 +414,7 @@ def test_pause_tune_resume_cancel(quiet: Case, monkeypatch: pytest.MonkeyPatch) 
     assert work(quiet.runtime(), again.id).state is DumpState.CANCELLED
 
 
+@pytest.mark.promise("C8")
 def test_a_chunk_is_read_without_a_lock(quiet: Case, monkeypatch) -> None:
     """While its rows are on the way: no row is locked, and the table only as any SELECT does it (so that nobody drops it meanwhile)."""
     both(quiet, "CREATE TABLE t (id INT PRIMARY KEY, v LONGTEXT)")
@@ -481,6 +487,7 @@ def test_a_definition_that_changes_while_a_chunk_is_read(quiet: Case) -> None:
     quiet.assert_equal("t")
 
 
+@pytest.mark.promise("C16")
 def test_the_published_example(quiet: Case) -> None:
     """DBLog's figure: a chunk of k1 to k6, and changes of k1 and k3 between its watermarks. k1 and k3 come from the log alone, the other
     four stand where the high watermark is: behind all that is between the marks, before all that follows.

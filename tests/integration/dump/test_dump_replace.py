@@ -64,6 +64,7 @@ class Stays(Watcher):
                 time.sleep(0.005)
 
 
+@pytest.mark.promise("E13")
 @pytest.mark.parametrize(
     ("chunk_rows", "consistency"),
     [(100, "table"), (60, "batch"), (5000, "row"), *([(3, "row"), (23, "row")] if ALL else [(31, "row")])],
@@ -175,6 +176,7 @@ def test_a_unique_value_that_a_lost_row_still_holds(shop: Case) -> None:
     shop.assert_equal("t")
 
 
+@pytest.mark.promise("E13")
 def test_an_empty_table_empties_the_target(shop: Case) -> None:
     both(shop, TABLE)
     both(shop, "CREATE TABLE log (a INT, b VARCHAR(20))")

@@ -86,6 +86,7 @@ def test_what_is_lost_is_named_column_by_column(shop: Case) -> None:
     assert {r["column"] for r in people["remarks"]} == {"id", ""}
 
 
+@pytest.mark.promise("B21", "B22")
 def test_missing_columns_renamed_and_left_out_ones(shop: Case) -> None:
     mapping = (
         f"mapping:\n  - {{from: {shop.schema}.people, to: {shop.schema}.persons, columns: {{exclude: [name], rename: {{email: mail}}}}}}\n"

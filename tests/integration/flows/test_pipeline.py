@@ -112,6 +112,7 @@ def write(server, db: str, seed: int, changes: int, *, stop: threading.Event | N
                 connection.rollback()
 
 
+@pytest.mark.promise("A2")
 def test_random_changes_arrive(shop: Case) -> None:
     begin(shop)
     writers = [threading.Thread(target=write, args=(shop.source, shop.schema, seed, 600)) for seed in range(4)]
@@ -144,6 +145,7 @@ def test_unique_values_that_move_between_rows(shop: Case) -> None:
     shop.assert_equal()
 
 
+@pytest.mark.promise("E5")
 @pytest.mark.faults
 @pytest.mark.slow
 def test_kill_anywhere_ends_equal(shop: Case) -> None:
@@ -250,6 +252,7 @@ def test_an_unknown_table_at_the_target_holds_and_goes_on(shop: Case) -> None:
     shop.assert_equal()
 
 
+@pytest.mark.promise("A21")
 def test_a_broken_rule_names_its_line_and_goes_on(shop: Case) -> None:
     (shop.folder / "rules/engine.yaml").write_text(
         f"rules:\n  - {{name: shout, path: shout.py, type: row, order: 1, match: {{schema: '{shop.schema}', table: customers}}}}\n"
@@ -291,6 +294,7 @@ def test_a_source_without_row_format_and_a_purged_position(
             fails(made, LostPosition, logs[-1][0])
 
 
+@pytest.mark.promise("E7")
 def test_an_idle_run_moves_the_position_over_foreign_log(shop: Case, fresh_schema) -> None:
     begin(shop)
     other = fresh_schema(shop.source)
@@ -373,6 +377,7 @@ def test_a_status_that_is_watched_follows_the_pipeline(shop: Case) -> None:
         os.close(us)
 
 
+@pytest.mark.promise("E4")
 def test_status_segments_and_tail(shop: Case) -> None:
     begin(shop)
     insert(shop, 1)

@@ -96,6 +96,7 @@ def test_a_rule_that_changes_nothing_changes_nothing(shop: Case, kind: str) -> N
     shop.assert_equal("customers")
 
 
+@pytest.mark.promise("A19")
 def test_builtin_rules_end_to_end(shop: Case) -> None:
     shop.target.execute(
         f"ALTER TABLE `{shop.schema}`.customers DROP COLUMN note, RENAME COLUMN paid TO amount, MODIFY n VARCHAR(30), "
@@ -137,6 +138,7 @@ def test_builtin_rules_end_to_end(shop: Case) -> None:
     assert target(shop, "SELECT deleted, deleted_at IS NULL FROM {db}.customers WHERE id = 2") == [(0, 1)]
 
 
+@pytest.mark.promise("A22")
 def test_shards_go_to_one_table_and_move_between_shards(shop: Case) -> None:
     for i in range(3):
         shop.source.execute(f"CREATE TABLE `{shop.schema}`.orders_{i} (id INT PRIMARY KEY, v INT)")

@@ -1042,3 +1042,36 @@ def test_arrow_messages_have_the_newest_row_of_each_key(
         [removed] = [one for one in messages if set(one["_op"].to_pylist()) == {"d"}]
         assert {(row["w"], str(row["n"])) for row in removed.to_pylist()} == {*gone} - {("came", "2")}
         assert (json.loads(removed.schema.metadata[b"sluice.key"]), removed["_before"].null_count) == (["w", "n"], 4)
+
+
+def test_a_repair_removes_rows_that_no_other_pipeline_writes(shop: Case) -> None:
+    """A pipeline that writes other tables, or one that is gone, keeps no row; the line says which pipeline does, and what to do."""
+    shop.run_until_head()
+    shop.source.execute(f"CREATE TABLE `{shop.schema}`.alone (id INT PRIMARY KEY)")
+    shop.source.execute(f"INSERT INTO `{shop.schema}`.alone VALUES (1), (2)")
+    shop.run_until_head()
+    noted = json.loads(
+        shop.target.execute(
+            f"SELECT position FROM `{shop.schema}`._sluice_ack WHERE pipeline = 'case' AND scope = '#tables'"
+        )[0][0]
+    )
+    assert f"{shop.schema}.alone" in noted
+    acks = (
+        f"INSERT INTO `{shop.schema}`._sluice_ack (pipeline, target, scope, epoch, batch, position, updated_at) VALUES "
+    )
+    shop.target.execute(
+        f"INSERT INTO `{shop.schema}`.alone VALUES (7)",
+        acks + "('elsewhere', 'x', '', 1, 1, NULL, NOW(6)), ('elsewhere', 'x', '#tables', 1, 1, '[\"crm.t\"]', NOW(6))",
+        acks + "('gone', 'x', '', 1, 1, NULL, NOW(6) - INTERVAL 3 DAY)",
+        acks + "('sharing', 'x', '', 1, 1, NULL, NOW(6))",
+    )
+    asked = VerifySpec(tables=[f"{shop.schema}.alone"], repair=True)
+    with delivering(shop):
+        [found] = verify(shop.runtime(), asked).tables
+        assert (found.extra, "run it once with this version, or, if it is gone, DELETE FROM" in found.note) == (1, True)
+        forget = found.note[found.note.index("DELETE FROM") :]
+        assert "'sharing'" in forget
+        shop.target.execute(forget)
+        [found] = verify(shop.runtime(), asked).tables
+    assert (found.extra, found.repaired, found.note) == (0, 1, "")
+    shop.target.execute(f"DELETE FROM `{shop.schema}`._sluice_ack WHERE pipeline IN ('elsewhere', 'gone')")

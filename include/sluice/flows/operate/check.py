@@ -375,9 +375,10 @@ def _not_replaced(runtime: Runtime, copies: Sequence[PlannedCopy]) -> list[Check
             continue
         sources = [plan.source for plan in mine]
         reasons, reconciler = why_not(runtime, sources, sources, ()), runtime.open_target(target.name).reconciler()
-        kept = kept_on_purpose(runtime, target.name, reconciler.others() if reconciler is not None else ())
+        others = reconciler.others() if reconciler is not None else ()
         for plan in mine:
             key = replace(plan, columns=plan.key_columns)
+            kept = kept_on_purpose(runtime, target.name, others, plan.target)
             why = kept or reasons.get(plan.source) or refuses(reconciler, key, listed=False)
             if why:
                 doing = f"rows of {plan.target} that the snapshot does not have cannot be removed: {why}"

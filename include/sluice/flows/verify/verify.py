@@ -40,7 +40,16 @@ from sluice.model.nearest import meant
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, TableSchema
 from sluice.sources.base import ChunkKey, ChunkReader, DigestReader, SourceSession, SourceTable
-from sluice.targets.base import Comparer, CountingComparer, KeyLister, RowCount, Target, comparer_of, refuses
+from sluice.targets.base import (
+    Comparer,
+    CountingComparer,
+    KeyLister,
+    OtherWriter,
+    RowCount,
+    Target,
+    comparer_of,
+    refuses,
+)
 from sluice.targets.registry import comparable_kinds
 
 _log = structlog.get_logger()
@@ -254,7 +263,7 @@ class _Side:
     target: Target
     comparer: Comparer
     made: AsLoaded
-    others: tuple[str, ...] = ()
+    others: tuple[OtherWriter, ...] = ()
 
     def table(self, size: SourceTable) -> _Checked:
         """Compare one table. What makes it impossible is in the result."""
@@ -449,7 +458,7 @@ class _Side:
         )
         if why:
             return way, f"rows that only the target has were not looked for: {why}", False
-        stays = kept_on_purpose(whole.runtime, self.config.name, self.others)
+        stays = kept_on_purpose(whole.runtime, self.config.name, self.others, route.target)
         if lists and not stays:
             stays = refuses(self.target.reconciler(), self._key_plan(schema, key.names, route), listed=True)
         return way, f"a repair removes no rows: {stays}" if stays else "", not stays
