@@ -14,7 +14,7 @@ from sluice.model.tables import TableId
 from sluice.segments.manifest import DdlRecord, SegmentManifest
 from sluice.sources.table_filter import Selection
 from sluice.targets.base import Capabilities, Feature, SchemaChange, SourceStatement
-from sluice.targets.offers import require_kinds
+from sluice.targets.offers import require_kinds, to_ignore
 from sluice.targets.source_defaults import default_values
 
 RowEffects = Callable[[TableChange, Ran], Sequence[ColumnEffect]]
@@ -97,8 +97,7 @@ def _change(
         raise LoadError(
             f"{record.sql[:300]} changes {shared.source}, one of several tables that are written to {shared.target}: it is not run there",
             where=where,
-            hint=f"apply by hand what {shared.target} needs, then set {', '.join(sorted({KIND_OF[k] for k in kinds}))} to ignore in the "
-            f"ddl of target {target.name} until the batch is delivered",
+            hint=f"apply by hand what {shared.target} needs, then {to_ignore(target.name, ', '.join(sorted({KIND_OF[k] for k in kinds})))}",
         )
     stops = DdlPolicy.STOP in policies.values() or bool(set(kinds) & _NEVER)
     wanted = {DdlPolicy.APPLY, DdlPolicy.STOP} if stops else {DdlPolicy.APPLY}
