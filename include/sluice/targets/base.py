@@ -637,14 +637,40 @@ class TargetSchema(Protocol):
         """Run what a finding proposes. Raises LoadError that shows it."""
 
 
+@dataclass(frozen=True, slots=True)
+class OtherWriter:
+    """Another pipeline that acknowledges at the same place.
+
+    Attributes:
+        tables: target tables that it writes, as ``schema.table`` or ``schema.*``; None: it is of a version that did not note them.
+        idle_s: seconds since it acknowledged last.
+        forget: the statement that removes its acknowledgement, if the pipeline does not exist any more.
+    """
+
+    pipeline: str
+    tables: frozenset[str] | None = None
+    idle_s: float = 0.0
+    forget: str = ""
+
+    def may_write(self, table: TableId) -> bool:
+        """True if it is known to write this table, or if nothing is known of it and it was at work within a day."""
+        if self.tables is None:
+            return self.idle_s < IDLE_WRITER_S
+        return str(table) in self.tables or f"{table.schema}.*" in self.tables
+
+
+IDLE_WRITER_S = 86_400.0
+"""A pipeline that notes no tables and acknowledged nothing for as long is taken for one that is gone."""
+
+
 class Reconciler(Protocol):
     """Optional, with Feature.RECONCILE: can make a range of a table equal to the source's (:attr:`BatchInput.reconcile`)."""
 
     def refuses(self, table: PlannedTable) -> str:
         """Why a range of the table's keys (``table.columns``; none: the whole table) cannot be made equal, "" if it can."""
 
-    def others(self) -> tuple[str, ...]:
-        """Other pipelines that are known to write to the same place, whose rows must stay."""
+    def others(self) -> tuple[OtherWriter, ...]:
+        """Other pipelines that write to the same place; the rows in the tables that they write must stay."""
 
 
 @runtime_checkable

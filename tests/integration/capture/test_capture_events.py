@@ -203,3 +203,43 @@ def test_a_log_encrypted_on_disk_is_read_through_its_server(tmp_path):
         assert files
         assert all(file.read_bytes()[:4] == b"\xfdbin" for file in files)
         assert all(b"plain to the reader" not in file.read_bytes() for file in files)
+
+
+@BOTH
+def test_rows_that_were_rolled_back_next_to_a_temporary_table_are_none(made):
+    """MariaDB logs such a transaction with its rows and ROLLBACK; to a savepoint, what follows it is gone."""
+    _, _, cursor, drain = made
+    cursor.execute("CREATE TABLE t (id INT PRIMARY KEY) ENGINE=InnoDB")
+    cursor.execute("CREATE TABLE u (id INT PRIMARY KEY)")
+    drain.all()
+
+    def transaction(*statements):
+        cursor.execute("BEGIN")
+        for statement in statements:
+            cursor.execute(statement)
+
+    temporary = "CREATE TEMPORARY TABLE IF NOT EXISTS tmp (id INT)"
+    transaction(
+        "INSERT INTO t VALUES (1)", temporary, "INSERT INTO tmp VALUES (1)", "INSERT INTO u VALUES (2)", "ROLLBACK"
+    )
+    transaction("INSERT INTO t VALUES (3)", "SAVEPOINT `a b`", "INSERT INTO t VALUES (4)", "SAVEPOINT `c b`",
+                "DROP TEMPORARY TABLE tmp", "DELETE FROM t WHERE id = 3", temporary, "INSERT INTO t VALUES (5)",
+                "ROLLBACK TO `a b`", "INSERT INTO u VALUES (6)", "COMMIT")  # fmt: skip
+    transaction("SAVEPOINT s", temporary, "INSERT INTO u VALUES (7)", "ROLLBACK WORK TO SAVEPOINT S", "COMMIT")
+    cursor.execute("INSERT INTO u VALUES (8)")
+    manifests = drain.all()
+    assert seen(drain, manifests) == [("t", "i", 3), ("u", "i", 6), ("u", "i", 8)]
+
+
+@pytest.mark.parametrize("made", ["mariadb"], indirect=True)
+def test_a_rollback_over_a_table_without_transactions_stops(made):
+    _, _, cursor, drain = made
+    cursor.execute("CREATE TABLE m (id INT PRIMARY KEY) ENGINE=MyISAM")
+    cursor.execute("CREATE TABLE t (id INT PRIMARY KEY) ENGINE=InnoDB")
+    drain.all()
+    cursor.execute("BEGIN")
+    cursor.execute("INSERT INTO t VALUES (1)")
+    cursor.execute("INSERT INTO m SELECT id + 1 FROM t")
+    cursor.execute("ROLLBACK")
+    with pytest.raises(UnknownEvent, match="was rolled back"):
+        drain.all()

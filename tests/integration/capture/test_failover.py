@@ -129,6 +129,7 @@ def captured(made: Case) -> Any:
     return cursor.position
 
 
+@pytest.mark.promise("B48")
 def test_another_server_is_read_and_the_first_one_again(group: Group, made: Case) -> None:
     """With a batch that waits, a definition that changed, and rows that were not captured yet."""
     insert(made, 1, 2)

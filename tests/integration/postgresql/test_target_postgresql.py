@@ -57,6 +57,7 @@ def assert_alike(made: Case, *tables: str) -> None:
         assert sorted(there, key=repr) == sorted(here, key=repr), table
 
 
+@pytest.mark.promise("B24")
 def test_from_an_empty_target_to_equal_tables(
     tmp_path: Path, mysql_source: Any, postgresql: Any, zookeeper: Any, schema: str
 ) -> None:

@@ -34,6 +34,7 @@ from sluice.targets.base import (
     Guarantee,
     Input,
     Ordering,
+    OtherWriter,
     RejectedRows,
     Rejection,
     RowReader,
@@ -175,7 +176,7 @@ class KafkaReconciler:
             return ""
         return "options.tombstones is false, and a delete needs the whole row then"
 
-    def others(self) -> tuple[str, ...]:
+    def others(self) -> tuple[OtherWriter, ...]:
         """A topic does not say who writes to it."""
         return ()
 

@@ -13,6 +13,7 @@ from sluice.config.connections import Endpoint
 from sluice.errors import DecodeError, UnsupportedType
 from sluice.model.definitions import TableDefinition, Unknown
 from sluice.model.positions import Position
+from sluice.model.tables import TableId
 from sluice.mysql.ddl.catalog import SchemaState
 from sluice.sources.mysql.catalog.history_tracker import Rereader, SchemaTracker
 from sluice.sources.mysql.decoder.row_layout import RowLayout, close_open, is_left_open, plan_table
@@ -128,6 +129,16 @@ class TableResolver:
         if self._connection is None:
             self._connection = self._stack.enter_context(self._connect())
         return self._connection
+
+    def engine(self, table: TableId, definition: TableDefinition | None = None) -> str:
+        """The storage engine of a table in lower case: as the history has it, or, where no statement named it, as the server has it now."""
+        if definition is None and self.tracker is not None:
+            definition = self.tracker.state.find(table)
+        if definition is not None and definition.engine:
+            return definition.engine.lower()
+        asked = "SELECT COALESCE(ENGINE, '') FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+        rows = self._rows(asked, (table.schema, table.table))
+        return str(rows[0][0]).lower() if rows else ""
 
     def _rows(self, sql: str, names: tuple[str, str]) -> list[tuple[Any, ...]]:
         with source_errors(self._endpoint, f"asking the source about {'.'.join(names)}"):

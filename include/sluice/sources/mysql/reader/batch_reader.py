@@ -245,6 +245,10 @@ def _write(rows: RowEvents, writer: ChangeSink[Any]) -> None:
         writer.add(schema, table, in_order=True)
 
 
+_WITH_TRANSACTIONS = frozenset({"innodb", "rocksdb", "tokudb", "ndbcluster", "xtradb"})
+"""Engines that take rows back when a transaction is rolled back."""
+
+
 class BinlogReader(Generic[M]):
     """One drain: a scanner, what it asks for, and the clock."""
 
@@ -278,6 +282,7 @@ class BinlogReader(Generic[M]):
             arena_bytes=reading.arena_bytes,
             first_seq=ahead.pieces * SEQ_STEP,
             marks=reading.loads,
+            transactional=lambda layout: catalog.engine(layout.schema.table, layout.definition) in _WITH_TRANSACTIONS,
         )
         self._log_bytes = ahead.log_bytes
         self._intake: ScannerFeed | None = None
