@@ -404,6 +404,16 @@ def test_watermarks_stand_in_the_log_around_the_read(case: SourceCase, reader: R
     assert before != after
 
 
+def test_a_table_that_is_gone_is_refused(case: SourceCase) -> None:
+    """Before a dump is planned, and while its chunks are read."""
+    with case.source.open() as session, case.source.open_chunks(Marking.TABLE, "w") as chunks:
+        chunks.schema(case.table("a"))
+        case.execute("DROP TABLE a")
+        for ask in (session.chunk_table, chunks.schema):
+            with pytest.raises(SluiceError, match=r"\ba\b"):
+                ask(case.table("a"))
+
+
 def test_how_busy_it_is(case: SourceCase) -> None:
     with case.source.open_replica("test") as load:
         assert load.running() >= 1

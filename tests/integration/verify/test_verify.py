@@ -261,18 +261,6 @@ def test_no_two_rows_have_the_same_text(kind: str, request: pytest.FixtureReques
     assert server.execute(digest_sql(TableId(schema, "u"), columns, "", mariadb=mariadb)) != before
 
 
-def test_a_row_that_changes_all_the_time_is_compared_with_the_log(shop: Case) -> None:
-    both(shop, "CREATE TABLE t (id INT PRIMARY KEY, txt VARCHAR(40))")
-    begin(shop)
-    at(shop.source, shop, "INSERT INTO t VALUES (1, 'a'), (2, 'b')")
-    shop.run_until_head()
-    at(shop.target, shop, "UPDATE t SET txt = 'c' WHERE id = 2")
-    with rewriting(shop, "t", 1), delivering(shop):
-        one = of(verified(shop), "t")
-    assert found(one) == {("t", ("2",), "different", ("txt",))}
-    assert (one.rows, one.different, one.equal, one.undecided) == (2, 1, 1, 0)
-
-
 @pytest.mark.parametrize("marks", ["auto", "none"])
 def test_nothing_is_reported_that_is_on_its_way(shop: Case, marks: str) -> None:
     """Few rows, written without a pause, in pieces of which each differs at nearly every look."""
@@ -760,14 +748,6 @@ def test_rows_without_a_key_are_counted(shop: Case) -> None:
         shop.cli("dump", "start", str(shop.path), "--table", f"{shop.schema}.bare", "--replace")
         assert shop.cli("dump", "work", str(shop.path)).returncode == 0
         assert of(verified(shop), "bare").differing == 0
-
-
-def test_a_table_that_the_target_lacks_is_said(shop: Case) -> None:
-    both(shop, "CREATE TABLE t (id INT PRIMARY KEY)")
-    begin(shop)
-    at(shop.target, shop, "DROP TABLE t")
-    with delivering(shop):
-        assert "no table" in verified(shop).tables[0].skipped
 
 
 def test_rows_under_a_condition(shop: Case) -> None:

@@ -313,10 +313,7 @@ class MemorySession:
         return Marking.TABLE
 
     def chunk_table(self, table: TableId) -> MemoryChunkTable:
-        with self.store.changed:
-            if table not in self.store.tables:
-                raise DumpRefused(f"there is no table {table}")
-            return MemoryChunkTable(self.store.tables[table], self.store)
+        return MemoryChunkTable(_table(self.store, table), self.store)
 
 
 class _Reading:
@@ -562,8 +559,7 @@ class MemoryChunkReader(MemoryLoad):
             return self.store.position(len(self.store.log)).place
 
     def schema(self, table: TableId) -> TableSchema:
-        with self.store.changed:
-            return self.store.tables[table]
+        return _table(self.store, table)
 
     def next_border(self, request: TableRequest, planned: TablePlanned, rows: int) -> tuple[tuple[str, ...], bool]:
         schema = self.schema(request.table)
@@ -588,6 +584,14 @@ class MemoryChunkReader(MemoryLoad):
             found = _within(found, names, request, chunk.after, chunk.upto)
         columns = [pa.array([row.get(c.name) for row in found], schema.field(c).type) for c in schema.columns]
         yield pa.Table.from_arrays(columns, schema=pa.schema([schema.field(c) for c in schema.columns]))
+
+
+def _table(store: MemoryStore, table: TableId) -> TableSchema:
+    """A table as it is now. Raises DumpRefused."""
+    with store.changed:
+        if table not in store.tables:
+            raise DumpRefused(f"there is no table {table}")
+        return store.tables[table]
 
 
 def key_of(schema: TableSchema, request: TableRequest) -> ChunkKey:
