@@ -13,7 +13,7 @@ import structlog
 
 from sluice.config.connections import Endpoint
 from sluice.errors import LoadError
-from sluice.model.tables import TableId, quoted_table
+from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.targets.base import Fence, SchemaChange
 from sluice.targets.mysql import ddl, lockwait
 from sluice.targets.mysql.ack_table import AckTable
@@ -37,6 +37,15 @@ def create_schema(cursor: Any, statement: str) -> None:
     created = _CREATED_IN.match(statement)
     if created:
         cursor.execute(f"CREATE DATABASE IF NOT EXISTS {created[1]}")
+
+
+def create_renamed_schemas(cursor: Any, step: DdlStep) -> None:
+    """Where a table gets a name in another schema, which may not be captured: that schema, if it is missing."""
+    schemas = {step.target(change.renamed_to).schema for change in step.changes if change.renamed_to is not None}
+    for schema in sorted(schemas):
+        cursor.execute("SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = %s", (schema,))
+        if not cursor.fetchone()[0]:
+            cursor.execute(f"CREATE DATABASE IF NOT EXISTS {quoted(schema)}")
 
 
 class DdlTarget(Protocol):
@@ -186,6 +195,7 @@ class DdlRunner:
             for setting in ddl.session_settings(step, mariadb=session.mariadb):
                 self._set(cursor, setting, step)
             create_schema(cursor, statement)
+            create_renamed_schemas(cursor, step)
             _log.info("target_ddl", consumer=self.target.name, statement=statement[:500], source=step.where)
             cursor.execute(self.target.marks.statement(statement) if self.target.marks is not None else statement)
         except pymysql.err.Error as error:
