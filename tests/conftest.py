@@ -118,7 +118,7 @@ def _shares(item: pytest.Item | None) -> bool:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_terminal_summary(terminalreporter: Any) -> None:
+def pytest_terminal_summary(terminalreporter: Any, exitstatus: int) -> None:
     """Say where the time went. After a failure also what the machine had left: a full disk or memory fails everything that follows it."""
     config = terminalreporter.config
     report = config.stash[_REPORT]
@@ -127,9 +127,13 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     if len(report.tests) > 20 or config.getoption("--write-last-full-run"):  # a few tests by hand need no tables
         for line in report.lines():
             terminalreporter.line(line)
-    if config.getoption("--write-durations"):
+    ended = exitstatus in {
+        pytest.ExitCode.OK,
+        pytest.ExitCode.TESTS_FAILED,
+    }  # a run that was broken off knows no seconds of whole files
+    if ended and config.getoption("--write-durations"):
         balance.save(report.files)
-    if config.getoption("--write-last-full-run"):
+    if ended and config.getoption("--write-last-full-run"):
         LAST_FULL_RUN.write_text(report.page(), encoding="utf-8")
     if any(terminalreporter.stats.get(kind) for kind in ("failed", "error")):
         free, memory = shutil.disk_usage(tempfile.gettempdir()).free >> 20, psutil.virtual_memory().available >> 20
