@@ -66,6 +66,9 @@ def console(*, plain_width: int = 200, stderr: bool = False) -> SafeConsole:
     return SafeConsole(stderr=stderr, width=plain_width if wide else None)
 
 
+_opened: list[str] = []
+"""Names of the pipelines that this command has opened: with one, hints say its name."""
+
 out = console()
 err = console(stderr=True)
 
@@ -84,7 +87,9 @@ def given(option: str, *values: str | None) -> None:
 
 def open_pipeline(pipeline: str, *, mode: str | None = None) -> Runtime:
     """The pipeline of this name or file, with its connections from the environment. Raises ConfigError."""
-    return Runtime.build(find_pipeline(pipeline, pipelines_folder()), resolver=from_environment, runner=mode)
+    runtime = Runtime.build(find_pipeline(pipeline, pipelines_folder()), resolver=from_environment, runner=mode)
+    _opened.append(runtime.name)
+    return runtime
 
 
 def print_json(data: Any) -> None:
@@ -116,6 +121,8 @@ def ask(question: str) -> None:
 
 def print_error(error: SluiceError) -> None:
     """What went wrong, where, and what to do next, on standard error."""
+    if len(set(_opened)) == 1:
+        error.name_pipeline(_opened[0])
     err.print(f"[bold red]error[/] {escape(error.message)}", highlight=False, soft_wrap=True)
     if error.where and error.where not in error.message:
         err.print(f"  [dim]at[/] {escape(error.where)}", highlight=False, soft_wrap=True)

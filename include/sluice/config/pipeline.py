@@ -520,7 +520,7 @@ class TargetConfig(StrictModel):
     """A store that is kept in step."""
 
     name: Identifier = Field(description="Name of the target within the pipeline.")
-    type: str = Field(description="Kind of target: mysql, kafka.")
+    type: str = Field(description="Kind of target: `sluice targets list` names them all.")
     connection: ConnectionId = Field(description="Id of the Airflow connection.")
     changes: Literal["latest", "all"] = Field(
         "latest", description="latest: one merged row a key; all: every change, in order."

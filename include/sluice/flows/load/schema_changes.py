@@ -11,7 +11,7 @@ from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.segments.manifest import DdlRecord, SegmentManifest
 from sluice.sources.table_filter import Selection
 from sluice.targets.base import Capabilities, SchemaChange, SourceStatement
-from sluice.targets.offers import require_kinds
+from sluice.targets.offers import require_kinds, to_ignore
 from sluice.targets.source_defaults import default_values
 
 _K, _D = ChangeKind, DdlKind
@@ -83,8 +83,7 @@ def _change(
         raise LoadError(
             f"{record.sql[:300]} changes {shared.source}, one of several tables that are written to {shared.target}: it is not run there",
             where=where,
-            hint=f"apply by hand what {shared.target} needs, then set {', '.join(sorted({KIND_OF[k] for k in kinds}))} to ignore in the "
-            f"ddl of target {target.name} until the batch is delivered",
+            hint=f"apply by hand what {shared.target} needs, then {to_ignore(target.name, ', '.join(sorted({KIND_OF[k] for k in kinds})))}",
         )
     partly = DdlPolicy.IGNORE in policies.values() or any(route.shared for route in found)
     statement = SourceStatement(

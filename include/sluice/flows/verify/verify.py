@@ -50,6 +50,7 @@ from sluice.targets.base import (
     comparer_of,
     refuses,
 )
+from sluice.targets.registry import comparable_kinds
 
 _log = structlog.get_logger()
 
@@ -115,7 +116,7 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
         if all(_comparer(config, target) is None for config, target in opened):
             raise ConfigError(
                 "; ".join(_unreadable(config) for config in configs),
-                hint="targets of type mysql, postgresql, delta and kafka can be verified, where `changes` is latest",
+                hint=f"targets of type {', '.join(comparable_kinds())} can be verified, where `changes` is latest",
             )
         tables = source.tables(lambda table: table in names)
         one = _Verification(

@@ -555,7 +555,7 @@ class Scanner:
             or (s[sc.S_CHANGES] and s[sc.S_BYTES] >= s[sc.S_MAX_BYTES])
         )
 
-    # -- what held rows ask for (:class:`sluice.sources.mysql.decoder.xa_buffer.Host`) -------------------------------------------------------------
+    # -- what held rows ask for (:class:`sluice.sources.mysql.decoder.xa_buffer.XaScanner`) --------------------------------------------------------
     def behind(self) -> Position:
         """The end of the last complete transaction, without its GTIDs."""
         return Position(self.start.server_uuid, self.file, int(self.s[sc.S_LAST_END]))
