@@ -96,9 +96,7 @@ def default_scalar(definition: ColumnDefinition, made: ColumnType, statement: St
         if isinstance(found, pa.Scalar):
             return found
         if found is None:
-            return (
-                pa.scalar(None, made.arrow_type) if definition.nullable else _implicit(definition, made)
-            )  # NOT NULL DEFAULT NULL is none
+            return pa.scalar(None, made.arrow_type) if definition.nullable else _implicit(definition, made)
         return _Reader(definition, made, statement).read(found)
     except (ValueError, OverflowError, InvalidOperation, pa.ArrowException, DecodeError) as error:
         raise UnsupportedType(f"its default {definition.default} is not understood") from error
@@ -306,9 +304,11 @@ class _Reader:
                 f"its default {found.value} may have more digits than the six that the server prints "
                 "(`sluice schema reload` asks it for all of them, with SELECT on the table)"
             )
-        number = (
-            number + 0.0 if found.exact else number
-        )  # a number without an exponent is a decimal: it has no zero below zero
+        mariadb = self.statement is not None and self.statement.mariadb
+        if found.exact or (mariadb and not found.number):  # a decimal, and text to MariaDB, has no zero below zero
+            number += 0.0
+        elif mariadb and number == 0 and found.value.startswith("-"):
+            raise self._unknown("is a zero whose sign is not known")
         if len(self.definition.arguments) == 2:
             number = self._cut(number, *self.definition.arguments)
         kept = float(np.float32(number)) if self.made.kind is K.FLOAT else number

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ import pymysql
 import pytest
 
 from sluice.config.connections import parse_connection
-from sluice.errors import UnsupportedType
+from sluice.errors import LoadError, UnsupportedType
 from sluice.flows.verify.verify import VerifySpec, verify
 from sluice.model.sessions import StatementSession
 from sluice.model.tables import TableId
@@ -361,6 +362,43 @@ def test_columns_that_come_with_defaults_arrive(
         made.run_until_head()
         source.execute(f"USE {schema}", "UPDATE t SET near = 3 WHERE id = 7", "UPDATE p SET near = 4 WHERE id = 8")
         made.run_until_head()
+        _assert_equal(made)
+
+
+@pytest.mark.parametrize("target_kind", ["delta", "iceberg", "postgresql"])
+def test_a_default_that_is_not_known_stops_with_a_way_on_that_works(
+    target_kind: str, request: Any, tmp_path: Any, mysql_source: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    schema = fresh_schema(mysql_source, options="CHARACTER SET utf8mb4")
+    target, options = _target(target_kind, tmp_path, request)
+    for table in ("t", "p"):
+        mysql_source.execute(f"CREATE TABLE {schema}.{table} (id INT PRIMARY KEY, part VARCHAR(9))")
+    with case(
+        tmp_path, mysql_source, target, zookeeper, schema, kind=target_kind, target_extra=options.format(schema)
+    ) as made:
+        made.make_missing()
+        made.run_until_head()
+        mysql_source.execute(f"INSERT INTO {schema}.t VALUES (1, 'a'), (2, 'b')")
+        made.run_until_head()
+        mysql_source.execute(f"ALTER TABLE {schema}.t ADD COLUMN twice INT DEFAULT (1 + 1)")
+        with pytest.raises(LoadError, match=r"new column twice .*its default .* is an expression") as caught:
+            made.run_until_head()
+        assert caught.value.hint is not None
+        if target_kind == "postgresql":
+            [statement] = re.findall(r"\((ALTER TABLE [^()]*)\)", caught.value.hint)
+            target.execute(statement)
+            made.run_until_head()
+        else:
+            assert "set add_column to ignore" in caught.value.hint
+            made.path.write_text(made.yaml.replace("    options:", "    ddl: {add_column: ignore}\n    options:"))
+            made.run_until_head()
+            made.path.write_text(made.yaml)
+            assert made.cli("check", "--apply", "--yes", str(made.path)).returncode in {0, 1}
+        with ThreadPoolExecutor(1) as beside:
+            copying = beside.submit(made.cli, "dump", "start", str(made.path), "--table", f"{schema}.t")
+            while not copying.done():
+                made.run_until_head()
+            assert copying.result().returncode == 0, copying.result()
         _assert_equal(made)
 
 

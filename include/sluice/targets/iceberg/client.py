@@ -131,8 +131,10 @@ class Place:
 
 def transaction(table: Any) -> Any:
     """See :class:`sluice.targets.iceberg.transactions.KeptTransaction`."""
+    from sluice.targets.iceberg.bounds import use_own_bounds
     from sluice.targets.iceberg.transactions import KeptTransaction
 
+    use_own_bounds()
     return KeptTransaction(table)
 
 
