@@ -33,6 +33,13 @@ _TYPES = "SELECT COLUMN_NAME, DATA_TYPE, DATETIME_PRECISION FROM information_sch
 _FRACTIONAL = {"datetime", "timestamp", "time"}
 
 
+_SEQUENCE_NAMES = (
+    "next_not_cached_value", "minimum_value", "maximum_value", "start_value", "increment", "cache_size", "cycle_option", "cycle_count",
+)  # fmt: skip
+_SEQUENCE_TYPES = [8, 8, 8, 8, 8, 8, 1, 8]
+"""BIGINT, and TINYINT for the option, as a table map has them."""
+
+
 class TableResolver:
     """Plans by table map.
 
@@ -129,6 +136,17 @@ class TableResolver:
         if self._connection is None:
             self._connection = self._stack.enter_context(self._connect())
         return self._connection
+
+    def is_sequence(self, table_map: TableMap) -> bool:
+        """True for a sequence of MariaDB, whose next values the log has as rows of a table. It is asked again only of tables with its columns."""
+        if [column.type for column in table_map.columns] != _SEQUENCE_TYPES:
+            return False
+        if table_map.named:
+            return tuple(column.name for column in table_map.columns) == _SEQUENCE_NAMES
+        if self.tracker is not None and self.tracker.state.find(table_map.table) is not None:
+            return False
+        asked = "SELECT TABLE_TYPE FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+        return self._rows(asked, (table_map.table.schema, table_map.table.table)) == [("SEQUENCE",)]
 
     def engine(self, table: TableId, definition: TableDefinition | None = None) -> str:
         """The storage engine of a table in lower case: as the history has it, or, where no statement named it, as the server has it now."""

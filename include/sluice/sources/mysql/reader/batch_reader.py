@@ -299,6 +299,8 @@ class BinlogReader(Generic[M]):
             return mark_layout(table_map)
         if not self.selection.wants(table_map.table):
             return None
+        if self._mariadb and self.catalog.is_sequence(table_map):
+            return None
         layout = self._layouts.get(table_map.body)
         if layout is None:
             layout = self.catalog.plan(table_map, self.scanner.position(), where)
