@@ -41,7 +41,7 @@ test: venv kernels servers check ## what CI runs: checks, then a test of each pr
 	@SLUICE_FAULTS=$${SLUICE_FAULTS:-5} SLUICE_FAULT_SEED=$${SLUICE_FAULT_SEED:-1} $(PYTEST) -m "not bench and not full" -q
 
 test-fast: venv kernels ## unit tests and the contract suites in memory: no server, no Spark, no Airflow
-	@SLUICE_EXAMPLES=$${SLUICE_EXAMPLES:-quick} $(PYTEST) -m "not bench and not full and not server" -q tests/unit tests/contract/test_sources.py tests/contract/test_suite_itself.py
+	@SLUICE_EXAMPLES=$${SLUICE_EXAMPLES:-quick} $(PYTEST) -m "not bench and not full and not server and not slow" -q tests/unit tests/contract/test_sources.py tests/contract/test_suite_itself.py
 
 test-all: venv kernels servers check ## everything: both dialects, all examples, long walks, dry benches; writes tests/last-full-run.md and tests/durations.json
 	@SLUICE_EXAMPLES=$${SLUICE_EXAMPLES:-full} $(PYTEST) -m "not bench" -q --write-durations --write-last-full-run
@@ -51,7 +51,7 @@ test-stress: venv kernels ## FILES=…: these tests 20 times (TIMES=…) in para
 	@$(BIN)/python -m tests.support.suite.stress --times $(or $(TIMES),20) $(FILES)
 
 test-elsewhere: venv kernels ## unit tests in another time zone and language
-	@TZ=Pacific/Chatham LANG=C LC_ALL=C SLUICE_EXAMPLES=quick $(PYTEST) -m "not bench and not full and not server" -q tests/unit
+	@TZ=Pacific/Chatham LANG=C LC_ALL=C SLUICE_EXAMPLES=quick $(PYTEST) -m "not bench and not full and not server and not slow" -q tests/unit
 
 durations: venv kernels servers ## measure every file of make test and write tests/durations.json, which shares them among the workers
 	@$(PYTEST) -m "not bench and not full" -q --write-durations

@@ -38,7 +38,8 @@ from sluice.model.digests import RangeDigest
 from sluice.model.load_marks import LoadMark
 from sluice.model.planned import PlannedTable
 from sluice.model.positions import Position
-from sluice.model.schema_changes import ChangeKind, TableChange
+from sluice.model.row_effects import ColumnEffect, StepKind
+from sluice.model.schema_changes import ChangeKind, TableChange, cut_over
 from sluice.model.sessions import StatementSession
 from sluice.model.tables import TableId
 
@@ -105,6 +106,8 @@ class Feature(StrEnum):
     ROW_REJECTION = "row_rejection"
     """One refused row does not stop the others (``on_error: dead_letter``)."""
     FOREIGN_KEYS = "foreign_keys"
+    RECOPIES = "recopies"
+    """A table whose rows cannot be converted as the source's were is emptied, and copied again (``on_conversion: copy``)."""
     BUNDLES = "bundles"
     """Several batches in one commit (``commit_every``): see :mod:`sluice.targets.bundles`."""
 
@@ -113,7 +116,8 @@ class Feature(StrEnum):
 class Capabilities:
     """What a kind of target offers. Data: shown by ``sluice targets list``, and used to refuse a pipeline file early.
 
-    ``schema_changes``: the kinds that it can follow. ``max_writers``: units at a time; 1: a single writer, which a global order needs.
+    ``schema_changes``: the kinds that it can follow. ``conversions``: steps that it does to the rows that it has.
+    ``max_writers``: units at a time; 1: a single writer, which a global order needs.
     """
 
     inputs: frozenset[Input] = frozenset({Input.MERGED})
@@ -121,6 +125,7 @@ class Capabilities:
     ordering: frozenset[Ordering] = frozenset({Ordering.NONE})
     consistency: frozenset[Consistency] = frozenset({Consistency.ROW})
     schema_changes: frozenset[ChangeKind] = frozenset()
+    conversions: frozenset[StepKind] = frozenset()
     features: frozenset[Feature] = frozenset({Feature.DELETE})
     execution: Execution = Execution.UNITS
     max_writers: int | None = None
@@ -133,6 +138,7 @@ class Capabilities:
             "ordering": sorted(self.ordering),
             "consistency": sorted(self.consistency),
             "schema_changes": sorted(self.schema_changes),
+            "conversions": sorted(self.conversions),
             "features": sorted(self.features),
             "execution": str(self.execution),
             "max_writers": self.max_writers,
@@ -414,6 +420,9 @@ class SchemaChange:
         check_only: the policy is to stop: the target has it already, or it is an error.
         not_captured: tables in it that are not captured.
         columns: (source table, source column, target column) of columns with another name; excluded: (source table, column) that are left out.
+        effects: what it did to stored values of columns that the target has, but for those that stay the same.
+        copies: source tables that are copied again after it, as a target cannot convert its rows (``on_conversion: copy``).
+        recopies: the kind of target offers that. consumer: the target's name. ddl_kinds: the words of its kinds in the target's ``ddl``.
         defaults: the source's own values of the defaults of the columns that there are after it, see :mod:`sluice.targets.source_defaults`.
     """
 
@@ -428,6 +437,17 @@ class SchemaChange:
     not_captured: frozenset[TableId] = frozenset()
     columns: tuple[tuple[TableId, str, str], ...] = ()
     excluded: tuple[tuple[TableId, str], ...] = ()
+    effects: tuple[ColumnEffect, ...] = ()
+    copies: frozenset[TableId] = frozenset()
+    recopies: bool = False
+    consumer: str = ""
+    ddl_kinds: tuple[str, ...] = ()
+
+    @property
+    def cut_over(self) -> TableChange | None:
+        """The change of an online schema change, see :func:`sluice.model.schema_changes.cut_over`."""
+        return cut_over(self.tables, self.not_captured)
+
     defaults: Mapping[ColumnDefinition, DefaultValue] = field(default_factory=dict, compare=False)
 
     def default_value(self, column: ColumnDefinition) -> DefaultValue:

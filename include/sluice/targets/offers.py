@@ -34,6 +34,11 @@ def require_offered(config: TargetConfig, target: Target) -> None:
             f"target {config.name!r} ({config.type}) cannot leave out single rows",
             hint="write on_error: stop, or leave the line out",
         )
+    if config.on_conversion == "copy" and Feature.RECOPIES not in offered.features:
+        raise ConfigError(
+            f"target {config.name!r} ({config.type}) does not copy a table again whose rows it cannot convert",
+            hint="write on_conversion: stop, or leave the line out",
+        )
     if config.commit_every is not None and Feature.BUNDLES not in offered.features:
         raise ConfigError(
             f"target {config.name!r} ({config.type}) cannot write several batches in one commit",

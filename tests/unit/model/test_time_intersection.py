@@ -269,6 +269,7 @@ WALKS = 2500
 """A mistake in what is sent, or in what a batch says that it has seen, shows in the first thousand."""
 
 
+@pytest.mark.slow
 @pytest.mark.promise("B44")
 def test_random_walks_end_equal() -> None:
     """The same steps with even odds: many short walks meet rare orders that the search above does not."""

@@ -49,7 +49,7 @@ def follow(sql: str, *, changes: str = "latest", ddl: Any = "apply", mapping: An
         "targets": [{"name": "t", "type": "kafka", "connection": "c", "ddl": ddl, "changes": changes}],
     })  # fmt: skip
     target = KafkaTarget(config.targets[0], Endpoint("c", "kafka", "localhost", 9092), "p")
-    found = plan_ddl(manifest, config, config.targets[0], target.capabilities, "mysql")
+    found = plan_ddl(manifest, config, config.targets[0], target.capabilities, "mysql", lambda *_: ())
     batch = BatchInput(1, Position("u", "binlog.000001", 9), 0, cast(RowReader, None), schema_changes=found)
     KafkaWriter(target, batch, Fence(1, 1, 0)).prepare()
 

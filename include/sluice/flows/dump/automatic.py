@@ -27,7 +27,9 @@ from sluice.sources.table_filter import Selection
 _log = structlog.get_logger()
 
 
-REASONS = ("initial", "newly captured", "new target", POSITION_LOST, MOVED)
+CONVERTED = "converted rows"
+"""Why a table is copied again whose rows a target cannot convert as the source did."""
+REASONS = ("initial", "newly captured", "new target", POSITION_LOST, MOVED, CONVERTED)
 """Why a dump was started automatically."""
 
 

@@ -258,15 +258,16 @@ def _alter(r: Reader) -> Statement:
         options = _database_options(r)
         return AlterDatabase(name, options.charset, options.collation)
     r.accept("OR", "REPLACE")
-    while r.accept_any("ONLINE", "OFFLINE", "IGNORE"):
-        pass
+    ignore = False
+    while word := r.accept_any("ONLINE", "OFFLINE", "IGNORE"):
+        ignore = ignore or word == "IGNORE"
     if r.accept("TABLE"):
         if_exists = r.accept("IF", "EXISTS")
         table = r.own_table()
         if r.accept("WAIT"):
             r.number()
         r.accept("NOWAIT")
-        return AlterTable(table, tuple(read_actions(r)), if_exists)
+        return AlterTable(table, tuple(read_actions(r)), if_exists, ignore)
     if _other_object(r):
         return NoDefinition("alter " + r.peek().text.lower())
     raise r.stuck("ALTER of something that is not understood")

@@ -26,7 +26,8 @@ from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dumps import Chunk, Mark, Marking, TablePlanned, TableRequest
 from sluice.model.key_literals import literal, read_key
 from sluice.model.load_marks import MarkRules, PartnerLoads, Token
-from sluice.model.schema_changes import SchemaStatement
+from sluice.model.row_effects import ColumnEffect, Ran
+from sluice.model.schema_changes import SchemaStatement, TableChange
 from sluice.model.tables import Column, TableId, TableSchema, stored_name
 from sluice.sources.base import (
     Asked,
@@ -101,6 +102,14 @@ class MemorySource:
 
     def dialect(self, at: Offset) -> str:
         return "mysql"  # whose words its definitions use
+
+    def row_effects(self, at: Offset, change: TableChange, statement: Ran) -> tuple[ColumnEffect, ...]:
+        if change.before is None or change.after is None:
+            return ()
+        names = {column.name: column for column in change.after.columns}
+        pairs = [(old, names[old.name]) for old in change.before.columns if old.name in names]
+        why = "what becomes of values of another type is not known"
+        return tuple(ColumnEffect(change.table, old, new, unknown=why) for old, new in pairs if old.type != new.type)
 
     @property
     def watermark_table(self) -> TableId:

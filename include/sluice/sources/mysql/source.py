@@ -20,6 +20,8 @@ from sluice.errors import ConfigError, DecodeError, UnsupportedType
 from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dumps import Marking
 from sluice.model.load_marks import MarkRules
+from sluice.model.row_effects import ColumnEffect, Ran
+from sluice.model.schema_changes import TableChange
 from sluice.model.tables import Column, TableId, TableSchema
 from sluice.mysql.client import MySQLConnection
 from sluice.mysql.ddl.apply import create_table
@@ -27,6 +29,7 @@ from sluice.mysql.ddl.ast import CreateTable
 from sluice.mysql.ddl.catalog import SchemaState
 from sluice.mysql.ddl.lexer import Dialect
 from sluice.mysql.ddl.parser import parse_statement
+from sluice.mysql.ddl.row_effects import row_effects
 from sluice.mysql.key_sql import key_literals, shown_literal, typed_literal
 from sluice.sources.base import (
     Blindness,
@@ -126,6 +129,9 @@ class MySQLSource:
 
     def dialect(self, at: Offset) -> str:
         return "mariadb" if at.server_uuid.startswith("mariadb:") else "mysql"
+
+    def row_effects(self, at: Offset, change: TableChange, statement: Ran) -> tuple[ColumnEffect, ...]:
+        return row_effects(change, statement, mariadb=self.dialect(at) == "mariadb")
 
     @property
     def watermark_table(self) -> TableId:

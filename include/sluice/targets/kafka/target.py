@@ -58,6 +58,8 @@ from sluice.targets.kafka.side_topics import statement_messages, statement_of, t
 from sluice.targets.kafka.topics import KafkaSchema, Topics
 from sluice.targets.kafka.transactions import Transaction, numbered
 from sluice.targets.options import options_of
+from sluice.targets.schema.conversions import effects_on, not_converted
+from sluice.targets.schema.policy import stopped
 
 _K = ChangeKind
 _NOT_FOLLOWED = frozenset({_K.TRUNCATE_TABLE, _K.ROWS_REMOVED, _K.ROWS_REPLACED, _K.UNKNOWN})
@@ -218,11 +220,12 @@ class KafkaWriter:
                     f"that there is again, `sluice verify run {place.pipeline} --target {place.target} --repair` removes the keys that it lacks",
                 )
             if change.check_only:
-                raise LoadError(
-                    f"the source changed a definition, and the policy of the target is to stop: {change.statement.text[:300]}",
-                    where=change.where,
-                    hint=f"set the kind of change to apply or ignore in the ddl of target {self.target.config.name} when the readers are ready",
-                )
+                raise stopped(change, (), (kind.value for kind in sorted(change.wanted)))
+            for one in change.tables:
+                for effect in effects_on(change, one.table):
+                    raise not_converted(
+                        change, effect, change.target(one.table), "messages that were sent stay as they are"
+                    )
 
     def plan(self, parallelism: int) -> list[list[KafkaUnit]]:
         """One unit: rows and checkpoint are one transaction, and a transaction has one producer. Raises MappingError."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sluice.errors import DecodeError, LoadError
 from sluice.mapping import Mapping as TableMapping
 from sluice.model.definitions import ColumnDefinition, TableDefinition
-from sluice.model.schema_changes import ChangeKind, TableChange
+from sluice.model.row_effects import ColumnEffect
+from sluice.model.schema_changes import ChangeKind, TableChange, cut_over
 from sluice.model.sessions import StatementSession
 from sluice.model.tables import TableId, quoted_table
 from sluice.mysql.ddl import ast as s
@@ -152,14 +153,18 @@ def session_settings(step: DdlStep, *, mariadb: bool) -> list[str]:
 
 
 def _own_modes(step: DdlStep, *, mariadb: bool) -> list[str]:
-    return [n for bit, n in _MODES_OF_ONE[mariadb].items() if step.sql_mode & bit] if step.mariadb == mariadb else []
+    if step.mariadb and not mariadb:  # what is too precise is cut by the one, and rounded by the other
+        return [] if step.sql_mode & 1 << 34 else ["TIME_TRUNCATE_FRACTIONAL"]
+    if mariadb and not step.mariadb:
+        return [] if step.sql_mode & 1 << 32 else ["TIME_ROUND_FRACTIONAL"]
+    return [n for bit, n in _MODES_OF_ONE[mariadb].items() if step.sql_mode & bit]
 
 
 def irreproducible(step: DdlStep, columns: Columns) -> list[tuple[TableId, str, str]]:
     """(target table, column, why) of columns that are new, and whose values in existing rows are not known from the statement."""
-    cut_over = _cut_over(step)
+    swapped = _cut_over(step)
     found = []
-    for change in [cut_over] if cut_over is not None else step.changes:
+    for change in [swapped] if swapped is not None else step.changes:
         if change.before is None or change.after is None:
             continue
         target, naming = step.target(change.table), _naming(step, change.table)
@@ -179,7 +184,7 @@ def irreproducible(step: DdlStep, columns: Columns) -> list[tuple[TableId, str, 
                     name,
                     f"its default {column.default} has another value on every server or for every row",
                 ))
-            elif cut_over is not None and _TIME.search(default):
+            elif swapped is not None and _TIME.search(default):
                 found.append((target, name, f"its default {column.default} was evaluated whenever a row was copied"))
             elif column.auto_increment and not change.before.primary_key:
                 found.append((
@@ -188,6 +193,20 @@ def irreproducible(step: DdlStep, columns: Columns) -> list[tuple[TableId, str, 
                     "rows of a table without a primary key are numbered in no order that two servers share",
                 ))
     return found
+
+
+def converts_otherwise(change: SchemaChange, effect: ColumnEffect, *, mariadb: bool) -> str:
+    """Return why this server may not convert a column's rows as the source did, "" if it does. ``mariadb``: the target is."""
+    if not effect.unknown:
+        return ""
+    left_out = {(table, name.lower()) for table, name in change.excluded}
+    if (change.statement.dialect == "mariadb") != mariadb or (effect.table, effect.old.name.lower()) in left_out:
+        return effect.unknown
+    session = change.statement.session
+    clocks = (effect.old.family == "timestamp") != (effect.new.family == "timestamp")
+    if clocks and session is not None and session.time_zone in {None, "SYSTEM"} and change.cut_over is None:
+        return "the session had the time zone of the source's machine (SYSTEM), and that of the target's may be another"
+    return ""
 
 
 def _takes_over(change: TableChange, column: ColumnDefinition, old: dict[str, ColumnDefinition]) -> bool:
@@ -216,9 +235,9 @@ def statements_for(step: DdlStep, columns: Columns, knows: Knows = _knows_none) 
 
     ``columns``: also of :func:`model_of`. ``knows``: which collations the target has; those that a statement leaves to a default are said.
     """
-    cut_over = _cut_over(step)
-    if cut_over is not None:
-        return _altered(step, [cut_over], columns)
+    swapped = _cut_over(step)
+    if swapped is not None:
+        return _altered(step, [swapped], columns)
     names = NamesReader(step.sql, step.schema, Dialect(step.mariadb, 0, step.sql_mode))
     try:
         statement = parse_statement(step.sql, step.schema, names.dialect, names)
@@ -331,14 +350,8 @@ def _renamed(step: DdlStep, columns: Columns) -> list[str]:
 
 def _cut_over(step: DdlStep) -> TableChange | None:
     """One RENAME that takes a captured table away and puts another, which is not, in its place: the same table with a new definition."""
-    left = {c.table: c for c in step.changes if c.renamed_to is not None}
-    arrived = {c.renamed_to: c for c in step.changes if c.renamed_to is not None}
-    for table, old in left.items():
-        new = arrived.get(table)
-        replaced = new is not None and new.table in step.foreign and table not in step.foreign
-        if replaced and new is not None and old.before is not None and new.after is not None:
-            return TableChange(table, (), old.before, new.after)
-    return None
+    found = cut_over(step.changes, step.foreign)
+    return replace(found, kinds=(), columns=()) if found is not None else None
 
 
 def _altered(step: DdlStep, changes: list[TableChange], columns: Columns) -> list[str]:
@@ -355,26 +368,6 @@ def _altered(step: DdlStep, changes: list[TableChange], columns: Columns) -> lis
 
 
 _NAMED = {ChangeKind.ADD_COLUMN, ChangeKind.DROP_COLUMN, ChangeKind.RENAME_COLUMN}
-
-
-def holds(step: DdlStep, columns: Columns) -> bool:
-    """True if the target's tables and columns are named as after the statement, and were not before."""
-    if not all(_named_as_after(step, change, columns) for change in step.changes):
-        return False
-    if any(_NAMED & set(change.kinds) and not change.names_differ for change in step.changes):
-        return False  # names that were swapped, or a column that was dropped and added anew
-    return not any(
-        kind
-        in {
-            ChangeKind.TRUNCATE_TABLE,
-            ChangeKind.ROWS_REMOVED,
-            ChangeKind.ROWS_REPLACED,
-            ChangeKind.UNKNOWN,
-            ChangeKind.CHANGE_COLUMN,
-        }
-        for change in step.changes
-        for kind in change.kinds
-    )
 
 
 def _named_as_after(step: DdlStep, change: TableChange, columns: Columns) -> bool:

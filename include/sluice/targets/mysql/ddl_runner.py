@@ -19,10 +19,13 @@ from sluice.targets.mysql import ddl, lockwait
 from sluice.targets.mysql.ack_table import AckTable
 from sluice.targets.mysql.connection import CONTENTION, TargetConnection, code_of, errors, set_lock_wait
 from sluice.targets.mysql.ddl import DdlStep
+from sluice.targets.mysql.held import MysqlHeld
 from sluice.targets.mysql.mark_rows import MarkRows
 from sluice.targets.mysql.said_charsets import Knows
 from sluice.targets.mysql.session import Session
 from sluice.targets.mysql.tables import definitions_of, read_tables
+from sluice.targets.schema.conversions import effects_on, not_converted
+from sluice.targets.schema.policy import require_held
 
 _log = structlog.get_logger()
 
@@ -119,7 +122,7 @@ class DdlRunner:
         doing = f"following {step.where}: {step.sql[:200]}"
         with self.target.session(doing) as session, self.target.session(doing) as holder:
             state = self.target.acks.ddl_state(session.cursor, self.fence.batch)
-            lines, kept = self._lines(session, state, step), {"rows": bool(state.get("rows"))}
+            lines, kept = self._lines(session, state, step, change), {"rows": bool(state.get("rows"))}
             for number, statement in enumerate(lines["statements"]):
                 if number < lines["ran"]:
                     continue
@@ -134,7 +137,7 @@ class DdlRunner:
             self.target.note_ddl(session, self.fence, {**kept, "done": step.number + 1})
             return tuple(lines["statements"])
 
-    def _lines(self, session: Session, state: dict[str, Any], step: DdlStep) -> dict[str, Any]:
+    def _lines(self, session: Session, state: dict[str, Any], step: DdlStep, change: SchemaChange) -> dict[str, Any]:
         """The statements of a step: those that were begun, or made now from what the target has."""
         running = state.get("running") if state.get("done") == step.number else None
         if running:
@@ -148,19 +151,24 @@ class DdlRunner:
             return {c.name.lower() for c in info.columns} if info else None
 
         if step.check_only:
-            if not ddl.holds(step, columns):
-                raise LoadError(
-                    f"the source changed a definition, and the policy of target {self.target.name} is to stop: {step.sql[:500]}",
-                    where=step.where,
-                    hint="make the change at the target by hand, or set the kind of change to apply or ignore in the target's ddl",
-                )
+            require_held(change, MysqlHeld(change, infos, session.cursor, mariadb=session.mariadb))
             return {"statements": [], "tables": [], "ran": 0, "before": None}
+        self._refuse_other_conversions(session, change, columns)
         statements_ = ddl.statements_for(step, columns, _knowing(session.cursor))
         if statements_:
             self._refuse_irreproducible(session, step, columns)
         return {
             "statements": statements_, "tables": [[t.schema, t.table] for t in tables], "ran": 0, "before": None,
         }  # fmt: skip
+
+    def _refuse_other_conversions(self, session: Session, change: SchemaChange, columns: ddl.Columns) -> None:
+        """Raise LoadError where this server would not convert the rows that are there as the source did."""
+        for one in {effect.table for effect in change.effects}:
+            target = change.target(one)
+            for effect in effects_on(change, one) if columns(target) is not None else ():
+                why = ddl.converts_otherwise(change, effect, mariadb=session.mariadb)
+                if why and session.cursor.execute(f"SELECT 1 FROM {quoted_table(target)} LIMIT 1"):  # noqa: S608 - quoted
+                    raise not_converted(change, effect, target, why)
 
     def _refuse_irreproducible(self, session: Session, step: DdlStep, columns: ddl.Columns) -> None:
         for table, column, why in ddl.irreproducible(step, columns):

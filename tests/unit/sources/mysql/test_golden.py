@@ -52,6 +52,7 @@ def test_one_byte_at_a_time(flavour):
     assert rows_of(table_of(sealed, golden.columns), golden.columns) == golden.rows
 
 
+@pytest.mark.slow
 @every_flavour
 def test_no_flipped_bit_of_the_whole_log_goes_unnoticed(flavour):
     golden = Golden(flavour)
