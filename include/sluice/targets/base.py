@@ -422,7 +422,7 @@ class SchemaChange:
         columns: (source table, source column, target column) of columns with another name; excluded: (source table, column) that are left out.
         effects: what it did to stored values of columns that the target has, but for those that stay the same.
         copies: source tables that are copied again after it, as a target cannot convert its rows (``on_conversion: copy``).
-        recopies: the kind of target offers that. consumer: the target's name.
+        recopies: the kind of target offers that. consumer: the target's name. ddl_kinds: the words of its kinds in the target's ``ddl``.
         defaults: the source's own values of the defaults of the columns that there are after it, see :mod:`sluice.targets.source_defaults`.
     """
 
@@ -441,6 +441,7 @@ class SchemaChange:
     copies: frozenset[TableId] = frozenset()
     recopies: bool = False
     consumer: str = ""
+    ddl_kinds: tuple[str, ...] = ()
 
     @property
     def cut_over(self) -> TableChange | None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sluice.errors import RuleError
 from sluice.flows.capture.drain import drain
 from sluice.flows.load.load import load
 from sluice.flows.operate.check import check
@@ -214,6 +215,30 @@ def test_a_rule_of_type_spark(shop: Case, mode: str, spark_connect) -> None:
         ("frame", 2, 1),
         ("after", 3, 3),
     ]
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "line"),
+    [
+        ("def transform(frame, context):\n    return frame.nope()\n", "nope", 2),
+        ("def transform(frame, context):\n    return frame.select('id')\n", "lost the column _op", 1),
+        ("def transform(frame, context):\n    return 5\n", "returned no DataFrame", 1),
+        (
+            "from pyspark.sql import functions as F\ndef boom(x):\n    raise ValueError('bad ' + x)\n"
+            "def transform(frame, context):\n    return frame.withColumn('note', F.udf(boom, 'string')('note'))\n",
+            "ValueError: bad note 1",
+            3,
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_rule_of_type_spark(shop: Case, code: str, words: str, line: int) -> None:
+    rules(shop, "  - {name: frame, path: frame.py, type: spark}\n", frame__py=code)
+    insert(shop, 1)
+    batch, runtime = next_batch(shop), shop.runtime()
+    merge(runtime, batch)
+    with pytest.raises(RuleError, match=words) as caught:
+        apply_rule(runtime, batch, "frame")
+    assert str(caught.value.where).endswith(f"frame.py:{line}")
 
 
 def test_the_starter_of_type_spark_works_at_once(tmp_path: Path) -> None:

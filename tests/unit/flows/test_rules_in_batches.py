@@ -217,30 +217,6 @@ def test_a_rule_that_leaves_engine_yaml_while_a_batch_is_under_way_is_still_appl
     assert target(shop, "SELECT note FROM {db}.customers") == [("note 11234",)]
 
 
-@pytest.mark.parametrize(
-    ("code", "words", "line"),
-    [
-        ("def transform(frame, context):\n    return frame.nope()\n", "nope", 2),
-        ("def transform(frame, context):\n    return frame.select('id')\n", "lost the column _op", 1),
-        ("def transform(frame, context):\n    return 5\n", "returned no DataFrame", 1),
-        (
-            "from pyspark.sql import functions as F\ndef boom(x):\n    raise ValueError('bad ' + x)\n"
-            "def transform(frame, context):\n    return frame.withColumn('note', F.udf(boom, 'string')('note'))\n",
-            "ValueError: bad note 1",
-            3,
-        ),
-    ],
-)
-def test_what_is_wrong_with_a_rule_of_type_spark(shop: Case, code: str, words: str, line: int) -> None:
-    rules(shop, "  - {name: frame, path: frame.py, type: spark}\n", frame__py=code)
-    insert(shop, 1)
-    batch, runtime = next_batch(shop), shop.runtime()
-    merge(runtime, batch)
-    with pytest.raises(RuleError, match=words) as caught:
-        apply_rule(runtime, batch, "frame")
-    assert str(caught.value.where).endswith(f"frame.py:{line}")
-
-
 def test_the_totals_are_in_the_manifest_and_in_the_status(shop: Case) -> None:
     own(shop)
     insert(shop, 1, 2)

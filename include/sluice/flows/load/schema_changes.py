@@ -127,6 +127,7 @@ def _change(
         kinds=frozenset(k for k, p in policies.items() if p in wanted) if partly else None,
         recopies=Feature.RECOPIES in offered.features,
         consumer=target.name,
+        ddl_kinds=tuple(sorted({str(KIND_OF[kind]) for kind in kinds})),
         defaults=default_values(statement, changes),
     )
 

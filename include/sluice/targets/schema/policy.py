@@ -18,6 +18,7 @@ from sluice.model.tables import TableId
 from sluice.mysql.ddl.columns import altered_columns
 from sluice.mysql.ddl.lexer import Dialect
 from sluice.targets.base import SchemaChange
+from sluice.targets.offers import to_ignore
 
 K = ChangeKind
 _ROWS = frozenset({K.TRUNCATE_TABLE, K.ROWS_REMOVED, K.ROWS_REPLACED, K.UNKNOWN})
@@ -96,15 +97,14 @@ def stopped(change: SchemaChange, missing: Iterable[str], unseen: Iterable[str])
     missing, unseen = list(dict.fromkeys(missing)), list(dict.fromkeys(unseen))
     said = [f"it lacks {', '.join(missing)}"] if missing else []
     said += [f"its definitions do not show {', '.join(unseen)}"] if unseen else []
-    kinds = ", ".join(sorted(kind.value for kind in change.wanted))
+    kinds = ", ".join(change.ddl_kinds) or ", ".join(sorted(kind.value for kind in change.wanted))
+    ignored = to_ignore(change.consumer, kinds)
     return LoadError(
         f"the source changed a definition, and the policy of target {change.consumer} is to stop: {'; '.join(said)}: {change.statement.text[:500]}",
         where=change.where,
-        hint=f"make the change at the target by hand, then set its kind ({kinds}) to ignore in the ddl of target {change.consumer} until the batch "
-        "is delivered; or set it to apply"
+        hint=f"make the change at the target by hand, then {ignored}; or set {kinds} to apply"
         if unseen
-        else f"make the change at the target by hand: the load goes on once it is there; or set its kind ({kinds}) to apply or ignore in the ddl of "
-        f"target {change.consumer}",
+        else f"make the change at the target by hand: the load goes on once it is there; or {ignored}, or to apply",
     )
 
 
