@@ -6,7 +6,6 @@ import difflib
 import re
 from collections.abc import Iterable
 
-
 _DIGITS = re.compile(r"\d+")
 
 
