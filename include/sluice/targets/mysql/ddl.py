@@ -191,30 +191,20 @@ def new_columns(step: DdlStep, columns: Columns) -> Iterator[tuple[TableChange, 
             yield change, target, name, column
 
 
-def with_defaults(step: DdlStep, said: Defaults) -> DdlStep:
-    """The step with other texts for some defaults of its definitions."""
-    if not said:
-        return step
+def _with_defaults(change: TableChange, said: Defaults) -> TableChange:
+    """The change with other texts for some defaults of its definitions."""
 
-    def column(table: TableId, one: ColumnDefinition) -> ColumnDefinition:
-        text = said.get((table, one.name.lower()))
+    def column(one: ColumnDefinition) -> ColumnDefinition:
+        text = said.get((change.table, one.name.lower()))
         return replace(one, default=text) if text is not None else one
 
+    if not said or change.after is None:
+        return change
+    parts = tuple(replace(one, new=column(one.new)) if one.new is not None else one for one in change.columns)
     return replace(
-        step,
-        changes=tuple(
-            replace(
-                change,
-                after=replace(change.after, columns=tuple(column(change.table, c) for c in change.after.columns))
-                if change.after is not None
-                else None,
-                columns=tuple(
-                    replace(one, new=column(change.table, one.new)) if one.new is not None else one
-                    for one in change.columns
-                ),
-            )
-            for change in step.changes
-        ),
+        change,
+        after=replace(change.after, columns=tuple(map(column, change.after.columns))),
+        columns=parts,
     )
 
 
@@ -300,10 +290,10 @@ def statements_for(step: DdlStep, columns: Columns, words: Words | None = None) 
     ``columns``: also of :func:`model_of`.
     """
     words = words or Words()
-    step = with_defaults(step, words.defaults)
     swapped = _cut_over(step)
     if swapped is not None:
-        return _altered(step, [swapped], columns, words)
+        return _altered(step, [_with_defaults(swapped, words.defaults)], columns, words)
+    step = replace(step, changes=tuple(_with_defaults(change, words.defaults) for change in step.changes))
     names = NamesReader(step.sql, step.schema, Dialect(step.mariadb, 0, step.sql_mode))
     try:
         statement = parse_statement(step.sql, step.schema, names.dialect, names)
