@@ -254,17 +254,17 @@ def test_what_a_person_marks_in_the_middle_of_a_train_lets_the_next_run_go_on(or
     wait_until(lambda: settled(orders), "a first delivery")
     history = History(orders)
 
-    def mark_run(state: str) -> Callable[[str], None]:
+    def mark_run(state: str) -> Callable[[str], Any]:
         return lambda run: east.api.call("PATCH", f"/dags/{DAG}/dagRuns/{run}", {"state": state})
 
-    def mark_drain(state: str) -> Callable[[str], None]:
+    def mark_drain(state: str) -> Callable[[str], Any]:
         path = f"/dags/{DAG}/dagRuns/{{run}}/taskInstances/drain"
         return lambda run: east.api.call("PATCH", path.format(run=run), {"new_state": state})
 
     with written(orders, 60_000):
         for mark in (mark_run("failed"), mark_drain("success"), mark_run("success"), mark_drain("skipped")):
             run = train_of(orders, east, 2, state="running")
-            mark(quote(run))
+            wait_until(lambda mark=mark, run=run: mark(quote(run)) is not None, "the mark")
             before = acknowledged(orders)
             wait_until(lambda before=before: acknowledged(orders) > before + 2, "further batches after the mark", 240)
             wait_until(lambda run=run: run not in {r["dag_run_id"] for r in east.runs(DAG, state="running")}, "its end")
