@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import random
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -196,7 +197,7 @@ class Subscription(Iterator[StoredBatch]):
 
     def __init__(self, door: _Door, ticket: Mapping[str, Any], patience_s: float) -> None:
         self._door = door
-        self._ticket = dict(ticket)
+        self._ticket = {**ticket, "client": uuid.uuid4().hex}
         self._patience_s = patience_s
         self._until = time.monotonic() + patience_s
         self._call: _Call | None = None

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 from pyarrow import flight
 
+from sluice import client
 from sluice.client import subscribe
+from sluice.serve.service import Slots
 from tests.support.pipelines.case import Case
 from tests.support.pipelines.subscribing import serving, shop_case, write
 
@@ -39,3 +42,31 @@ def test_the_older_client_of_a_name_is_told_and_does_not_take_it_back(shop: Case
         assert second.number == numbers[1]
         with closing(newer), closing(older):
             pass
+
+
+def test_a_link_that_breaks_before_the_first_answer_does_not_fence_the_client_itself(
+    shop: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = [write(shop, "INSERT INTO orders (id, v) VALUES (1, 10)"), write(shop, "UPDATE orders SET v = 11")]
+    with serving(shop, Slots(9, 9)) as (door, _):
+        lost = []
+        hear = client._Call._chunk
+
+        def chunk(self: Any) -> Any:
+            found = hear(self)
+            if lost and lost.pop():  # the service has answered, and the answer does not arrive
+                raise flight.FlightUnavailableError("the link broke")
+            return found
+
+        monkeypatch.setattr(client._Call, "_chunk", chunk)
+        with closing(
+            subscribe(f"grpc://127.0.0.1:{door.port}", "case", name="mine", start={"batch": numbers[0]})
+        ) as mine:
+            first = next(mine)
+            first.ack()
+            mine.close()
+            lost += [True, True]
+            second = next(mine)
+            assert not lost
+            assert [first.number, second.number] == numbers
+            second.ack()
