@@ -6,7 +6,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPATH := $(CURDIR)/include:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help demo demo-down status venv kernels servers test test-fast check lint format lock bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-subscribe bench-snapshot bench-memory bench-control bench-catchup bench-channel bench-pipelines bench-targets faults clean
+.PHONY: help demo demo-down status venv kernels servers test test-fast test-all test-stress test-elsewhere durations check lint format lock bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-subscribe bench-snapshot bench-memory bench-control bench-catchup bench-channel bench-pipelines bench-targets faults clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,11 +35,26 @@ servers: venv
 	@$(BIN)/python -c "from devstack.iceberg_rest import VERSION, find_rest_catalog; print('Iceberg REST catalog', VERSION + ':', find_rest_catalog()[0].parent)" 2>/dev/null || echo "Iceberg REST catalog: its jars cannot be fetched; its tests will be skipped"
 	@$(BIN)/python -c "from devstack.postgresql import find_postgis; print('PostGIS:', find_postgis().origin)" 2>/dev/null || echo "PostGIS: it cannot be fetched; its tests will be skipped"
 
-test: venv kernels servers check ## everything that CI runs: checks, then all tests against real servers
-	@$(BIN)/python -m pytest -m "not bench" --durations=15 -n $${SLUICE_TEST_WORKERS:-2} --dist loadfile --no-loadscope-reorder
+PYTEST = $(BIN)/python -m pytest -n $${SLUICE_TEST_WORKERS:-2} --dist loadfile --no-loadscope-reorder
 
-test-fast: venv ## unit tests only: no server, no Spark, no Airflow
-	@$(BIN)/python -m pytest tests/unit -q
+test: venv kernels servers check ## what CI runs: checks, then a test of each promise on real servers
+	@SLUICE_FAULTS=$${SLUICE_FAULTS:-5} SLUICE_FAULT_SEED=$${SLUICE_FAULT_SEED:-1} $(PYTEST) -m "not bench and not full" -q
+
+test-fast: venv kernels ## unit tests and the contract suites in memory: no server, no Spark, no Airflow
+	@SLUICE_EXAMPLES=$${SLUICE_EXAMPLES:-quick} $(PYTEST) -m "not bench and not full and not server and not slow" -q tests/unit tests/contract/test_sources.py tests/contract/test_suite_itself.py
+
+test-all: venv kernels servers check ## everything: both dialects, all examples, long walks, dry benches; writes tests/last-full-run.md and tests/durations.json
+	@SLUICE_EXAMPLES=$${SLUICE_EXAMPLES:-full} $(PYTEST) -m "not bench" -q --write-durations --write-last-full-run
+	@SLUICE_BENCH_SCALE=$${SLUICE_BENCH_SCALE:-0.02} SLUICE_BENCH_DRY=1 $(MAKE) --no-print-directory bench-targets
+
+test-stress: venv kernels ## FILES=…: these tests 20 times (TIMES=…) in parallel with four busy loops; says how often each failed
+	@$(BIN)/python -m tests.support.suite.stress --times $(or $(TIMES),20) $(FILES)
+
+test-elsewhere: venv kernels ## unit tests in another time zone and language
+	@TZ=Pacific/Chatham LANG=C LC_ALL=C SLUICE_EXAMPLES=quick $(PYTEST) -m "not bench and not full and not server and not slow" -q tests/unit
+
+durations: venv kernels servers ## measure every file of make test and write tests/durations.json, which shares them among the workers
+	@$(PYTEST) -m "not bench and not full" -q --write-durations
 
 check: venv ## format, lint, types, import contracts, words; what test runs first
 	@$(BIN)/ruff format --check --quiet . || { echo "format: run make format"; exit 1; }

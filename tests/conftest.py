@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import re
 import shutil
 import signal
 import sys
@@ -16,6 +15,9 @@ from typing import Any
 import psutil
 import pytest
 from xdist.scheduler import LoadFileScheduling
+
+from tests.support.suite import balance, examples, tiers
+from tests.support.suite.report import LAST_FULL_RUN, Report
 
 _ROOT = Path(__file__).resolve().parents[1]
 _AIRFLOW_HOME = tempfile.mkdtemp(prefix="sluice-airflow-")
@@ -49,34 +51,58 @@ if (
 ):  # started in the background by a shell: programs under test are to hear it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-_ORDER = ("faults", "ui", "integration", "dags", "contract", "unit")
-"""Folders with the longest files first: two workers that share the files end at about the same time."""
-
-_BUSY = re.compile(r"tests/(faults|ui)/|test_(airflow_|spark_submit|stack)")
-"""Files that keep a machine busy by themselves: they start an Airflow, or a Spark of their own."""
+_REPORT = pytest.StashKey[Report]()
 
 
-class _ByFile(LoadFileScheduling):
-    """Whole files to each worker, and the busy ones all to one: they take turns."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of the ways to run the suite (see the Makefile)."""
+    group = parser.getgroup("sluice")
+    group.addoption("--write-durations", action="store_true", help="write tests/durations.json from this run")
+    group.addoption("--write-last-full-run", action="store_true", help="write tests/last-full-run.md from this run")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Load the profile of properties, and count what the run does."""
+    examples.load()
+    config.stash[_REPORT] = Report()
+
+
+class _ByUnit(LoadFileScheduling):
+    """Whole files to each worker, and files that need one server of their own to one worker."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "busy" if _BUSY.search(nodeid) else super()._split_scope(nodeid)
+        return balance.unit_of(nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
-    """How ``make test`` shares the files."""
-    return _ByFile(config, log)
+    """How the workers share the files."""
+    return _ByUnit(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files in the order in which workers take them."""
-    folders = {name: place for place, name in enumerate(_ORDER)}
-    items.sort(
-        key=lambda item: (
-            not _BUSY.search(item.nodeid),
-            folders[item.path.relative_to(_ROOT / "tests").parts[0]],
-        )
-    )
+    """Mark what only ``make test-all`` runs and what needs a server, and put the longest unit of work first."""
+    ids = frozenset(item.nodeid for item in items)
+    for item in items:
+        if tiers.only_in_full(item.nodeid, ids):
+            item.add_marker(pytest.mark.full)
+        if SERVERS.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.server)
+    items[:] = [items[place] for place in balance.in_order([item.nodeid for item in items])]
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Count the phase of a test; with workers, only the process that started them has all."""
+    if _CONFIG is not None:
+        _CONFIG.stash[_REPORT].add(report)
+
+
+_CONFIG: pytest.Config | None = None
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Remember the configuration for the reports, which come without it."""
+    global _CONFIG
+    _CONFIG = session.config
 
 
 @pytest.hookimpl(trylast=True)
@@ -92,8 +118,23 @@ def _shares(item: pytest.Item | None) -> bool:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """After a failure: what the machine had left. A full disk or memory fails everything that follows it."""
+def pytest_terminal_summary(terminalreporter: Any, exitstatus: int) -> None:
+    """Say where the time went. After a failure also what the machine had left: a full disk or memory fails everything that follows it."""
+    config = terminalreporter.config
+    report = config.stash[_REPORT]
+    if config.getoption("collectonly"):
+        return
+    if len(report.tests) > 20 or config.getoption("--write-last-full-run"):  # a few tests by hand need no tables
+        for line in report.lines():
+            terminalreporter.line(line)
+    ended = exitstatus in {
+        pytest.ExitCode.OK,
+        pytest.ExitCode.TESTS_FAILED,
+    }  # a run that was broken off knows no seconds of whole files
+    if ended and config.getoption("--write-durations"):
+        balance.save(report.files)
+    if ended and config.getoption("--write-last-full-run"):
+        LAST_FULL_RUN.write_text(report.page(), encoding="utf-8")
     if any(terminalreporter.stats.get(kind) for kind in ("failed", "error")):
         free, memory = shutil.disk_usage(tempfile.gettempdir()).free >> 20, psutil.virtual_memory().available >> 20
         terminalreporter.line(
@@ -122,6 +163,12 @@ from tests.support.servers.fixtures import (  # noqa: E402
     zookeeper_ensemble,
 )
 from tests.support.twins.servers import twin_source, twin_target, twin_zookeeper  # noqa: E402
+
+SERVERS = frozenset({
+    "iceberg_rest", "kafka", "mariadb", "mysql_source", "mysql_target", "postgis", "postgresql", "schema_registry", "shared_airflow",
+    "spark_connect", "spark_delta", "zookeeper", "zookeeper_ensemble",
+})  # fmt: skip
+"""Fixtures that start a server."""
 
 __all__ = [
     "browser",

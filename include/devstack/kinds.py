@@ -20,6 +20,7 @@ from devstack.kafka import KafkaServer, find_kafka
 from devstack.postgresql import PostgreSQLServer, find_postgresql
 from devstack.server import Server
 from sluice.errors import ConfigError
+from sluice.model.client_packages import install_command
 
 PIPELINE_FILE = "shop_to_reporting.yaml"
 _SAMPLE_ROWS = 3
@@ -250,7 +251,7 @@ def kind_of(name: str) -> Kind:
     if find_spec(kind.client) is None:
         raise ConfigError(
             f"targets of type {name} need the package {kind.client}, which is not installed",
-            hint=f"pip install 'sluice[{name}]'",
+            hint=install_command(name),
         )
     kind.fetch()
     return kind

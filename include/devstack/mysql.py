@@ -247,8 +247,9 @@ class MySQLServer(Server):
         return defaults
 
     def _make_data_dir(self, distribution: Distribution) -> None:
+        folded = f"-names{self.options['lower_case_table_names']}" if "lower_case_table_names" in self.options else ""
         copy_template(
-            f"{distribution.name.lower()}-{distribution.version}",
+            f"{distribution.name.lower()}-{distribution.version}{folded}",
             partial(self._initialise, distribution),
             self.data_dir,
             lambda data: (data / "auto.cnf").unlink(missing_ok=True),  # each server needs a uuid of its own
@@ -271,6 +272,7 @@ class MySQLServer(Server):
             f"--init-file={script}",
             "--mysqlx=OFF",
             "--default-time-zone=+00:00",
+            *(f"--{name}={self.options[name]}" for name in ("lower_case_table_names",) if name in self.options),
         ]
         run_setup(argv, f"initialising {distribution.name} {distribution.version}")
 

@@ -45,6 +45,7 @@ to run or change next. Secrets never enter any of the three.
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar
 
 
@@ -72,6 +73,13 @@ class SluiceError(Exception):
         if self.hint:
             text += f" -> {self.hint}"
         return text
+
+    def name_pipeline(self, pipeline: str) -> None:
+        """Put the pipeline's name into the commands of the hint, which a part that knows no pipeline wrote with PIPELINE."""
+        if self.hint:
+            self.hint = re.sub(
+                r"(?<=`sluice )[^`]+", lambda found: re.sub(r"\bPIPELINE\b", lambda _: pipeline, found[0]), self.hint
+            )
 
     def __reduce__(self) -> tuple[Any, ...]:  # keyword-only fields survive pickling (Spark workers, Airflow)
         return _rebuild, (type(self), self.message, self.where, self.hint, self.__dict__.copy())

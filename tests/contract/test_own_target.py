@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -63,6 +64,7 @@ class LinesBench(Bench):
         return json.loads(json.dumps(value, default=as_text))
 
 
+@pytest.mark.promise("A32")
 @pytest.mark.parametrize("changes", ["latest", "all"])
 @pytest.mark.parametrize("check", CHECKS, ids=str)
 def test_the_starter_passes_the_suite(check: Check, changes: str, folder: Path, tmp_path: Path) -> None:
@@ -139,3 +141,23 @@ def test_a_unit_travels_to_a_process_that_has_not_loaded_the_file(folder: Path, 
     assert done.stdout.strip() == "1", done.stderr
     assert [one.after for one in bench.received()] == [{"id": 1, "email": "a", "points": 1}]
     assert run_load_unit(travelling).appended == 1
+
+
+def test_the_page_is_right(tmp_path: Path) -> None:
+    """The test of docs/own-target.md, as it is printed, of the starter under the page's name."""
+    page = (REPOSITORY / "docs/own-target.md").read_text()
+    [block] = [text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "CHECKS" in text]
+    (tmp_path / "test_mystore.py").write_text(block)
+    environment = {
+        **os.environ,
+        "SLUICE_TARGETS": str(tmp_path / "targets"),
+        "PYTHONPATH": str(REPOSITORY / "include"),
+    }
+    made = CliRunner().invoke(app, ["targets", "new", "mystore"], env=environment)
+    assert made.exit_code == 0, made.output
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path / "test_mystore.py")],
+        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert " passed" in done.stdout

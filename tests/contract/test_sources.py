@@ -161,6 +161,7 @@ def test_an_offset_that_is_no_longer_kept_is_lost(case: SourceCase) -> None:
 # -- the log ------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("B50")
 def test_every_change_comes_once_with_its_images(case: SourceCase, reader: Reader) -> None:
     case.commit(("insert", "a", (1, "one")), ("insert", "a", (2, "two")))
     case.commit(("update", "a", (1, "eins")))
@@ -401,6 +402,16 @@ def test_watermarks_stand_in_the_log_around_the_read(case: SourceCase, reader: R
         (chunk.id, chunk.attempt, high) for high in (False, True)
     ]
     assert before != after
+
+
+def test_a_table_that_is_gone_is_refused(case: SourceCase) -> None:
+    """Before a dump is planned, and while its chunks are read."""
+    with case.source.open() as session, case.source.open_chunks(Marking.TABLE, "w") as chunks:
+        chunks.schema(case.table("a"))
+        case.execute("DROP TABLE a")
+        for ask in (session.chunk_table, chunks.schema):
+            with pytest.raises(SluiceError, match=r"\ba\b"):
+                ask(case.table("a"))
 
 
 def test_how_busy_it_is(case: SourceCase) -> None:

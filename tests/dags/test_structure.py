@@ -53,6 +53,7 @@ def test_drain_merge_load_ack_for_each_target(dag: DAG) -> None:
     assert dag.get_task("load.archive").trigger_rule == TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS
 
 
+@pytest.mark.promise("B8", "G1")
 def test_workers_are_shared_as_the_file_says(write_pipeline: WritePipeline) -> None:
     path = write_pipeline()
     made = build_all(path.parent)
@@ -122,6 +123,7 @@ def test_rules_with_a_task_of_their_own_are_in_the_graph(
     }
 
 
+@pytest.mark.promise("B5", "B6")
 def test_batches_are_taken_and_delivered_in_order_and_merged_in_parallel(dag: DAG) -> None:
     own_past = {task.task_id: task.depends_on_past for task in dag.tasks}
     assert own_past == {

@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
@@ -50,6 +51,18 @@ def test_no_test_module_imports_another() -> None:
     importing = re.compile(r"^\s*(?:from|import) (tests\.\S*\.test_\w+|test_\w+)", re.MULTILINE)
     found = {str(p.relative_to(tests)): importing.findall(p.read_text(encoding="utf-8")) for p in tests.rglob("*.py")}
     assert {name: modules for name, modules in found.items() if modules} == {}
+
+
+def test_no_two_test_files_share_a_name() -> None:
+    """pytest imports them by their names alone: the second one ends the collection of all."""
+    names = Counter(path.name for path in (REPOSITORY / "tests").rglob("test_*.py"))
+    assert [name for name, number in names.items() if number > 1] == []
+
+
+def test_no_test_lies_outside_of_a_room() -> None:
+    tests = REPOSITORY / "tests"
+    flat = [*(tests / "integration").glob("*.py"), *(tests / "support").glob("*.py")]
+    assert [str(path.relative_to(tests)) for path in flat] == []
 
 
 _INSIDE_AN_OFFSET = {"server_uuid", "gtid_set", "prepared", "last_event"}

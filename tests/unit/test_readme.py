@@ -49,6 +49,8 @@ def test_commands_exist(page: str) -> None:
     assert page != "README.md" or len(named) >= 6
 
 
+@pytest.mark.slow
+@pytest.mark.promise("A20")
 def test_the_rule_tutorial_works(tmp_path: Path) -> None:
     """Every command of it, on what it says to write."""
     chapter = README.split("## Add a rule in five minutes")[1].split("\n## ")[0]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from io import TextIOWrapper
+from contextlib import suppress
+from io import StringIO, TextIOWrapper
 
 import typer
 
@@ -60,25 +61,91 @@ for name, group in {
     app.add_typer(group, name=name)
 
 
+_OUTPUT_LOST = 74
+"""Exit code where what was to be printed could not be written (EX_IOERR)."""
+
+
+class _Closed(StringIO):
+    """Stands for a standard output that is closed."""
+
+    lost = False
+
+    def write(self, text: str) -> int:
+        """Keep nothing."""
+        self.lost = self.lost or bool(text)
+        return len(text)
+
+
 def main() -> None:
-    """Entry point; every SluiceError becomes one clear message and exit code 1 (retryable: 75)."""
+    """Entry point; every SluiceError becomes one clear message and exit code 1 (retryable: 75, output that cannot be written: 74)."""
+    if sys.stdout is None:
+        sys.stdout = _Closed()
+    if sys.stderr is None:
+        sys.stderr = _Closed()
     if _HAS_STACK and "AIRFLOW_CONN_ZOOKEEPER_DEFAULT" not in os.environ:
         _adopt_stack_environment()
     log_to_stderr(False)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a name may hold what the terminal's encoding lacks
+    code = _OUTPUT_LOST
+    try:
+        code = _command()
+        sys.stdout.flush()
+        if isinstance(sys.stdout, _Closed) and sys.stdout.lost:
+            _say_lost("it is closed")
+            code = code or _OUTPUT_LOST
+    except BrokenPipeError:
+        _drop_output()
+        code = 0
+    except OSError as error:
+        if not _is_output(error):
+            raise
+        _say_lost(os.strerror(error.errno or 0))
+        _drop_output()
+        code = _OUTPUT_LOST
+    sys.exit(code)
+
+
+def _command() -> int:
+    """Run the command of the command line. Returns its exit code."""
     try:
         app()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
     except SluiceError as error:
         print_error(error)
-        sys.exit(75 if error.retryable else 1)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        return 75 if error.retryable else 1
     except KeyboardInterrupt:
         err.print("stopped")
-        sys.exit(130)
+        return 130
+    return 0
+
+
+def _is_output(error: OSError) -> bool:
+    """True if standard output itself refuses what is written: it does so again."""
+    if error.filename is not None:
+        return False
+    try:
+        sys.stdout.write(" ")
+        sys.stdout.flush()
+    except OSError:
+        return True
+    return False
+
+
+def _say_lost(why: str) -> None:
+    with suppress(OSError):
+        err.print(
+            f"[bold red]error[/] standard output cannot be written: {why}; what the command did is done",
+            highlight=False,
+        )
+
+
+def _drop_output() -> None:
+    """Let nothing more be written: the interpreter would try again when it ends."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _adopt_stack_environment() -> None:

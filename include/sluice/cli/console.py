@@ -62,17 +62,34 @@ class SafeConsole(Console):
 
 def console(*, plain_width: int = 200, stderr: bool = False) -> SafeConsole:
     """A console on standard output or error; ``plain_width``: of one that is no terminal."""
-    wide = not (sys.stderr if stderr else sys.stdout).isatty() and not stderr
+    wide = not stderr and not (sys.stdout is not None and sys.stdout.isatty())  # None: it is closed
     return SafeConsole(stderr=stderr, width=plain_width if wide else None)
 
+
+_opened: list[str] = []
+"""Names of the pipelines that this command has opened: with one, hints say its name."""
 
 out = console()
 err = console(stderr=True)
 
 
+def given(option: str, *values: str | None) -> None:
+    """Refuse an option whose value is empty, such as that of a shell variable that is not set: it would ask for all there is.
+
+    ``None``: the option is not there. Raises ConfigError.
+    """
+    if any(value is not None and not value.strip() for value in values):
+        raise ConfigError(
+            f"{option} is empty: nothing was done",
+            hint=f"leave {option} out, or give it a value; is a shell variable unset?",
+        )
+
+
 def open_pipeline(pipeline: str, *, mode: str | None = None) -> Runtime:
     """The pipeline of this name or file, with its connections from the environment. Raises ConfigError."""
-    return Runtime.build(find_pipeline(pipeline, pipelines_folder()), resolver=from_environment, runner=mode)
+    runtime = Runtime.build(find_pipeline(pipeline, pipelines_folder()), resolver=from_environment, runner=mode)
+    _opened.append(runtime.name)
+    return runtime
 
 
 def print_json(data: Any) -> None:
@@ -104,6 +121,8 @@ def ask(question: str) -> None:
 
 def print_error(error: SluiceError) -> None:
     """What went wrong, where, and what to do next, on standard error."""
+    if len(set(_opened)) == 1:
+        error.name_pipeline(_opened[0])
     err.print(f"[bold red]error[/] {escape(error.message)}", highlight=False, soft_wrap=True)
     if error.where and error.where not in error.message:
         err.print(f"  [dim]at[/] {escape(error.where)}", highlight=False, soft_wrap=True)
@@ -126,6 +145,8 @@ def log_to_stderr(verbose: bool) -> None:
         # The stream is looked up for each line: in a test, or after a redirection, an earlier one is closed.
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )
+    if not verbose:  # Sluice says itself, once, which server does not answer
+        logging.getLogger("kazoo").setLevel(logging.CRITICAL)
 
 
 def _made_visible(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
-from sluice.cli.console import AsJson, Overwrite, Pipeline, err, open_pipeline, out, print_json
+from sluice.cli.console import AsJson, Overwrite, Pipeline, err, given, open_pipeline, out, print_json
 from sluice.cli.dumptable import listed, shown
+from sluice.errors import SluiceError
 from sluice.flows.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
 dump_app = typer.Typer(
     no_args_is_help=True, help="Copy tables while the log is read: initial copies, repairs, backfills. No lock, no pause."
 )  # fmt: skip
+
+WAITS_EVERY_S = 1.0
+"""How often a command without a terminal looks what a dump waits for."""
 
 DumpId = Annotated[str, typer.Argument(help="Id of a dump; none: the newest that has not ended.")]
 ChunkRows = Annotated[int | None, typer.Option("--chunk-rows", help="Rows a chunk, at most.")]
@@ -43,14 +48,16 @@ def _who() -> str:
 def start(
     pipeline: Pipeline,
     table: Annotated[list[str] | None, typer.Option("--table", "-t", help="schema.table; several times; none: all captured.")] = None,
-    where: Annotated[str, typer.Option("--where", help="SQL condition on the rows of one table; runs read-only.")] = "",
+    where: Annotated[str | None, typer.Option("--where", help="SQL condition on the rows of one table; runs read-only.")] = None,
     first: Annotated[list[str] | None, typer.Option("--from", help="First key; once a key column.")] = None,
     last: Annotated[list[str] | None, typer.Option("--to", help="Last key; once a key column.")] = None,
     key: Annotated[list[str] | None, typer.Option("--key", help="A key (columns joined by commas); several times.")] = None,
-    since: Annotated[str, typer.Option("--since", help="Keys that the log changed since this time (ISO 8601).")] = "",
-    until: Annotated[str, typer.Option("--until", help="… and before this one.")] = "",
+    since: Annotated[str | None, typer.Option("--since", help="Keys that the log changed since this time (ISO 8601).")] = None,
+    until: Annotated[str | None, typer.Option("--until", help="… and before this one.")] = None,
     target: Annotated[list[str] | None, typer.Option("--target", help="Only for this target; several times.")] = None,
-    index: Annotated[str, typer.Option("--index", help="Cut one table by this index, not by its primary key; --from and --to mean it.")] = "",
+    index: Annotated[
+        str | None, typer.Option("--index", help="Cut one table by this index, not by its primary key; --from and --to mean it.")
+    ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Also remove rows from the targets that the source does not have (any more).")] = False,
     overwrite: Overwrite = False,
     chunk_rows: ChunkRows = None,
@@ -66,6 +73,10 @@ def start(
     """Copy captured tables, or a part of one, to the targets again while the log is read."""
     from sluice.flows.dump import start as dumprequest
 
+    for option, value in {"--where": where, "--since": since, "--until": until, "--index": index}.items():
+        given(option, value)
+    for option, values in {"--table": table, "--target": target, "--key": key}.items():
+        given(option, *(values or ()))
     runtime = open_pipeline(pipeline, mode="local")
     tuning = dumprequest.tuned(
         runtime.pipeline,
@@ -79,14 +90,14 @@ def start(
     dump = dumprequest.start(
         runtime,
         tables=table or (),
-        where=where,
+        where=where or "",
         lower=first or (),
         upper=last or (),
         keys=key or (),
-        since=since,
-        until=until,
+        since=since or "",
+        until=until or "",
         targets=target or (),
-        index=index,
+        index=index or "",
         replace=replace,
         tuning=tuning,
         dry_run=dry_run,
@@ -140,6 +151,8 @@ def _work(runtime: Runtime, dump: str, as_json: bool) -> None:
     try:
         if err.is_terminal and not as_json:
             _bars(runtime, dump, thread)
+        else:
+            _waits(runtime, dump, ended)
         ended.wait()  # not join(): in Python 3.11 one that is interrupted takes the thread for ended, and the next returns at once
     except KeyboardInterrupt:
         stop.set()
@@ -152,6 +165,19 @@ def _work(runtime: Runtime, dump: str, as_json: bool) -> None:
         print_json(one_view(runtime, dump).to_json())
     else:
         out.print(shown(one_view(runtime, dump), out))
+
+
+def _waits(runtime: Runtime, dump: str, ended: threading.Event) -> None:
+    """Say on standard error what the dump waits for, each reason once, until it has ended."""
+    from sluice.flows.dump.progress import one_view
+
+    said = ""
+    with suppress(SluiceError), runtime.state():  # the work itself says what is wrong
+        while not ended.wait(WAITS_EVERY_S):
+            why = one_view(runtime, dump).waiting_for
+            if why and why != said:
+                err.print(f"dump {escape(dump)} waits: {escape(why)}", highlight=False)
+            said = why or said
 
 
 def _bars(runtime: Runtime, dump: str, thread: threading.Thread) -> None:

@@ -110,20 +110,14 @@ def replay(
 ) -> None:
     """Deliver dead letters after the cause is fixed: through the present rules, under the target's fence, never over a newer row."""
     from sluice.flows.deadletters.replay import replay as run_replay
+    from sluice.flows.deadletters.store import chosen
     from sluice.flows.operate.control import who
 
     runtime = open_pipeline(pipeline)
     if not yes and not dry_run:
-        planned = run_replay(runtime, ids or [], target=target, by=who(), dry_run=True)
-        fresh = sum(p.outcome == "replayed" for p in planned)
-        (err if as_json else out).print(
-            f"{len(planned)} letters: {fresh} to write, {sum(p.outcome == 'superseded' for p in planned)} out of date"
-            + "".join(f"\n{p.id}  {escape(p.target)}  {p.outcome}  {escape(p.why)}" for p in planned if p.why),
-            highlight=False,
-        )
-        if not any(p.outcome in {"replayed", "superseded"} for p in planned):
-            raise typer.Exit(1 if any(p.outcome != "settled" for p in planned) else 0)
-        ask("Do it?")
+        waiting = sum(bool(one.waiting) for one in chosen(runtime, ids or []))
+        if waiting:  # what becomes of each takes as long to find out as to do it
+            ask(f"Replay {waiting:,} dead letters? `--dry-run` says what would become of each.")
     done = run_replay(runtime, ids or [], target=target, by=who(), dry_run=dry_run)
     if as_json:
         print_json([outcome.to_json() for outcome in done])

@@ -42,9 +42,15 @@ def recover(
             out.print("[green]done[/]")
             for command in plan.after:
                 out.print(f"next, with the pipeline running: {escape(command)}", highlight=False)
+            for words in plan.left:
+                out.print(f"[yellow]not done yet[/]: {escape(words)}", highlight=False)
     if as_json:
         print_json({**plan.to_json(), "applied": apply})
-    elif not apply and not plan.whole:
+    if apply and plan.left:
+        raise typer.Exit(1)
+    if as_json:
+        return
+    if not apply and not plan.whole:
         out.print(f"`sluice recover {escape(pipeline)} --apply` does it; the pipeline has to be stopped or paused")
 
 

@@ -17,7 +17,7 @@ stack_app = typer.Typer(
 def demo(
     seconds: Annotated[int, typer.Option(help="Length of the live workload.")] = 30,
     target: Annotated[
-        str, typer.Option(help="Kind of a second target, in addition to the MySQL one: kafka, postgresql or delta.")
+        str, typer.Option(help="Kind of a second target, in addition to the MySQL one; a wrong name lists them.")
     ] = "",
     channel: Annotated[bool, typer.Option(help="Both servers take writes, and a channel keeps them equal.")] = False,
 ) -> None:

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from sluice.cli.console import AsJson, Pipeline, json_shown, log_to_stderr, open_pipeline, out, print_json
+from sluice.cli.console import AsJson, Pipeline, err, json_shown, log_to_stderr, open_pipeline, out, print_json
 
 
 def segments(
@@ -73,6 +73,9 @@ def tail(
 
     log_to_stderr(False)
     shows = sys.stdout.isatty()
+    if follow:
+        since = "new batches" if from_batch is None else f"batches from {from_batch} on"
+        err.print(f"[dim]prints {since} of {escape(pipeline)} as they are captured; Ctrl-C ends it[/]", highlight=False)
     for line in tail_flow(open_pipeline(pipeline), fmt=fmt, from_batch=from_batch, follow=follow):
         sys.stdout.write((json_shown(line) if shows else line) + "\n")
         sys.stdout.flush()

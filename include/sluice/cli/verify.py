@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
-from sluice.cli.console import AsJson, Overwrite, Pipeline, err, open_pipeline, out, print_json
+from sluice.cli.console import AsJson, Overwrite, Pipeline, err, given, open_pipeline, out, print_json
 from sluice.config.pipeline import parse_share
 from sluice.errors import ConfigError
 
@@ -56,7 +56,7 @@ def run(
     pipeline: Pipeline,
     table: Annotated[list[str] | None, typer.Option("--table", "-t", help="schema.table; several times; none: all captured.")] = None,
     target: Annotated[list[str] | None, typer.Option("--target", help="Only this target; several times.")] = None,
-    where: Annotated[str, typer.Option("--where", help="Compare only rows of the source that meet this condition; of one table.")] = "",
+    where: Annotated[str | None, typer.Option("--where", help="Compare only rows of the source that meet this condition; of one table.")] = None,
     sample: Annotated[str, typer.Option("--sample", help="Share of the key ranges, e.g. 10%; default: verify.sample of the pipeline file.")] = "",
     repair: Annotated[bool, typer.Option("--repair", help="Copy the rows that differ, and remove those that only the target has.")] = False,
     overwrite: Overwrite = False,
@@ -69,9 +69,12 @@ def run(
     from sluice.flows.operate.control import who
     from sluice.flows.verify.verify import VerifySpec, verify
 
+    given("--where", where)
+    for option, given_values in {"--table": table, "--target": target}.items():
+        given(option, *(given_values or ()))
     runtime = open_pipeline(pipeline, mode="local")
     share = _share(sample) if sample else runtime.pipeline.verify.share
-    asked = VerifySpec(table or (), target or (), share, repair, values, most, who(), patience, where, overwrite)
+    asked = VerifySpec(table or (), target or (), share, repair, values, most, who(), patience, where or "", overwrite)
     with _progress(quiet=as_json or not err.is_terminal) as told:
         result = verify(runtime, asked, told)
     _print(result, as_json)

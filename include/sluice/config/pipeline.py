@@ -520,7 +520,7 @@ class TargetConfig(StrictModel):
     """A store that is kept in step."""
 
     name: Identifier = Field(description="Name of the target within the pipeline.")
-    type: str = Field(description="Kind of target: mysql, kafka.")
+    type: str = Field(description="Kind of target: `sluice targets list` names them all.")
     connection: ConnectionId = Field(description="Id of the Airflow connection.")
     changes: Literal["latest", "all"] = Field(
         "latest", description="latest: one merged row a key; all: every change, in order."
@@ -542,6 +542,11 @@ class TargetConfig(StrictModel):
         DdlPolicy.APPLY,
         description="Changes of definitions, all alike or by kind (default: for the others): apply; ignore; stop until the target has the change; "
         "widen_only: apply what loses no value (new tables, columns and keys, wider types), else stop.",
+    )
+    on_conversion: Literal["stop", "copy"] = Field(
+        "stop",
+        description="What a target does whose rows cannot be converted as the source converted its own. stop: the load stops; copy: "
+        "the table is emptied there and copied again by itself.",
     )
     start: Literal["snapshot"] | None = Field(
         None,
@@ -608,6 +613,11 @@ class SnapshotConfig(StrictModel):
         le=timedelta(hours=1),
         description="Batches wait for so long, and are then written together, in one commit a table. Default: each batch at once.",
     )
+    on_conversion: Literal["stop", "copy"] = Field(
+        "stop",
+        description="What the snapshot does whose rows cannot be converted as the source converted its own. stop: the load stops; copy: "
+        "the table is emptied and copied again by itself.",
+    )
     options: dict[str, Any] = Field(
         default_factory=dict,
         description="Further options of a target of that type (catalog, zero_dates, wide_decimals, partition_by, cluster_by, execution, ...).",
@@ -651,6 +661,7 @@ class SnapshotConfig(StrictModel):
             type=self.format,
             connection=self.connection,
             commit_every=self.every,
+            on_conversion=self.on_conversion,
             options={**self.options, **place, "maintenance": maintenance},
         )
 

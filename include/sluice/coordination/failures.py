@@ -69,6 +69,8 @@ class StageFailures:
             raise
         except Exception as error:
             with suppress(SluiceError):  # the error that is there is the one to show
+                if isinstance(error, SluiceError):
+                    error.name_pipeline(self._at.pipeline)
                 said = str(error) if isinstance(error, SluiceError) else f"{type(error).__name__}: {error}"
                 self._note(part, said, progress())
             raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -191,7 +191,8 @@ def widens(old: ColumnDefinition, new: ColumnDefinition) -> bool:
         return new.arguments[0] >= old.arguments[0]
     for family in (TEXTS, BLOBS):
         if one in family and other in family:
-            return family.index(other) >= family.index(one)
+            grows = old.charset != new.charset and family.index(one) < len(family) - 1
+            return family.index(other) >= family.index(one) + grows
     if one in {"datetime", "timestamp", "time"} and one == other:
         return (new.arguments or (0,))[0] >= (old.arguments or (0,))[0]
     return old.type == new.type
@@ -201,6 +202,23 @@ def _wider_charset(old: str | None, new: str | None) -> bool:
     if old is None or new is None:
         return False
     return old == new or new == "utf8mb4" or (old == "ascii" and new in {"latin1", "utf8", "utf8mb3"})
+
+
+def cut_over(changes: Sequence[TableChange], foreign: Collection[TableId]) -> TableChange | None:
+    """Return the change that an online schema change made: one RENAME puts a table that is not captured in the place of one that is.
+
+    Both have the same rows, copied by another program. ``foreign``: tables that are not captured. None: the changes are none of this kind.
+    """
+    left = {one.table: one for one in changes if one.renamed_to is not None}
+    arrived = {one.renamed_to: one for one in changes if one.renamed_to is not None}
+    for table, old in left.items():
+        new = arrived.get(table)
+        if new is None or new.table not in foreign or table in foreign or old.before is None or new.after is None:
+            continue
+        columns = column_changes(old.before, new.after)
+        kinds = dict.fromkeys(one.kind for one in columns)
+        return TableChange(table, tuple(kinds), old.before, new.after, columns)
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,10 @@ def without_counter(create_table: str) -> str:
     return _COUNTER.sub("", create_table)
 
 
+SHOW_INVISIBLE_KEYS = " /*!80030 , SESSION show_gipk_in_create_table_and_information_schema = ON */"
+"""Stands at the end of a SET: the log has the primary keys that MySQL made by itself, so the definitions have to have them, too."""
+
+
 class MySQLConnection(_Base):
     """A connection to a source or a target. Not for several threads."""
 

@@ -77,7 +77,7 @@ class SluiceOperator(BaseOperator):  # type: ignore[misc]
 
     def _attempt(self, context: Context, **memory: Any) -> Any:
         make_safe()
-        with boundary():
+        with boundary(self.pipeline):
             while True:
                 try:
                     return self.work(context, **memory)

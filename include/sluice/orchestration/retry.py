@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
 from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
 from airflow.sdk.exceptions import AirflowException
 
+from sluice.config.loading import load_pipeline
 from sluice.errors import Fenced, SluiceError
 from sluice.model.backoff import wait_after
 
@@ -40,12 +42,15 @@ class TaskError(AirflowException):  # type: ignore[misc]
 
 
 @contextmanager
-def boundary() -> Iterator[None]:
+def boundary(pipeline: str = "") -> Iterator[None]:
     """Turns a SluiceError into a TaskError; the full trace goes to the log at debug level."""
     try:
         yield
     except SluiceError as error:
         log.debug("trace", exc_info=True)
+        if pipeline:
+            with suppress(SluiceError):
+                error.name_pipeline(load_pipeline(Path(pipeline)).pipeline)
         raise TaskError.of(error) from None
 
 

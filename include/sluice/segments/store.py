@@ -15,11 +15,13 @@ import os
 import posixpath
 import re
 import shutil
+import uuid
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote
 
@@ -409,6 +411,21 @@ class SegmentStore:
             )
 
     # -----------------------------------------------------------------------------------------------------------------
+    def require_writable(self) -> None:
+        """Write a small file, and remove it. Raises StorageUnavailable, ConfigError for a place that is no folder."""
+        full = self.full_path("")
+        above = [full, *map(str, PurePath(full).parents)] if self._local else []
+        wrong = next((path for path in above if os.path.exists(path) and not os.path.isdir(path)), None)
+        if wrong is not None:
+            raise ConfigError(
+                f"segments cannot be stored in {self.uri}: {wrong} is a file, and no folder",
+                where="capture.segments.uri",
+                hint="name a folder that this process and the workers may write to",
+            )
+        path = f"check-{uuid.uuid4().hex[:12]}"
+        self.write_bytes(path, b"sluice check\n")
+        self.delete(path)
+
     def _sync_folders(self, folder: str) -> None:
         _sync_folder(folder)
         parent = posixpath.dirname(folder)

@@ -25,7 +25,8 @@ from sluice.model.digests import RangeDigest
 from sluice.model.dumps import Chunk, Marking, TablePlanned, TableRequest
 from sluice.model.load_marks import PartnerLoads
 from sluice.model.positions import Position
-from sluice.model.schema_changes import SchemaStatement
+from sluice.model.row_effects import ColumnEffect, Ran
+from sluice.model.schema_changes import SchemaStatement, TableChange
 from sluice.model.tables import Column, TableId, TableSchema
 from sluice.sources.table_filter import Selection
 
@@ -329,6 +330,9 @@ class SourceSession(Protocol):
     def estimates(self, tables: Sequence[TableId]) -> dict[TableId, int]:
         """The server's estimate of their rows now."""
 
+    def empty_tables(self, tables: Sequence[TableId]) -> list[TableId]:
+        """Those of ``tables`` that have no row."""
+
     def keyless(self) -> set[TableId]:
         """Tables whose rows nothing tells apart: no primary key, and no unique one of whole columns that are never null."""
 
@@ -522,6 +526,9 @@ class Source(Protocol):
 
     def dialect(self, at: Offset) -> str:
         """Whose words the statements of the log around ``at`` are in: ``mysql``, ``mariadb`` or another. Pure."""
+
+    def row_effects(self, at: Offset, change: TableChange, statement: Ran) -> tuple[ColumnEffect, ...]:
+        """What a statement of the log around ``at`` did to the values of the columns that it changed. Pure."""
 
     @property
     def watermark_table(self) -> TableId | None:

@@ -32,11 +32,14 @@ from pydantic import BaseModel
 from sluice.config.pipeline import TargetConfig
 from sluice.mapping import Mapping as TableMapping
 from sluice.model.changes import Change
+from sluice.model.default_values import DefaultValue
+from sluice.model.definitions import ColumnDefinition
 from sluice.model.digests import RangeDigest
 from sluice.model.load_marks import LoadMark
 from sluice.model.planned import PlannedTable
 from sluice.model.positions import Position
-from sluice.model.schema_changes import ChangeKind, TableChange
+from sluice.model.row_effects import ColumnEffect, StepKind
+from sluice.model.schema_changes import ChangeKind, TableChange, cut_over
 from sluice.model.sessions import StatementSession
 from sluice.model.tables import TableId
 
@@ -103,6 +106,8 @@ class Feature(StrEnum):
     ROW_REJECTION = "row_rejection"
     """One refused row does not stop the others (``on_error: dead_letter``)."""
     FOREIGN_KEYS = "foreign_keys"
+    RECOPIES = "recopies"
+    """A table whose rows cannot be converted as the source's were is emptied, and copied again (``on_conversion: copy``)."""
     BUNDLES = "bundles"
     """Several batches in one commit (``commit_every``): see :mod:`sluice.targets.bundles`."""
 
@@ -111,7 +116,8 @@ class Feature(StrEnum):
 class Capabilities:
     """What a kind of target offers. Data: shown by ``sluice targets list``, and used to refuse a pipeline file early.
 
-    ``schema_changes``: the kinds that it can follow. ``max_writers``: units at a time; 1: a single writer, which a global order needs.
+    ``schema_changes``: the kinds that it can follow. ``conversions``: steps that it does to the rows that it has.
+    ``max_writers``: units at a time; 1: a single writer, which a global order needs.
     """
 
     inputs: frozenset[Input] = frozenset({Input.MERGED})
@@ -119,6 +125,7 @@ class Capabilities:
     ordering: frozenset[Ordering] = frozenset({Ordering.NONE})
     consistency: frozenset[Consistency] = frozenset({Consistency.ROW})
     schema_changes: frozenset[ChangeKind] = frozenset()
+    conversions: frozenset[StepKind] = frozenset()
     features: frozenset[Feature] = frozenset({Feature.DELETE})
     execution: Execution = Execution.UNITS
     max_writers: int | None = None
@@ -131,6 +138,7 @@ class Capabilities:
             "ordering": sorted(self.ordering),
             "consistency": sorted(self.consistency),
             "schema_changes": sorted(self.schema_changes),
+            "conversions": sorted(self.conversions),
             "features": sorted(self.features),
             "execution": str(self.execution),
             "max_writers": self.max_writers,
@@ -397,6 +405,9 @@ class SourceStatement:
     commit_time_us: int = 0
 
 
+_NOT_ASKED = DefaultValue(None, "the change came without it")
+
+
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
     """A statement of the source's log that this target shall follow. The pipeline's policy is applied already.
@@ -409,6 +420,10 @@ class SchemaChange:
         check_only: the policy is to stop: the target has it already, or it is an error.
         not_captured: tables in it that are not captured.
         columns: (source table, source column, target column) of columns with another name; excluded: (source table, column) that are left out.
+        effects: what it did to stored values of columns that the target has, but for those that stay the same.
+        copies: source tables that are copied again after it, as a target cannot convert its rows (``on_conversion: copy``).
+        recopies: the kind of target offers that. consumer: the target's name. ddl_kinds: the words of its kinds in the target's ``ddl``.
+        defaults: the source's own values of the defaults of the columns that there are after it, see :mod:`sluice.targets.source_defaults`.
     """
 
     number: int
@@ -422,6 +437,22 @@ class SchemaChange:
     not_captured: frozenset[TableId] = frozenset()
     columns: tuple[tuple[TableId, str, str], ...] = ()
     excluded: tuple[tuple[TableId, str], ...] = ()
+    effects: tuple[ColumnEffect, ...] = ()
+    copies: frozenset[TableId] = frozenset()
+    recopies: bool = False
+    consumer: str = ""
+    ddl_kinds: tuple[str, ...] = ()
+
+    @property
+    def cut_over(self) -> TableChange | None:
+        """The change of an online schema change, see :func:`sluice.model.schema_changes.cut_over`."""
+        return cut_over(self.tables, self.not_captured)
+
+    defaults: Mapping[ColumnDefinition, DefaultValue] = field(default_factory=dict, compare=False)
+
+    def default_value(self, column: ColumnDefinition) -> DefaultValue:
+        """The value that the source has for the default of a column: what rows have that were there when it was added."""
+        return self.defaults.get(column, _NOT_ASKED)
 
     def target(self, table: TableId) -> TableId:
         """The target's name of a source table."""
@@ -626,14 +657,40 @@ class TargetSchema(Protocol):
         """Run what a finding proposes. Raises LoadError that shows it."""
 
 
+@dataclass(frozen=True, slots=True)
+class OtherWriter:
+    """Another pipeline that acknowledges at the same place.
+
+    Attributes:
+        tables: target tables that it writes, as ``schema.table`` or ``schema.*``; None: it is of a version that did not note them.
+        idle_s: seconds since it acknowledged last.
+        forget: the statement that removes its acknowledgement, if the pipeline does not exist any more.
+    """
+
+    pipeline: str
+    tables: frozenset[str] | None = None
+    idle_s: float = 0.0
+    forget: str = ""
+
+    def may_write(self, table: TableId) -> bool:
+        """True if it is known to write this table, or if nothing is known of it and it was at work within a day."""
+        if self.tables is None:
+            return self.idle_s < IDLE_WRITER_S
+        return str(table) in self.tables or f"{table.schema}.*" in self.tables
+
+
+IDLE_WRITER_S = 86_400.0
+"""A pipeline that notes no tables and acknowledged nothing for as long is taken for one that is gone."""
+
+
 class Reconciler(Protocol):
     """Optional, with Feature.RECONCILE: can make a range of a table equal to the source's (:attr:`BatchInput.reconcile`)."""
 
     def refuses(self, table: PlannedTable) -> str:
         """Why a range of the table's keys (``table.columns``; none: the whole table) cannot be made equal, "" if it can."""
 
-    def others(self) -> tuple[str, ...]:
-        """Other pipelines that are known to write to the same place, whose rows must stay."""
+    def others(self) -> tuple[OtherWriter, ...]:
+        """Other pipelines that write to the same place; the rows in the tables that they write must stay."""
 
 
 @runtime_checkable

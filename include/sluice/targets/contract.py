@@ -1,4 +1,4 @@
-"""What every kind of target must keep, by capability: 23 checks over the port alone.
+"""What every kind of target must keep, by capability: 25 checks over the port alone.
 
 A kind gives a :class:`Bench`: how to make its tables, read its rows from outside, and kill its connections. A test then is three lines::
 
@@ -60,6 +60,7 @@ from sluice.targets.memory.checkpoints import MemoryCheckpoints
 from sluice.targets.memory.store import MemoryStore
 from sluice.targets.offers import require_features, require_kinds, require_offered
 from sluice.targets.rows_in_memory import MemoryReader, RowsInMemory, planned_table
+from sluice.targets.source_defaults import default_values
 
 Row = dict[str, Any]
 
@@ -787,7 +788,8 @@ def _schema_change(
     columns = column_changes(before, after) if before and after and renamed_to is None else ()
     change = TableChange(table, kinds, before, after, columns, renamed_to)
     statement = SourceStatement(pipe.bench.dialect, sql, table.schema)
-    return SchemaChange(number, f"log.000001:{number}", statement, (change,), Routes.compile(()))
+    defaults = default_values(statement, (change,))
+    return SchemaChange(number, f"log.000001:{number}", statement, (change,), Routes.compile(()), defaults=defaults)
 
 
 def _definition(schema: str, table: str, *more: str) -> TableDefinition:
@@ -1030,3 +1032,73 @@ def batches_as_one(bench: Bench) -> None:
     if bench.appends:
         received = bench.received()
         assert len(received) == len({one.id for one in received}) == 12, "12 changes arrive once, and are told apart"
+
+
+_ADDED: tuple[tuple[Column, str, str, Any], ...] = (
+    (Column("flag", ColumnKind.TINYINT, "tinyint", nullable=False), "TINYINT NOT NULL", "0", 0),
+    (Column("small", ColumnKind.SMALLINT, "smallint"), "SMALLINT", "'-7'", -7),
+    (Column("near", ColumnKind.INT, "int"), "INT", "1.5", 2),
+    (Column("u64", ColumnKind.BIGINT, "bigint unsigned", unsigned=True), "BIGINT UNSIGNED", str(2**64 - 1), 2**64 - 1),
+    (Column("cents", ColumnKind.DECIMAL, "decimal(5,2)", precision=5, scale=2), "DECIMAL(5,2)", "1.005", Decimal("1.01")),
+    (Column("long_d", ColumnKind.DECIMAL, "decimal(38,10)", precision=38, scale=10), "DECIMAL(38,10)", "1234567890123456789012345678.0123456789",
+     Decimal("1234567890123456789012345678.0123456789")),
+    (Column("f", ColumnKind.DOUBLE, "double(9,2)"), "DOUBLE(9,2)", "0.126", 0.13),
+    (Column("y", ColumnKind.YEAR, "year"), "YEAR", "24", 2024),
+    (Column("c", ColumnKind.CHAR, "char(5)", length=5, charset="utf8mb4"), "CHAR(5)", "'ab '", "ab"),
+    (Column("t", ColumnKind.VARCHAR, "varchar(20)", length=20, charset="utf8mb4"), "VARCHAR(20) NOT NULL", "'it''s \\\\ ä'", "it's \\ ä"),
+    (Column("b", ColumnKind.VARBINARY, "varbinary(9)", length=9), "VARBINARY(9)", "x'00ff27'", b"\x00\xff'"),
+    (Column("e", ColumnKind.ENUM, "enum('a','b')", labels=("a", "b"), charset="utf8mb4"), "ENUM('a','b')", "'B'", "b"),
+    (Column("s", ColumnKind.SET, "set('a','b')", labels=("a", "b"), charset="utf8mb4"), "SET('a','b')", "'b,a'", "a,b"),
+    (Column("day", ColumnKind.DATE, "date"), "DATE", "'24-2-29'", dt.date(2024, 2, 29)),
+    (Column("at", ColumnKind.DATETIME, "datetime(3)", fsp=3), "DATETIME(3)", "20240229010203.5", dt.datetime(2024, 2, 29, 1, 2, 3, 500_000)),
+    (Column("span", ColumnKind.TIME, "time(1)", fsp=1), "TIME(1)", "'-1:2:3.4'", -dt.timedelta(hours=1, minutes=2, seconds=3, milliseconds=400)),
+    (Column("none", ColumnKind.INT, "int"), "INT", "NULL", None),
+)  # fmt: skip
+"""Columns that come: type, text of the default, and the value that the source's server has for it."""
+
+
+def _follows_columns(bench: Bench) -> bool:
+    return _tables(bench) and _merged(bench) and ChangeKind.ADD_COLUMN in bench.target().capabilities.schema_changes
+
+
+@_check(
+    25, "a column that comes with a default has the source's own value of it in rows that are there", _follows_columns
+)
+def defaults_of_new_columns(bench: Bench) -> None:
+    [table] = _made(bench, "t")
+    pipe = Pipe(bench)
+    for first in range(0, 90, 30):  # several files, where the target has such
+        pipe.deliver((table, [new(n, f"m{n}", n) for n in range(first, first + 30)]))
+    before = _definition(bench.schema, "t")
+    columns = [
+        ColumnDefinition(
+            column.name,
+            column.sql_type,
+            nullable="NOT NULL" not in declared,
+            charset=column.charset,
+            collation="utf8mb4_general_ci" if column.charset else None,
+            labels=column.labels,
+            default=None if default == "NULL" else default,
+        )
+        for column, declared, default, _ in _ADDED
+    ]
+    after = replace(before, columns=(*before.columns, *columns))
+    parts = ", ".join(
+        f"ADD COLUMN {column.name} {declared} DEFAULT {default}" for column, declared, default, _ in _ADDED
+    )
+    change = _schema_change(
+        pipe, 0, f"ALTER TABLE `{bench.schema}`.`t` {parts}", (ChangeKind.ADD_COLUMN,), before, after
+    )
+    pipe.write(pipe.given([], schema_changes=(change,)))
+    wide = TableSchema(table.table, (*table.columns, *(column for column, *_ in _ADDED)), ("id",))
+    values = tuple(value for *_, value in _ADDED)
+    pipe.deliver((wide, [changed((7, "m7", 7, *values), (7, "m7", 8, *values))]))
+    found = {row[0]: row for row in pipe.state(wide)}
+    assert set(found) == set(range(90)), "rows were lost, or came"
+    for key, row in found.items():
+        assert row[:3] == (key, f"m{key}", key + (key == 7))
+        for (column, declared, default, value), there in zip(_ADDED, row[3:], strict=True):
+            wanted = bench.stored(column, value)
+            assert there == wanted, (
+                f"{column.name} {declared} DEFAULT {default} is {there!r} in row {key}, not {wanted!r}"
+            )

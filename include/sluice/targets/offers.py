@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluice.config.pipeline import TargetConfig
+from sluice.config.pipeline import SNAPSHOT, TargetConfig
 from sluice.errors import ConfigError, LoadError, MappingError
 from sluice.model.schema_changes import ChangeKind
 from sluice.targets.base import BatchInput, Capabilities, Feature, SchemaChange, Target
@@ -33,6 +33,11 @@ def require_offered(config: TargetConfig, target: Target) -> None:
         raise ConfigError(
             f"target {config.name!r} ({config.type}) cannot leave out single rows",
             hint="write on_error: stop, or leave the line out",
+        )
+    if config.on_conversion == "copy" and Feature.RECOPIES not in offered.features:
+        raise ConfigError(
+            f"target {config.name!r} ({config.type}) does not copy a table again whose rows it cannot convert",
+            hint="write on_conversion: stop, or leave the line out",
         )
     if config.commit_every is not None and Feature.BUNDLES not in offered.features:
         raise ConfigError(
@@ -72,5 +77,15 @@ def require_kinds(config: TargetConfig, offered: Capabilities, change: SchemaCha
     raise LoadError(
         f"a target of type {config.type} cannot follow {', '.join(missing) or 'a change of definitions'}: {change.statement.text[:300]}",
         where=change.where,
-        hint=f"make the change at the target by hand, then set its kind to ignore in the ddl of target {config.name} until the batch is delivered",
+        hint=f"make the change at the target by hand, then {to_ignore(config.name, 'its kind')}",
     )
+
+
+def to_ignore(target: str, kinds: str) -> str:
+    """Return the end of a hint: how a target goes on without a change of definitions. The snapshot has no ``ddl`` in the file."""
+    if target == SNAPSHOT:
+        return (
+            f"`sluice skip PIPELINE {SNAPSHOT} BATCH` goes on without this batch there, and "
+            f"`sluice dump start PIPELINE --target {SNAPSHOT}` copies its tables into it anew"
+        )
+    return f"set {kinds} to ignore in the ddl of target {target} until the batch is delivered"

@@ -8,12 +8,14 @@ import linecache
 import sys
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from sluice.config.folders import targets_folder
-from sluice.errors import ConfigError
+from sluice.errors import ConfigError, SluiceError
+from sluice.model.client_packages import CLIENT_PACKAGES, install_hint
 from sluice.model.nearest import meant
 
 KINDS: Mapping[str, str] = {
@@ -62,8 +64,8 @@ class Kind:
             raise ConfigError(
                 f"the target type {self.name!r} needs the Python package {error.name}, which is not installed",
                 where=_line_of(error, self.path) or self.place,
-                hint=f"pip install 'sluice[{self.name}]', also where Spark workers run"
-                if built_in
+                hint=install_hint(self.name)
+                if built_in and self.name in CLIENT_PACKAGES
                 else f"pip install {error.name}",
             ) from error
         except AttributeError as error:
@@ -77,6 +79,16 @@ class Kind:
                 f"the target type {self.name!r} cannot be loaded: {type(error).__name__}: {error}",
                 where=_line_of(error, self.path) or self.place,
             ) from error
+
+
+def comparable_kinds() -> list[str]:
+    """Return the kinds whose targets can be read back and compared; one whose client is not installed is left out."""
+    found = []
+    for name, kind in kinds().items():
+        with suppress(SluiceError):
+            if hasattr(kind.load(), "comparer"):
+                found.append(name)
+    return found
 
 
 def kinds() -> dict[str, Kind]:

@@ -66,6 +66,7 @@ def equal(made: Case, where: str = "TRUE") -> bool:
     return bool(rows[0] == rows[1])
 
 
+@pytest.mark.promise("C4")
 def test_airflows_backfill_sends_what_was_touched_in_each_hour(orders: Case, started: TestAirflow) -> None:
     """Three hours: keys of the two that are asked for come again as they are now; a key that is gone, and others, do not."""
     this_hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)

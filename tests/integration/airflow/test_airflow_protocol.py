@@ -60,6 +60,7 @@ def post(airflow: TestAirflow, path: str, body: Any, token: str | None) -> tuple
         return error.code, error.read().decode()
 
 
+@pytest.mark.promise("B46")
 def test_the_form_pauses_resumes_restarts_and_rolls_back(
     orders: Case, east: TestAirflow, shared_airflow: SharedAirflow
 ) -> None:
@@ -272,6 +273,7 @@ def test_what_a_person_marks_in_the_middle_of_a_train_lets_the_next_run_go_on(or
     history.assert_in_order()
 
 
+@pytest.mark.promise("B4", "B7")
 def test_clears_in_any_order_deliver_nothing_twice(orders: Case, east: TestAirflow) -> None:
     """Tasks of ended and of open runs are cleared at random, one by one and by the dozen, while changes go on."""
     change(orders, 60)

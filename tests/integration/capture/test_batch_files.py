@@ -73,6 +73,7 @@ CHANGES = (
 )
 
 
+@pytest.mark.promise("A13")
 @pytest.mark.parametrize("image", ["FULL", "MINIMAL"])
 def test_a_small_batch_of_many_tables_is_two_files(made: Case, image: str) -> None:
     for statements in ((INSERT,), CHANGES):

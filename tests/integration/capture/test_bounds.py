@@ -30,6 +30,7 @@ def drained(asked: dict, *, disk: Disk | None = None) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.promise("E11")
 @pytest.mark.parametrize("compressed", [False, True], ids=["plain", "compressed"])
 def test_a_transaction_larger_than_memory_is_cut_into_segments(compressed, mysql_source, tmp_path, fresh_schema):
     db = fresh_schema(mysql_source)

@@ -43,6 +43,7 @@ def ids(changes):
     return [(c.op, (c.after or c.before)["id"]) for c in changes]
 
 
+@pytest.mark.promise("A9")
 @BOTH
 def test_changes_come_in_commit_order_with_positions_that_go_on(kind, made):
     _, _, cursor, drain = made
@@ -150,6 +151,7 @@ def test_rotation_and_big_rows(made):
     assert all(lengths[size] == size for size in range(16777215 - 60, 16777215 - 40))
 
 
+@pytest.mark.promise("B3", "E1")
 def test_batches_close_at_transaction_ends(made):
     _, _, cursor, drain = made
     cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
@@ -162,6 +164,7 @@ def test_batches_close_at_transaction_ends(made):
     assert [c.after["id"] for c in drain.changes(manifests)] == list(range(100))
 
 
+@pytest.mark.promise("B2")
 def test_bytes_of_log_close_a_batch(made):
     """At the end of the transaction in which they are reached; one that is larger than the limit is a batch of its own."""
     _, _, cursor, drain = made
@@ -236,6 +239,7 @@ def test_a_transaction_larger_than_an_arena_is_cut_into_parts(made):
     assert [c.seq for c in changes] == list(range(4000))
 
 
+@pytest.mark.promise("A7")
 def test_ddl_closes_the_batch_and_each_row_has_its_own_definition(made):
     _, _, cursor, drain = made
     cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, a INT)")
@@ -249,6 +253,7 @@ def test_ddl_closes_the_batch_and_each_row_has_its_own_definition(made):
     assert [c.after for c in drain.changes(manifests)] == [{"id": 1, "a": 10}, {"b": "x", "id": 2}, {"b": "y", "id": 3}]
 
 
+@pytest.mark.promise("A12")
 def test_unwanted_tables_never_reach_storage(made, tmp_path):
     server, db, cursor, _ = made
     cursor.execute("CREATE TABLE keep (id INT PRIMARY KEY)")
@@ -289,6 +294,7 @@ def test_statements_in_a_row_log_stop_the_drain(made):
     assert drain.store.files(drain.batch + 1) == []
 
 
+@pytest.mark.promise("A14")
 def test_a_flipped_bit_in_a_segment_is_found(made):
     _, _, cursor, drain = made
     cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(100))")

@@ -32,6 +32,9 @@ def seen(drain, manifests, *, key="id"):
     return [(c.table.table, c.op, (c.after or c.before)[key]) for c in drain.changes(manifests)]
 
 
+MARIADB = pytest.mark.parametrize("kind", ["mariadb"])
+
+
 @BOTH
 def test_load_data(made, tmp_path):
     _, _, cursor, drain = made
@@ -203,3 +206,57 @@ def test_a_log_encrypted_on_disk_is_read_through_its_server(tmp_path):
         assert files
         assert all(file.read_bytes()[:4] == b"\xfdbin" for file in files)
         assert all(b"plain to the reader" not in file.read_bytes() for file in files)
+
+
+@BOTH
+def test_rows_that_were_rolled_back_next_to_a_temporary_table_are_none(made):
+    """MariaDB logs such a transaction with its rows and ROLLBACK; to a savepoint, what follows it is gone."""
+    _, _, cursor, drain = made
+    cursor.execute("CREATE TABLE t (id INT PRIMARY KEY) ENGINE=InnoDB")
+    cursor.execute("CREATE TABLE u (id INT PRIMARY KEY)")
+    drain.all()
+
+    def transaction(*statements):
+        cursor.execute("BEGIN")
+        for statement in statements:
+            cursor.execute(statement)
+
+    temporary = "CREATE TEMPORARY TABLE IF NOT EXISTS tmp (id INT)"
+    transaction(
+        "INSERT INTO t VALUES (1)", temporary, "INSERT INTO tmp VALUES (1)", "INSERT INTO u VALUES (2)", "ROLLBACK"
+    )
+    transaction("INSERT INTO t VALUES (3)", "SAVEPOINT `a b`", "INSERT INTO t VALUES (4)", "SAVEPOINT `c b`",
+                "DROP TEMPORARY TABLE tmp", "DELETE FROM t WHERE id = 3", temporary, "INSERT INTO t VALUES (5)",
+                "ROLLBACK TO `a b`", "INSERT INTO u VALUES (6)", "COMMIT")  # fmt: skip
+    transaction("SAVEPOINT s", temporary, "INSERT INTO u VALUES (7)", "ROLLBACK WORK TO SAVEPOINT S", "COMMIT")
+    cursor.execute("INSERT INTO u VALUES (8)")
+    manifests = drain.all()
+    assert seen(drain, manifests) == [("t", "i", 3), ("u", "i", 6), ("u", "i", 8)]
+
+
+@MARIADB
+def test_rows_of_a_table_without_transactions_stay_after_a_rollback(made):
+    _, _, cursor, drain = made
+    cursor.execute("CREATE TABLE m (id INT PRIMARY KEY) ENGINE=MyISAM")
+    cursor.execute("CREATE TABLE t (id INT PRIMARY KEY) ENGINE=InnoDB")
+    drain.all()
+    cursor.execute("BEGIN")
+    cursor.execute("INSERT INTO t VALUES (1)")
+    cursor.execute("INSERT INTO m SELECT id + 1 FROM t")
+    cursor.execute("ROLLBACK")
+    assert seen(drain, drain.all()) == [("m", "i", 2)]
+
+
+@MARIADB
+def test_a_sequence_is_no_table(made):
+    """Its next value is logged as a row; what it gives to tables is in their rows."""
+    _, _, cursor, drain = made
+    cursor.execute("CREATE SEQUENCE s START WITH 5 INCREMENT BY 2")
+    cursor.execute("CREATE TABLE t (id BIGINT PRIMARY KEY DEFAULT NEXTVAL(s), v INT)")
+    drain.all()
+    for statement in (
+        "INSERT INTO t (v) VALUES (1), (2)", "SELECT NEXTVAL(s)", "SELECT SETVAL(s, 100)", "ALTER SEQUENCE s RESTART 200",
+        "INSERT INTO t (v) VALUES (3)", "CREATE OR REPLACE SEQUENCE other", "SELECT NEXTVAL(other)", "DROP SEQUENCE other",
+    ):  # fmt: skip
+        cursor.execute(statement)
+    assert seen(drain, drain.all()) == [("t", "i", 5), ("t", "i", 7), ("t", "i", 200)]

@@ -15,6 +15,7 @@ from tests.support.pipelines.case import case
 from tests.support.values.random_values import MODE, OLD_TYPES, ROWS, create, groups, insert, types_of
 
 
+@pytest.mark.promise("A4")
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mysql_source", "mariadb", "mariadb-old"])
 def test_every_type_is_what_select_says(kind, request, tmp_path, fresh_schema):

@@ -53,6 +53,7 @@ def seen(drain, manifests):
     return [(c.op, (c.after or c.before)["id"]) for c in drain.changes(manifests)]
 
 
+@pytest.mark.promise("A6")
 @BOTH
 def test_rows_come_at_the_commit_and_never_after_a_rollback(made):
     server, db, drain = made
@@ -210,6 +211,7 @@ def test_the_outcome_after_a_killed_server_recovers(cls, compressed, tmp_path):
             assert drain.position.prepared == ""
 
 
+@pytest.mark.promise("A18")
 def test_through_a_pipeline_with_a_retry_and_a_rollback(mysql_source, mysql_target, zookeeper, tmp_path, fresh_schema):
     """The position in ZooKeeper carries what is prepared, so any later process finds its rows."""
     db = fresh_schema(mysql_source, mysql_target)

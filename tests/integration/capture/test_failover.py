@@ -13,7 +13,7 @@ import pytest
 
 from devstack.mariadb import MariaDBServer
 from devstack.mysql import MySQLServer
-from sluice.errors import LostPosition, OutOfOrder, SourceUnavailable, WrongServer
+from sluice.errors import LostPosition, OutOfOrder, PreflightError, SourceUnavailable, WrongServer
 from sluice.flows.capture.drain import drain
 from sluice.flows.dump.start import start
 from sluice.flows.dump.worker import work
@@ -129,6 +129,7 @@ def captured(made: Case) -> Any:
     return cursor.position
 
 
+@pytest.mark.promise("B48")
 def test_another_server_is_read_and_the_first_one_again(group: Group, made: Case) -> None:
     """With a batch that waits, a definition that changed, and rows that were not captured yet."""
     insert(made, 1, 2)
@@ -328,3 +329,82 @@ def test_a_dump_goes_on_at_the_other_server(group: Group, made: Case) -> None:
     assert_same_rows(made)
     assert group.own_transactions() == own
     assert group.first.execute(f"SELECT COUNT(*) FROM `{made.schema}`.t WHERE note = 'last'") == [(5,)]
+
+
+def replicates(group: Group, **filters: str) -> None:
+    """Give the second server these replication filters (lists of quoted names, as MySQL writes them), and no others."""
+    known = ("wild_ignore_table", "ignore_db", "do_db", "ignore_table")
+    group.apply(False)
+    if group.mariadb:
+        plain = {name: filters.get(name, "").replace("'", "").replace("`", "") for name in known}
+        group.second.execute(*(f"SET GLOBAL replicate_{name} = '{value}'" for name, value in plain.items()))
+    else:
+        listed = ", ".join(f"REPLICATE_{name.upper()} = ({filters.get(name, '')})" for name in known)
+        group.second.execute(f"CHANGE REPLICATION FILTER {listed}")
+    group.apply(True)
+
+
+def test_a_replica_that_filters_is_refused_and_what_it_lacks_is_said(group: Group, made: Case) -> None:
+    """Filtered transactions are empty ones with their GTIDs: nothing but the filter, or the rows themselves, shows what is missing."""
+    schema = made.schema
+    others = [f"CREATE TABLE `{schema}`.{name} (id INT PRIMARY KEY, note VARCHAR(40))" for name in ("lost_a", "lost_b")]
+    made.target.execute(*others)
+    made.source.execute(others[0])
+    group.caught_up(schema)
+    try:
+        replicates(group, wild_ignore_table=f"'{schema}.lost%'")
+        made.source.execute(
+            others[1], *(f"INSERT INTO `{schema}`.{n} VALUES (1, 'x'), (2, 'y')" for n in ("lost_a", "lost_b"))
+        )
+        insert(made, 1, 2)
+        group.caught_up(schema)
+        made.run_until_head()
+        before = captured(made)
+        with pytest.raises(PreflightError, match=r"replicate_wild_ignore_table.*GTIDs do not show it"):
+            sluice(made, "failover", "case", "--yes")
+        [line] = [one for one in check(made.runtime()).findings if one.setting == "server case_second"]
+        assert (line.severity, "replicate_wild_ignore_table" in line.why) == ("warning", True)
+        assert captured(made) == before
+        made.connections["case_source"], kept = group.second.connection_json(), made.connections["case_source"]
+        group_settings = made.path.read_text()
+        made.path.write_text(made.yaml)  # one connection, which moves to the replica
+        plan = json.loads(sluice(made, "recover", "case", "--json").splitlines()[-1])
+        assert "another server answers" not in json.dumps(plan["measures"])
+        made.connections["case_source"] = kept
+        made.path.write_text(group_settings)
+
+        harmless = {"ignore_db": "`mysql`", "ignore_table": f"`{schema}_other`.`x`", "wild_ignore_table": "'other.%'"}
+        replicates(group, **harmless)  # what is lost stays lost, and no setting tells it
+        [line] = [one for one in check(made.runtime()).findings if one.setting == "server case_second"]
+        for name, why in (("lost_a", "has no row in it"), ("lost_b", "does not have the table")):
+            assert f"target copy holds rows of {schema}.{name}, and the source {why}" in line.why
+        assert line.severity == "warning"
+        assert "LOOK FIRST: target copy holds rows" in sluice(made, "failover", "case", "--dry-run")
+        sluice(made, "failover", "case", "--yes")
+        found = {one.table.rpartition(".")[2]: one for one in verify(made.runtime(), VerifySpec()).tables}
+        assert found["lost_a"].extra == 2
+        assert "does not have the table" in found["lost_b"].skipped
+        assert found["t"].differing == 0
+    finally:
+        replicates(group)
+
+
+def test_a_replica_that_logs_nothing_or_skips_errors_is_refused(group: Group, made: Case) -> None:
+    insert(made, 1)
+    made.run_until_head()
+    group.caught_up(made.schema)
+    name = "slave_skip_errors" if group.mariadb else "replica_skip_errors"
+    for setting, value in ((name, "1062"), ("log_slave_updates" if group.mariadb else "log_replica_updates", "OFF")):
+        group.second.stop()
+        kept = dict(group.second.options)
+        group.second.options[setting] = value
+        group.second.start()
+        try:
+            with pytest.raises(PreflightError, match=setting):
+                sluice(made, "failover", "case", "--yes")
+        finally:
+            group.second.stop()
+            group.second.options.clear()
+            group.second.options.update(kept)
+            group.second.start()
+    group.caught_up(made.schema)

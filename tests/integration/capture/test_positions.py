@@ -70,6 +70,7 @@ def ends_at_head(server, start) -> bool:
     return before.order <= found.order <= head(server).order
 
 
+@pytest.mark.promise("A15")
 def test_every_way_to_say_where(server) -> None:
     end = head(server)
     assert resolve(server, "earliest").order == (1, 4)
@@ -119,6 +120,7 @@ def test_a_good_source_has_no_findings(server) -> None:
         assert preflight(connection, server_info(connection), PIPELINE, head(server)) == []
 
 
+@pytest.mark.promise("A8")
 @pytest.mark.parametrize(
     ("setting", "bad", "good"),
     [

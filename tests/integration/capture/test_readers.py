@@ -77,7 +77,7 @@ def test_any_number_of_readers(kind, request, tmp_path, fresh_schema):
             while end != (end := head(one.endpoint)):  # MariaDB notes a checkpoint in the new file a moment later
                 time.sleep(1)
 
-            @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, phases=[Phase.generate])
+            @settings(max_examples=EXAMPLES, derandomize=True, phases=[Phase.generate])
             @given(
                 readers=st.integers(2, 5),
                 max_changes=st.sampled_from([40, 150, 400, 10**6]),

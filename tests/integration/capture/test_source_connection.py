@@ -332,6 +332,7 @@ def test_a_stopped_server_is_noticed(impatient, tmp_path):
 
 
 # -- the same id, files that go ----------------------------------------------------------------------------------------------
+@pytest.mark.promise("A1")
 def test_two_replicas_of_one_id(mysql_source, tmp_path, fresh_schema, monkeypatch):
     db = fresh_schema(mysql_source)
     with draining(mysql_source, tmp_path, db) as drain:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from sluice.coordination.dumps import DumpStates
 from sluice.flows.dump import worker as dumping
 from sluice.flows.dump.start import start
 from sluice.flows.dump.worker import work
@@ -16,7 +15,7 @@ from sluice.model.dumps import DumpState
 from sluice.sources.mysql.snapshot import result_set
 from tests.support.pipelines.case import Case, case
 from tests.support.pipelines.dumping import KEYS, Watcher, Writers, begin, both, delivering, dumped, fill, step
-from tests.support.running.waiting import counted, ended, wait_until
+from tests.support.running.waiting import ended, wait_until
 from tests.support.servers.fixtures import setting
 
 
@@ -27,6 +26,7 @@ def shop(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema) -> Itera
         yield made
 
 
+@pytest.mark.promise("C9")
 @pytest.mark.parametrize("chunk_rows", [1, 7, 100, 5000])
 def test_random_writers_and_chunks_of_every_size(shop: Case, chunk_rows: int) -> None:
     both(shop, "CREATE TABLE t (id INT PRIMARY KEY, version BIGINT NOT NULL, note VARCHAR(40))")
@@ -58,6 +58,7 @@ def quiet(shop: Case) -> Case:
     return shop
 
 
+@pytest.mark.promise("C5")
 def test_keys_of_every_type(quiet: Case) -> None:
     rows = 230
     for name, (columns, values) in KEYS.items():
@@ -71,6 +72,7 @@ def test_keys_of_every_type(quiet: Case) -> None:
     quiet.assert_equal()
 
 
+@pytest.mark.promise("C4")
 def test_key_range_keys_condition_and_time_range(quiet: Case) -> None:
     both(quiet, "CREATE TABLE t (id INT PRIMARY KEY, version BIGINT NOT NULL, note VARCHAR(40))")
     fill(quiet, "t", 300)
@@ -194,30 +196,6 @@ def test_a_pipeline_that_starts_with_a_dump(tmp_path, mysql_source, mysql_target
         made.assert_equal("t", "later")
 
 
-def test_a_target_that_joins_gets_its_copy_and_no_other_target_does(
-    tmp_path, mysql_source, mysql_target, mariadb, zookeeper, fresh_schema
-) -> None:
-    schema = fresh_schema(mysql_source, mysql_target, mariadb)
-    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema, start="dump") as made:
-        create = "CREATE TABLE t (id INT PRIMARY KEY, version BIGINT NOT NULL, note VARCHAR(40))"
-        both(made, create)
-        mariadb.execute(f"USE `{schema}`", create)
-        fill(made, "t", 200)
-        made.run_until_head()
-        made.assert_equal("t")
-        made.target.execute(f"DELETE FROM `{schema}`.t WHERE id < 10")  # a dump for the first target would mend it
-        made.connections["case_second"] = mariadb.connection_json(schema=schema)
-        second = "  - {name: second, type: mysql, connection: case_second}\n"
-        made.path.write_text(made.yaml.rstrip() + "\n" + second, encoding="utf-8")
-        made.run_until_head()
-        assert mariadb.execute(f"SELECT COUNT(*) FROM `{schema}`.t") == [(200,)]
-        assert made.target.execute(f"SELECT COUNT(*) FROM `{schema}`.t") == [(190,)]
-        made.source.execute(f"UPDATE `{schema}`.t SET note = 'both'")
-        made.run_until_head()
-        for server, rows in ((made.target, 200), (mariadb, 200)):
-            assert server.execute(f"SELECT COUNT(*) FROM `{schema}`.t WHERE note = 'both'") == [(rows,)]
-
-
 @pytest.mark.parametrize("last", ["3", "2", "1"])
 @pytest.mark.parametrize("image", ["FULL", "MINIMAL"])
 def test_unique_values_that_move_behind_a_dumped_row_in_one_batch(quiet: Case, image: str, last: str) -> None:
@@ -338,77 +316,7 @@ def test_a_transaction_prepared_before_a_chunk_and_committed_behind_its_select(
         made.assert_equal("t")
 
 
-STEPS = ["claimed", "low", "selected", "stored", "high", "marked"]
-
-
-@pytest.mark.parametrize("step_", STEPS)
-def test_a_worker_that_dies_at_any_step(quiet: Case, step_: str) -> None:
-    """The dead worker's session ends with it; the next one takes its chunk over. Nothing is lost, nothing goes back."""
-
-    class Dead(BaseException):
-        pass
-
-    both(quiet, "CREATE TABLE t (id INT PRIMARY KEY, version BIGINT NOT NULL, note VARCHAR(40))")
-    fill(quiet, "t", 200)
-    begin(quiet)
-
-    def die(at: str, chunk: Any) -> None:
-        if at == step_ and chunk.id.number == 2 and chunk.attempt == 1:
-            raise Dead
-
-    with Watcher(quiet, "t") as watcher, Writers(quiet, "t", 120, seed=3), delivering(quiet):
-        dump = start(quiet.runtime())
-        with pytest.raises(Dead):
-            work(quiet.runtime(), dump.id, hook=die)
-        done = work(quiet.runtime(), dump.id)
-        assert done.state is DumpState.DONE
-    quiet.run_until_head()
-    quiet.assert_equal("t")
-    assert watcher.back == []
-
-
-def test_pause_tune_resume_cancel(quiet: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sluice.errors import OutOfOrder
-    from sluice.flows.dump import progress
-
-    both(quiet, "CREATE TABLE t (id INT PRIMARY KEY, version BIGINT NOT NULL, note VARCHAR(40))")
-    fill(quiet, "t", 400)
-    begin(quiet)
-    runtime = quiet.runtime()
-    dump = start(runtime)
-    seen: list[int] = []
-
-    def hook(at: str, chunk: Any) -> None:
-        if at == "claimed":
-            seen.append(chunk.id.number)
-            if len(seen) == 2:
-                progress.pause(quiet.runtime(), dump.id, by="tester")
-
-    stop = threading.Event()
-    monkeypatch.setattr("sluice.flows.dump.worker.PAUSED_LOOK_EVERY_S", 0.05)
-    with delivering(quiet), counted(DumpStates, "require") as looks:
-        worker = threading.Thread(target=lambda: work(quiet.runtime(), dump.id, hook=hook, stop=stop), daemon=True)
-        worker.start()
-        wait_until(lambda: progress.one_view(runtime, dump.id).state == "paused", "the pause")
-        looks.more(2, lambda name: name.startswith("dump-"))  # what was under way has ended
-        count = len(seen)
-        assert count <= 3
-        looks.more(5, lambda name: name.startswith("dump-"))
-        assert len(seen) == count
-        stop.set()  # the process that worked on it goes, the pause stays
-        ended(worker)
-        assert progress.tune(runtime, dump.id, by="tester", chunk_rows=7, parallelism=1).tuning.chunk_rows == 7
-        progress.resume(runtime, dump.id, by="tester")
-        work(quiet.runtime(), dump.id)
-    assert progress.one_view(runtime, dump.id).tables[0].chunks > 30
-    quiet.assert_equal("t")
-    with pytest.raises(OutOfOrder):
-        progress.pause(runtime, dump.id, by="tester")
-    again = start(runtime)
-    assert progress.cancel(runtime, again.id, by="tester").state == "cancelled"
-    assert work(quiet.runtime(), again.id).state is DumpState.CANCELLED
-
-
+@pytest.mark.promise("C8")
 def test_a_chunk_is_read_without_a_lock(quiet: Case, monkeypatch) -> None:
     """While its rows are on the way: no row is locked, and the table only as any SELECT does it (so that nobody drops it meanwhile)."""
     both(quiet, "CREATE TABLE t (id INT PRIMARY KEY, v LONGTEXT)")
@@ -481,6 +389,7 @@ def test_a_definition_that_changes_while_a_chunk_is_read(quiet: Case) -> None:
     quiet.assert_equal("t")
 
 
+@pytest.mark.promise("C16")
 def test_the_published_example(quiet: Case) -> None:
     """DBLog's figure: a chunk of k1 to k6, and changes of k1 and k3 between its watermarks. k1 and k3 come from the log alone, the other
     four stand where the high watermark is: behind all that is between the marks, before all that follows.
@@ -529,41 +438,6 @@ def test_the_published_example(quiet: Case) -> None:
     assert changes.index(("u", "k3", 1)) < min(i for i, c in enumerate(changes) if c[0] == "r") <= first
     assert last < changes.index(("u", "k4", 2))
     quiet.assert_equal("t")
-
-
-@pytest.mark.parametrize("busy", [False, True])
-def test_a_table_without_a_key_is_copied_once(
-    busy: bool, tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema
-) -> None:
-    """Its rows are counted, so a copy that held a row twice would show: duplicates, deletes and updates while it is copied."""
-    schema = fresh_schema(mysql_source, mysql_target)
-    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema, start="dump") as made:
-        both(made, "CREATE TABLE log (a INT, b VARCHAR(20))")
-        values = ",".join(f"({i % 50}, 'x{i % 7}')" for i in range(400))
-        made.source.execute(f"USE `{schema}`", f"INSERT INTO log VALUES {values}, (NULL, NULL), (NULL, NULL)")
-        stop = threading.Event()
-
-        def write() -> None:
-            with made.source.connect(schema) as connection, connection.cursor() as cursor:
-                for i in range(60):
-                    cursor.execute("INSERT INTO log VALUES (%s, 'new'), (1, 'x1')", (i,))
-                    cursor.execute("DELETE FROM log WHERE a = %s LIMIT 2", (i % 50,))
-                    cursor.execute("UPDATE log SET b = 'upd' WHERE a = %s LIMIT 1", ((i + 3) % 50,))
-                    if stop.wait(0.02 if i < 40 else 0.15):
-                        return
-
-        writer = threading.Thread(target=write, daemon=True)
-        if busy:
-            writer.start()
-        made.run_until_head()
-        if busy:
-            ended(writer)
-        made.source.execute(
-            f"USE `{schema}`", "INSERT INTO log VALUES (7, 'x1')", "DELETE FROM log WHERE a IS NULL LIMIT 1"
-        )
-        made.run_until_head()
-        rows = [sorted(map(str, s.execute(f"SELECT a, b FROM `{schema}`.log"))) for s in (made.source, made.target)]
-        assert rows[0] == rows[1]
 
 
 def test_a_table_without_a_key_is_not_dumped_onto_its_rows(quiet: Case) -> None:

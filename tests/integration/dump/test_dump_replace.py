@@ -64,6 +64,7 @@ class Stays(Watcher):
                 time.sleep(0.005)
 
 
+@pytest.mark.promise("E13")
 @pytest.mark.parametrize(
     ("chunk_rows", "consistency"),
     [(100, "table"), (60, "batch"), (5000, "row"), *([(3, "row"), (23, "row")] if ALL else [(31, "row")])],
@@ -175,15 +176,6 @@ def test_a_unique_value_that_a_lost_row_still_holds(shop: Case) -> None:
     shop.assert_equal("t")
 
 
-def test_an_empty_table_empties_the_target(shop: Case) -> None:
-    both(shop, TABLE)
-    both(shop, "CREATE TABLE log (a INT, b VARCHAR(20))")
-    begin(shop)
-    at_target(shop, "INSERT INTO t VALUES (1, 1, 'x'), (5, 1, 'y')", "INSERT INTO log VALUES (1, 'a'), (1, 'a')")
-    dumped(shop, replace=True)
-    shop.assert_equal("t", "log")
-
-
 def test_what_cannot_be_replaced_is_refused(shop: Case) -> None:
     both(shop, TABLE)
     both(shop, "CREATE TABLE log (a INT, b VARCHAR(20))")
@@ -207,20 +199,6 @@ def test_what_cannot_be_replaced_is_refused(shop: Case) -> None:
     settings(shop, f"mapping: [{{from: '{shop.schema}.words', to: '{shop.schema}.t'}}]")
     with pytest.raises(ConfigError, match="other source tables"):
         start(shop.runtime(), tables=table, replace=True)
-
-
-def test_a_rule_keeps_rows_from_being_replaced(shop: Case) -> None:
-    both(shop, TABLE)
-    begin(shop)
-    (shop.folder / "rules" / "small.py").write_text(
-        "def apply(row, context):\n    return row if row['id'] < 5 else None\n", encoding="utf-8"
-    )
-    (shop.folder / "rules" / "engine.yaml").write_text(
-        "rules: [{name: small, path: small.py, type: row}]\n", encoding="utf-8"
-    )
-    settings(shop, "rules: engine.yaml")
-    with pytest.raises(ConfigError, match="rules apply"):
-        start(shop.runtime(), tables=[f"{shop.schema}.t"], replace=True)
 
 
 @pytest.mark.parametrize("shared", [False, True] if ALL else [False])
@@ -268,61 +246,6 @@ def test_rows_deleted_in_a_lost_stretch_go(shared: bool, tmp_path, mysql_target,
             else:
                 assert note == ""
                 made.assert_equal("t", "log")
-
-
-@pytest.mark.parametrize("consistency", ["row", "table", "batch"] if ALL else ["row"])
-def test_a_table_without_a_key_is_replaced_whole(shop: Case, consistency: str) -> None:
-    """Duplicates counted, written before, while and after it is copied, onto a target that holds other rows."""
-    shop.yaml = shop.yaml.replace(
-        "connection: case_target\n", f"connection: case_target\n    consistency: {consistency}\n"
-    )
-    shop.path.write_text(shop.yaml, encoding="utf-8")
-    both(shop, "CREATE TABLE log (a INT, b VARCHAR(20))")
-    values = ",".join(f"({i % 50}, 'x{i % 7}')" for i in range(400))
-    at_source(shop, f"INSERT INTO log VALUES {values}, (NULL, NULL), (NULL, NULL)")
-    begin(shop)
-    at_target(shop, f"INSERT INTO log VALUES {values}, (7, 'lost'), (7, 'lost')")
-    stop = threading.Event()
-
-    def write() -> None:
-        with shop.source.connect(shop.schema) as connection, connection.cursor() as cursor:
-            for i in range(60):
-                cursor.execute("INSERT INTO log VALUES (%s, 'new'), (1, 'x1')", (i,))
-                cursor.execute("DELETE FROM log WHERE a = %s LIMIT 2", (i % 50,))
-                cursor.execute("UPDATE log SET b = 'upd' WHERE a = %s LIMIT 1", ((i + 3) % 50,))
-                if stop.wait(0.02 if i < 40 else 0.15):
-                    return
-
-    writer = threading.Thread(target=write, daemon=True)
-    writer.start()
-    dumped(shop, tables=[f"{shop.schema}.log"], replace=True)
-    ended(writer)
-    at_source(shop, "INSERT INTO log VALUES (7, 'x1')", "DELETE FROM log WHERE a IS NULL LIMIT 1")
-    shop.run_until_head()
-    rows = [sorted(map(str, s.execute(f"SELECT a, b FROM `{shop.schema}`.log"))) for s in (shop.source, shop.target)]
-    assert rows[0] == rows[1]
-
-
-def test_a_cancelled_copy_of_a_table_without_a_key_loses_no_change(shop: Case) -> None:
-    from sluice.flows.dump.progress import cancel
-
-    both(shop, "CREATE TABLE log (a INT, b VARCHAR(20))")
-    begin(shop)
-    at_source(shop, "INSERT INTO log VALUES (1, 'before'), (1, 'before')")
-    shop.run_until_head()
-    runtime = shop.runtime()
-    dump = start(runtime, tables=[f"{shop.schema}.log"], replace=True)  # nobody reads it
-    at_source(shop, "INSERT INTO log VALUES (2, 'while it waits')", "UPDATE log SET b = 'changed' LIMIT 1")
-    shop.run_until_head()
-    assert at_target(shop, "SELECT a, b FROM log ORDER BY a, b") == [
-        (1, "before"),
-        (1, "changed"),
-        (2, "while it waits"),
-    ]
-    cancel(runtime, dump.id, by="tester")
-    at_source(shop, "INSERT INTO log VALUES (3, 'after')")
-    shop.run_until_head()
-    assert len(at_target(shop, "SELECT a, b FROM log")) == 4
 
 
 @pytest.mark.parametrize("key", ["primary", "by the mapping"])

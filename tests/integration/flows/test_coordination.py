@@ -40,6 +40,7 @@ def batch(number: int, epoch: int, first: int, last: int) -> Batch:
     return Batch(BatchNumber(number), epoch, f"run-{number}", "m", position(first), position(last), 1, 1)
 
 
+@pytest.mark.promise("A16", "A36")
 def test_get_ack_and_retry(zookeeper, root) -> None:
     with connect(endpoint(zookeeper), session_timeout_s=6) as znodes:
         state = state_of(znodes, root)
@@ -76,6 +77,7 @@ def test_get_ack_and_retry(zookeeper, root) -> None:
         assert znodes.get(f"{root}/shop/replicator/node") is None
 
 
+@pytest.mark.promise("A33")
 def test_an_expired_owner_cannot_write(zookeeper, root) -> None:
     with (
         connect(endpoint(zookeeper), session_timeout_s=6) as first,
@@ -131,6 +133,7 @@ def test_no_server_is_one_clear_error() -> None:
         pass
 
 
+@pytest.mark.promise("B45")
 def test_servers_that_are_gone_end_a_question_and_not_the_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +150,7 @@ def test_servers_that_are_gone_end_a_question_and_not_the_session(
         assert znodes.alive
 
 
+@pytest.mark.promise("B12", "D14")
 @pytest.mark.slow
 def test_the_state_survives_the_loss_of_the_leader(tmp_path: Path, root) -> None:
     with (

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from sluice.flows.capture.drain import drain
 from sluice.flows.load.ack import ack
 from sluice.flows.load.load import load
@@ -21,6 +23,7 @@ ACK = 4
 A drain makes 21 to 23: the server sends its TLS session tickets when it likes, so each of the two connections may count one more."""
 
 
+@pytest.mark.promise("B18")
 def test_a_batch_takes_few_round_trips_whatever_is_in_it(
     tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
 ) -> None:

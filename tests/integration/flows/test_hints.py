@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 from sluice.cli import app
 from sluice.errors import SluiceError
 from sluice.flows.dump.progress import views
-from sluice.flows.operate import control
 from sluice.flows.run import run
 from tests.support.pipelines.case import Case, case
 from tests.support.running.waiting import wait_until
@@ -117,15 +116,6 @@ def test_a_statement_without_rows_in_the_log(shop: Case) -> None:
     with going(shop):
         does(shop, dump)
         wait_until(lambda: same(shop), "equal sides")
-
-
-def test_a_paused_pipeline(shop: Case) -> None:
-    control.pause(shop.runtime(), by="a test", reason="tea")
-    at_source(shop, "INSERT INTO orders VALUES (1, 'a', 1)")
-    [resume] = commands(shop, stops(shop, "was paused by a test"))
-    does(shop, resume)
-    shop.run_until_head()
-    assert same(shop)
 
 
 def test_a_table_a_column_and_a_key_that_the_target_lacks(shop: Case) -> None:
@@ -231,34 +221,6 @@ def test_a_row_that_the_target_lacks_of_which_a_part_came(shop: Case) -> None:
         wait_until(lambda: same(shop), "equal sides")
 
 
-def test_a_rule_that_fails(shop: Case) -> None:
-    (shop.folder / "rules/engine.yaml").write_text("rules: [{name: up, path: up.py}]\n")
-    rule = shop.folder / "rules/up.py"
-    rule.write_text("def transform(row, context):\n    return {**row, 'note': row['noet'].upper()}\n")
-    shop.path.write_text(shop.yaml + "rules: engine.yaml\n")
-    at_source(shop, "INSERT INTO orders VALUES (1, 'a', 1)")
-    error = stops(shop, "rule 'up'")
-    assert "fix the rule; the batch is retried" in str(error.hint)
-    rule.write_text(rule.read_text().replace("noet", "note"))
-    shop.run_until_head()
-    assert shop.target.execute(f"SELECT note FROM `{shop.schema}`.orders") == [("A",)]
-
-
-def test_a_position_behind_undelivered_batches(shop: Case) -> None:
-    shop.target.execute(f"RENAME TABLE `{shop.schema}`.orders TO `{shop.schema}`.away")
-    at_source(shop, "INSERT INTO orders VALUES (1, 'a', 1)")
-    stops(shop, "has no table")
-    done = CliRunner().invoke(app, ["seek", "case", "latest", "--yes"], env=dict(os.environ))
-    assert isinstance(done.exception, SluiceError)
-    assert "wait until they are delivered" in str(done.exception.hint)
-    shop.target.execute(f"RENAME TABLE `{shop.schema}`.away TO `{shop.schema}`.orders")
-    shop.run_until_head()
-    does(shop, ["seek", "case", "latest"])
-    at_source(shop, "INSERT INTO orders VALUES (2, 'b', 2)")
-    shop.run_until_head()
-    assert same(shop)
-
-
 def test_a_dump_of_a_table_that_was_dropped(shop: Case) -> None:
     at_source(shop, "CREATE TABLE gone (id INT PRIMARY KEY)", "INSERT INTO gone VALUES (1)")
     shop.run_until_head()
@@ -273,36 +235,3 @@ def test_a_dump_of_a_table_that_was_dropped(shop: Case) -> None:
     assert views(shop.runtime())[0].state == "cancelled"
     shop.run_until_head()
     assert same(shop)
-
-
-def test_every_command_in_a_hint_exists() -> None:
-    """Names of commands and options, in all hints of the product."""
-    import ast
-    from pathlib import Path
-
-    import typer.main
-
-    root: Any = typer.main.get_command(app)
-    checked = 0
-    for path in Path(__file__).parents[3].joinpath("include/sluice").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            text = (
-                ast.unparse(node)
-                if isinstance(node, ast.JoinedStr)
-                else node.value
-                if isinstance(node, ast.Constant)
-                else ""
-            )
-            for said in re.findall(r"`sluice ([^`]+)`", str(text)):
-                words, command = said.split(), root
-                while hasattr(command, "commands") and words and re.fullmatch(r"[a-z-]+(\|[a-z-]+)*", words[0]):
-                    found = [command.commands.get(name) for name in words.pop(0).split("|")]
-                    assert all(found), (path.name, said)
-                    command = found[0]
-                if hasattr(command, "by_default"):
-                    command = command.commands[command.by_default]
-                known = {option for one in command.params for option in (*one.opts, *one.secondary_opts)} | {"--help"}
-                for option in re.findall(r"(?<!\S)--[a-z-]+", " ".join(words)):
-                    assert option in known, (path.name, said, option)
-                checked += 1
-    assert checked > 40

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -21,14 +20,10 @@ from sluice.errors import (
     ConfigError,
     LostPosition,
     MappingError,
-    Paused,
     PreflightError,
-    RuleError,
     SluiceError,
     UnknownEvent,
 )
-from sluice.flows.capture.drain import drain
-from sluice.flows.operate.control import pause, resume
 from tests.support.pipelines.case import Case, case
 
 TABLES = (
@@ -112,6 +107,7 @@ def write(server, db: str, seed: int, changes: int, *, stop: threading.Event | N
                 connection.rollback()
 
 
+@pytest.mark.promise("A2")
 def test_random_changes_arrive(shop: Case) -> None:
     begin(shop)
     writers = [threading.Thread(target=write, args=(shop.source, shop.schema, seed, 600)) for seed in range(4)]
@@ -144,6 +140,7 @@ def test_unique_values_that_move_between_rows(shop: Case) -> None:
     shop.assert_equal()
 
 
+@pytest.mark.promise("E5")
 @pytest.mark.faults
 @pytest.mark.slow
 def test_kill_anywhere_ends_equal(shop: Case) -> None:
@@ -239,35 +236,6 @@ def test_a_target_without_the_column_holds_and_goes_on(shop: Case) -> None:
     shop.assert_equal()
 
 
-def test_an_unknown_table_at_the_target_holds_and_goes_on(shop: Case) -> None:
-    begin(shop)
-    shop.target.execute(f"DROP TABLE `{shop.schema}`.orders")
-    insert(shop, 1)
-    shop.source.execute(f"INSERT INTO `{shop.schema}`.orders (customer, number) VALUES (1, 1)")
-    fails(shop, MappingError, f"{shop.schema}.orders")
-    shop.target.execute(TABLES[1].format(db=shop.schema))
-    shop.run_until_head()
-    shop.assert_equal()
-
-
-def test_a_broken_rule_names_its_line_and_goes_on(shop: Case) -> None:
-    (shop.folder / "rules/engine.yaml").write_text(
-        f"rules:\n  - {{name: shout, path: shout.py, type: row, order: 1, match: {{schema: '{shop.schema}', table: customers}}}}\n"
-    )
-    rule = shop.folder / "rules/shout.py"
-    rule.write_text("def transform(row, context):\n    row['name'] = row['name'].upper()\n    return row\n")
-    shop.path.write_text(shop.yaml + "rules: engine.yaml\n")
-    begin(shop)
-    insert(shop, 1)
-    rule.write_text("def transform(row, context):\n    return row['nme']\n")
-    fails(shop, RuleError, "shout", "shout.py:2", f"{shop.schema}.customers", "nme")
-    rule.write_text("def transform(row, context)\n    return row\n")
-    fails(shop, RuleError, "shout", "shout.py:1")
-    rule.write_text("def transform(row, context):\n    row['name'] = row['name'].upper()\n    return row\n")
-    shop.run_until_head()
-    assert shop.target.execute(f"SELECT name FROM `{shop.schema}`.customers")[0][0] == "N"
-
-
 @pytest.mark.slow
 def test_a_source_without_row_format_and_a_purged_position(
     tmp_path: Path, mysql_target, zookeeper, fresh_schema
@@ -291,6 +259,7 @@ def test_a_source_without_row_format_and_a_purged_position(
             fails(made, LostPosition, logs[-1][0])
 
 
+@pytest.mark.promise("E7")
 def test_an_idle_run_moves_the_position_over_foreign_log(shop: Case, fresh_schema) -> None:
     begin(shop)
     other = fresh_schema(shop.source)
@@ -318,21 +287,6 @@ def test_pause_holds_and_resume_goes_on(shop: Case) -> None:
     shop.assert_equal()
     entries = json.loads(shop.cli("audit", str(shop.path), "--json").stdout)
     assert [e["what"] for e in entries] == ["pause", "resume"]
-
-
-def test_a_skipped_batch_is_kept(shop: Case) -> None:
-    begin(shop)
-    shop.target.execute(f"ALTER TABLE `{shop.schema}`.customers DROP COLUMN flags")
-    insert(shop, 1)
-    with pytest.raises(MappingError):
-        shop.run_until_head()
-    shown = shop.cli("skip", str(shop.path), "copy", "1", "--reason", "not needed", "--yes")
-    assert shown.returncode == 0, shown.stderr
-    shop.target.execute(f"ALTER TABLE `{shop.schema}`.customers ADD COLUMN flags SET('a','b','c') AFTER level")
-    insert(shop, 2)
-    shop.run_until_head()
-    assert [r[0] for r in shop.target.execute(f"SELECT id FROM `{shop.schema}`.customers")] == [2]
-    assert list((shop.folder / "store").rglob("dead-letters/copy/batch=0000000001/*/*.parquet"))
 
 
 def test_a_status_that_is_watched_follows_the_pipeline(shop: Case) -> None:
@@ -373,6 +327,7 @@ def test_a_status_that_is_watched_follows_the_pipeline(shop: Case) -> None:
         os.close(us)
 
 
+@pytest.mark.promise("E4")
 def test_status_segments_and_tail(shop: Case) -> None:
     begin(shop)
     insert(shop, 1)
@@ -404,24 +359,6 @@ def test_check_reports_everything(shop: Case) -> None:
     assert shown.returncode == 0, shown.stdout + shown.stderr
     for part in ("pipeline", "zookeeper", "source", "store", "rules", "target copy"):
         assert part in shown.stdout
-
-
-def test_a_drain_at_work_notices_a_pause(shop: Case) -> None:
-    begin(shop)
-    shop.path.write_text(shop.yaml.replace("max_wait: 200ms", "max_wait: 10m"), encoding="utf-8")
-    with ThreadPoolExecutor(1) as pool, shop.runtime().state() as state:
-        draining = pool.submit(drain, shop.runtime(), claim="test:pause:1", idle_wait_s=60)
-        while state.owner() is None and not draining.done():
-            time.sleep(0.01)
-        insert(shop, 1)
-        pause(shop.runtime(), by="tester", reason="tea")
-        with pytest.raises(Paused, match="tea"):
-            draining.result(timeout=200)
-        assert state.numbers() == []
-    resume(shop.runtime(), by="tester")
-    shop.path.write_text(shop.yaml, encoding="utf-8")
-    shop.run_until_head()
-    shop.assert_equal()
 
 
 def test_what_cannot_be_read_ends_the_batch_in_front_of_it(shop: Case) -> None:

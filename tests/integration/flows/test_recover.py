@@ -100,6 +100,7 @@ def all_gone(made: Case, *batches: int) -> None:
     shutil.rmtree(store(made))
 
 
+@pytest.mark.promise("E12")
 @pytest.mark.parametrize("lost", [data_damaged, all_gone], ids=lambda f: f.__name__)
 def test_lost_batches_are_captured_again(made: Case, lost: Callable[..., None]) -> None:
     deliver(made, 1)

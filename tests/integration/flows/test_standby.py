@@ -90,6 +90,7 @@ def delivered(made: Case) -> bool:
     return bool(rows[0] == rows[1])
 
 
+@pytest.mark.promise("A34", "C18")
 def test_the_second_takes_over_from_a_dead_one_and_from_one_that_is_paused(
     orders: Case, start: Callable[..., Owner]
 ) -> None:

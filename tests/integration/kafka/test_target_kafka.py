@@ -44,6 +44,7 @@ public class Partitions {
 """
 
 
+@pytest.mark.promise("A30")
 def test_partitions_are_those_of_kafkas_java_client(kafka: Any, tmp_path: Path) -> None:
     keys = [
         '{"id":1}',
@@ -139,6 +140,7 @@ def test_a_consumer_rebuilds_the_table(
             assert all(one.headers["sluice.gtid"] == one.document["source"]["gtid"] for one in updates)
 
 
+@pytest.mark.promise("A31")
 def test_global_order_is_the_logs(
     tmp_path: Path, mysql_source: Any, zookeeper: Any, kafka: Any, fresh_schema: Any
 ) -> None:

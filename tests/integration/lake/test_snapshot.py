@@ -73,6 +73,7 @@ def rows_of(made: Case, table: str, version: int | None = None) -> list[tuple[An
     return sorted(tuple(row.values()) for row in lake_of(made).rows(made.schema, table, version).to_pylist())
 
 
+@pytest.mark.promise("D7")
 @both_formats
 def test_each_key_has_its_newest_row_as_of_a_batch_and_as_of_a_time(
     tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, kept_as: str
@@ -235,6 +236,7 @@ def test_a_target_that_joins_has_the_waiting_batches_of_the_snapshot_written_up_
         made.assert_equal("t")
 
 
+@pytest.mark.promise("D7")
 def test_old_batches_are_given_up_after_retain_log_and_no_earlier(
     tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
@@ -334,6 +336,7 @@ def no_row_read(source: Any, schema: str) -> Iterator[None]:
     assert not asked, "no row was read"
 
 
+@pytest.mark.promise("D10")
 @both_formats
 def test_a_target_that_joins_starts_from_the_snapshot_and_nothing_is_read_at_the_source(
     tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, kept_as: str
@@ -645,6 +648,7 @@ def test_a_target_that_removes_no_ranges_of_keys_is_refused(
         assert "cannot be removed: ranges of a table's keys there are not those of the source" in found[0].why
 
 
+@pytest.mark.promise("D5", "D8")
 @pytest.mark.parametrize(("form", "kept_as"), [("changes", "delta"), ("merged", "delta"), ("changes", "iceberg")])
 def test_a_read_from_the_snapshot_loses_and_repeats_no_change_however_far_the_snapshot_lags(
     tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, form: str, kept_as: str

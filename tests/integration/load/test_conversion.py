@@ -34,6 +34,7 @@ mapping:
 """
 
 
+@pytest.mark.promise("B24")
 def test_columns_of_another_type_and_zone(
     tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
 ) -> None:
@@ -142,6 +143,7 @@ def test_a_zone_that_does_not_exist_is_named(
         assert "no time zone 'Europe/Berlim'" in " ".join((done.stdout + done.stderr).split())
 
 
+@pytest.mark.promise("B23", "B42")
 @pytest.mark.parametrize("image", ["FULL", "MINIMAL"])
 def test_only_changed_columns_are_sent_and_groups_whole(
     tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, image: str

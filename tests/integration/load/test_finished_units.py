@@ -70,6 +70,7 @@ def half_loaded(pipe: Delivery, changeset: Any) -> list[list[Any]]:
     return every
 
 
+@pytest.mark.promise("D13")
 def test_a_later_attempt_leaves_out_what_is_written(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     small_units(monkeypatch, 50, most=50)
     make, schema = place
@@ -177,6 +178,7 @@ def loading(folder: str, kind: str, connection: str, schema: str, batch: str, at
     pipe.load(changeset)
 
 
+@pytest.mark.promise("D11")
 def test_a_schema_is_one_transaction_and_one_unit(
     tmp_path: Path, mysql_target: Any, fresh_schema: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

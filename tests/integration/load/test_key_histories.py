@@ -87,7 +87,7 @@ class Words:
     def follow_at_random(self, examples: int) -> None:
         every = [table for tables in self.tables.values() for table in tables]
 
-        @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+        @settings(max_examples=examples, suppress_health_check=[HealthCheck.too_slow])
         @given(histories)
         def holds(batches: list[list[list[Write]]]) -> None:
             self.follow(every, batches)

@@ -50,6 +50,7 @@ def _writes(rng: random.Random, table: str, count: int) -> list[str]:
     return found
 
 
+@pytest.mark.promise("E11")
 @pytest.mark.parametrize("setting", ["row", "table", "batch", "row MINIMAL"])
 def test_batches_larger_than_the_memory(
     tmp_path: Path,

@@ -30,6 +30,13 @@ REFUSED = {
     "coarser primary key": ("(v VARCHAR(20) COLLATE utf8mb4_bin PRIMARY KEY)", "(v VARCHAR(20) COLLATE utf8mb4_general_ci PRIMARY KEY)", "MODIFY COLUMN `v`"),
     "coarser unique key": ("(id INT PRIMARY KEY, v VARCHAR(20) COLLATE utf8mb4_bin UNIQUE)",
                            "(id INT PRIMARY KEY, v VARCHAR(20) COLLATE utf8mb4_general_ci, UNIQUE ux (v))", "MODIFY COLUMN `v`"),
+    "bytes as text": ("(k VARBINARY(10) PRIMARY KEY)", "(k VARCHAR(10) COLLATE utf8mb4_0900_ai_ci PRIMARY KEY)", "at the source by its bytes"),
+    "padded bytes as text": ("(k BINARY(4) PRIMARY KEY)", "(k CHAR(4) COLLATE utf8mb4_0900_as_cs PRIMARY KEY)", "MODIFY COLUMN `k` binary(4)"),
+    "text of charset binary": ("(k VARCHAR(10) CHARACTER SET binary PRIMARY KEY)", "(k VARCHAR(10) COLLATE latin1_swedish_ci PRIMARY KEY)", "by its bytes"),
+    "a prefix of bytes as text": ("(id INT PRIMARY KEY, b BLOB, UNIQUE (b(8)))", "(id INT PRIMARY KEY, b TEXT, UNIQUE ux (b(8)))", "at the source by its bytes"),
+    "unique bytes as text": ("(id INT PRIMARY KEY, k VARBINARY(9) UNIQUE)", "(id INT PRIMARY KEY, k VARCHAR(9), UNIQUE ux (k))", "at the source by its bytes"),
+    "a part of a key of bytes": ("(a INT, k VARBINARY(9), PRIMARY KEY (a, k))", "(a INT, k VARCHAR(9), PRIMARY KEY (a, k))", "at the source by its bytes"),
+    "characters as a prefix of bytes": ("(id INT PRIMARY KEY, v TEXT, UNIQUE (v(5)))", "(id INT PRIMARY KEY, v BLOB, UNIQUE ux (v(5)))", "DROP INDEX `ux`"),
     "fewer digits in the key": ("(n DECIMAL(12,4) PRIMARY KEY)", "(n DECIMAL(12,2) PRIMARY KEY)", "rounded"),
     "whole seconds in the key": ("(n DATETIME(6) PRIMARY KEY)", "(n DATETIME PRIMARY KEY)", "rounded"),
     "an expression": (SOURCE, "(id INT PRIMARY KEY, v VARCHAR(20), w VARCHAR(20), n DECIMAL(12,4), UNIQUE ux ((LOWER(v))))", "DROP INDEX `ux`"),
@@ -45,6 +52,9 @@ TAKEN = {
     "finer": ("(v VARCHAR(20) COLLATE utf8mb4_general_ci PRIMARY KEY)", "(v VARCHAR(20) COLLATE utf8mb4_bin PRIMARY KEY)"),
     "an expression on both sides": ("(id INT PRIMARY KEY, v VARCHAR(20), UNIQUE ((LOWER(v))))", "(id INT PRIMARY KEY, v VARCHAR(20), UNIQUE ((LOWER(v))))"),
     "a generated column on both sides": ("(id INT PRIMARY KEY, v INT AS (id + 1) UNIQUE)", "(id INT PRIMARY KEY, v INT AS (id + 1) UNIQUE)"),
+    "bytes as exact text": ("(k VARBINARY(10) PRIMARY KEY)", "(k VARCHAR(10) COLLATE utf8mb4_0900_bin PRIMARY KEY)"),
+    "text as bytes": ("(k VARCHAR(10) PRIMARY KEY)", "(k VARBINARY(40) PRIMARY KEY)"),
+    "characters as enough bytes": ("(id INT PRIMARY KEY, v TEXT, UNIQUE (v(5)))", "(id INT PRIMARY KEY, v BLOB, UNIQUE ux (v(20)))"),
     "more digits": ("(n DECIMAL(12,4) PRIMARY KEY)", "(n DECIMAL(14,6) PRIMARY KEY)"),
 }  # fmt: skip
 
@@ -187,3 +197,27 @@ def test_a_key_that_is_only_compared_less_exactly_says_so_and_how_to_go_on(made,
         made.path.write_text(made.yaml + "\n" + hint[hint.index("mapping: [") :].split("]}]")[0] + "]}]\n")
     made.run_until_head()
     made.assert_equal("t")
+
+
+BYTES = [
+    ("VARCHAR(9) COLLATE utf8mb4_bin", "VARCHAR(9) COLLATE utf8mb4_0900_bin"),
+    ("CHAR(9) COLLATE utf8mb4_0900_bin", "VARBINARY(9)"),
+]
+
+
+@pytest.mark.parametrize(("declared", "fixed"), BYTES, ids=["a collation that pads", "CHAR"])
+def test_bytes_that_end_with_a_space_are_refused_where_the_target_does_not_see_it(
+    made, declared: str, fixed: str
+) -> None:
+    made.source.execute(f"CREATE TABLE `{made.schema}`.t (k VARBINARY(9) PRIMARY KEY)")
+    made.target.execute(f"CREATE TABLE `{made.schema}`.t (k {declared} PRIMARY KEY)")
+    made.run_until_head()
+    made.source.execute(f"INSERT INTO `{made.schema}`.t VALUES ('a'), ('A')")
+    made.run_until_head()
+    assert len(made.target.execute(f"SELECT k FROM `{made.schema}`.t")) == 2
+    made.source.execute(f"INSERT INTO `{made.schema}`.t VALUES ('a ')")
+    with pytest.raises(MappingError, match="ends with a space"):
+        made.run_until_head()
+    made.target.execute(f"ALTER TABLE `{made.schema}`.t MODIFY k {fixed} NOT NULL")
+    made.run_until_head()
+    assert len(made.target.execute(f"SELECT k FROM `{made.schema}`.t")) == 3

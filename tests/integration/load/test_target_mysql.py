@@ -34,6 +34,7 @@ def delivery(tmp_path: Path, mysql_target: Any, db: str):
     return make
 
 
+@pytest.mark.promise("A24")
 @pytest.mark.parametrize("consistency", ["row", "table", "batch"])
 def test_insert_update_delete_and_key_change(delivery: Any, mysql_target: Any, db: str, consistency: str) -> None:
     pipe = delivery(target={"consistency": consistency})
@@ -47,6 +48,7 @@ def test_insert_update_delete_and_key_change(delivery: Any, mysql_target: Any, d
     assert pipe.held == 2
 
 
+@pytest.mark.promise("B17")
 @pytest.mark.parametrize("consistency", ["row", "table", "batch"])
 def test_unique_values_swap(delivery: Any, mysql_target: Any, db: str, consistency: str) -> None:
     pipe = delivery(target={"consistency": consistency})
@@ -61,6 +63,7 @@ def test_unique_values_swap(delivery: Any, mysql_target: Any, db: str, consisten
     assert rows(mysql_target, db) == [(1, "b", None), (2, "a", None), (4, "c", None)]
 
 
+@pytest.mark.promise("A25")
 def test_unique_values_rotate_over_many_units(delivery: Any, mysql_target: Any, db: str, monkeypatch: Any) -> None:
     small_units(monkeypatch, 50)
     pipe = delivery()
@@ -78,6 +81,7 @@ def test_unique_values_rotate_over_many_units(delivery: Any, mysql_target: Any, 
     assert rows(mysql_target, db) == [(i, f"u{(i + 1) % n}", None) for i in range(n)]
 
 
+@pytest.mark.promise("A26", "A27", "A28", "B15")
 def test_a_repeat_changes_nothing(delivery: Any, mysql_target: Any, db: str) -> None:
     pipe = delivery()
     schema = people(db)
@@ -108,6 +112,7 @@ def test_a_zombie_is_fenced(delivery: Any, mysql_target: Any, db: str) -> None:
     assert rows(mysql_target, db) == []
 
 
+@pytest.mark.promise("A17")
 def test_a_batch_that_was_acknowledged_is_not_written_again(delivery: Any, mysql_target: Any, db: str) -> None:
     pipe = delivery()
     changeset = pipe.deliver({people(db): [insert(1, "a")]})
@@ -137,6 +142,7 @@ def test_taking_over_waits_for_the_writer(delivery: Any, mysql_target: Any, db: 
     assert taken.is_set()
 
 
+@pytest.mark.promise("D11")
 def test_batch_is_one_transaction_with_its_acknowledgement(delivery: Any, mysql_target: Any, db: str) -> None:
     mysql_target.execute(
         f"CREATE TABLE {db}.other (id INT PRIMARY KEY, email VARCHAR(80), points INT CHECK (points < 100))"
@@ -170,6 +176,7 @@ def test_table_without_a_key_counts_rows_and_is_not_doubled(delivery: Any, mysql
     assert found == [(1, "A", None), (1, "a", None), (2, None, 3), (5, "x", None)]
 
 
+@pytest.mark.promise("B19")
 def test_foreign_keys_triggers_generated_and_auto_increment(delivery: Any, mysql_target: Any, db: str) -> None:
     mysql_target.execute(
         f"CREATE TABLE {db}.parent (id INT PRIMARY KEY AUTO_INCREMENT, n INT, twice INT AS (n * 2) STORED)",
@@ -200,6 +207,7 @@ def test_foreign_keys_triggers_generated_and_auto_increment(delivery: Any, mysql
     assert rows(mysql_target, db, "parent") == [(5, 1, 2)]
 
 
+@pytest.mark.promise("B20")
 def test_rules_and_mapping_on_the_way(delivery: Any, mysql_target: Any, db: str, tmp_path: Path) -> None:
     mysql_target.execute(f"CREATE TABLE {db}.guests (nr INT PRIMARY KEY, mail VARCHAR(80), origin VARCHAR(10))")
     rules = tmp_path / "rules"

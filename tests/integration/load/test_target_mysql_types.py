@@ -152,6 +152,7 @@ def test_every_type_on_mariadb(tmp_path: Path, mariadb: Any, fresh_schema: Any, 
     assert checksum(mariadb, f"{db}.source") == checksum(mariadb, f"{db}.copy")
 
 
+@pytest.mark.promise("A29")
 def test_bulk_never_cuts_a_value(
     tmp_path: Path, mysql_target: Any, fresh_schema: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,7 @@ def assert_same(made: Case, *tables: str) -> None:
     made.assert_equal(*tables)
 
 
+@pytest.mark.promise("A23")
 def test_tables_come_change_and_go_with_their_rows(shop: Case) -> None:
     run(
         shop,
@@ -121,6 +122,7 @@ def test_names_go_through_the_mapping(shop: Case, fresh_schema: Any) -> None:
     assert not shop.target.execute(f"SHOW TABLES FROM {shop.schema} LIKE 'parent'")
 
 
+@pytest.mark.promise("A11")
 def test_policies_by_kind(shop: Case) -> None:
     run(shop, "CREATE TABLE t (id INT PRIMARY KEY, a SMALLINT, b INT)", "CREATE TABLE u (id INT PRIMARY KEY)")
     shop.run_until_head()

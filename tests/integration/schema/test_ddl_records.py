@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sluice.model.schema_changes import ChangeKind, TableChange
 from tests.support.pipelines.case import case
 
 
+@pytest.mark.promise("A5")
 def test_statements_stand_in_the_manifests_with_what_they_did(
     tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema
 ) -> None:

@@ -47,6 +47,7 @@ def bare(request, tmp_path, mysql_target, zookeeper, fresh_schema):
             yield made
 
 
+@pytest.mark.promise("A10")
 def test_rows_are_read_with_the_definition_of_their_time(bare) -> None:
     for definition, change in STEPS:
         if definition:

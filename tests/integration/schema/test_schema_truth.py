@@ -115,12 +115,14 @@ def truth(request, fresh_schema) -> Truth:
     return Truth(server, fresh_schema(server, options="CHARACTER SET utf8mb4"))
 
 
+@pytest.mark.promise("C1")
 def test_written_statements(truth: Truth) -> None:
     truth.run(*statements.WRITTEN, *(statements.MARIADB if truth.state.flavour.mariadb else statements.MYSQL))
     truth.compare()
     assert truth.refused <= 3
 
 
+@pytest.mark.promise("C20")
 @pytest.mark.parametrize("seed", range(SEQUENCES))
 def test_random_statements(truth: Truth, seed: int) -> None:
     made = statements.Random(random.Random(seed), mariadb=truth.state.flavour.mariadb)

@@ -35,6 +35,7 @@ def rows_of(batches: list[StoredBatch]) -> dict[Any, dict[str, Any]]:
     return replayed([row for batch in batches for row in batch.rows.to_pylist()])
 
 
+@pytest.mark.promise("D16")
 def test_batches_come_whole_and_once_over_a_change_of_columns(shop: Case) -> None:
     write(shop, "INSERT INTO orders (id, v) VALUES (1, 10), (2, 20)")
     write(shop, "UPDATE orders SET v = 21 WHERE id = 2")

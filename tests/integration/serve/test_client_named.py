@@ -134,6 +134,7 @@ def test_a_client_that_is_killed_between_get_and_ack_gets_the_batch_again(shop: 
         assert heard("ack", f"done {new}") == [f"got {new}", f"done {new}"]
 
 
+@pytest.mark.promise("A35")
 def test_a_client_finds_a_service_in_zookeeper_and_goes_on_at_another_one(shop: Case) -> None:
     numbers = [write(shop, "INSERT INTO orders (id, v) VALUES (1, 0)")]
     numbers += [write(shop, f"UPDATE orders SET v = {n + 1}") for n in range(3)]

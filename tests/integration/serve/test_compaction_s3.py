@@ -53,7 +53,10 @@ def test_batches_in_archives_of_a_bucket_are_read_as_before_and_removed(
     reader = made.made.runtime().store
     before = {path: reader.read_bytes(path) for batch in reader.batches() for path, _ in reader.files(batch)}
     done = prune(made.made.runtime())
-    assert (done.compacted, done.archives, done.warnings) == ((1, 2, 3, 4), 1, ())
+    warnings = [
+        warning for warning in done.warnings if not warning.startswith("the disk of")
+    ]  # a machine may be nearly full
+    assert (done.compacted, done.archives, warnings) == ((1, 2, 3, 4), 1, [])
     assert (len(before), len(objects(made))) == (8, 1)
     assert {path: reader.read_bytes(path) for path in before} == before
     for path, data in before.items():

@@ -59,6 +59,7 @@ def write(made: Network, site: str, low: int, count: int, stop: threading.Event 
     return counts
 
 
+@pytest.mark.promise("B30")
 def test_what_one_site_gets_it_does_not_send_back(pair: Network) -> None:
     joined(pair)
     pair.execute("a", "INSERT INTO items (id, site) VALUES (1, 'a')", "INSERT INTO items (id, site) VALUES (2, 'a')")
@@ -81,6 +82,7 @@ def test_without_a_channel_it_goes_back(pair: Network) -> None:
     assert [pair.once("a_to_b"), pair.once("b_to_a")] == [1, 1]
 
 
+@pytest.mark.promise("B31")
 def test_both_sites_are_written_to_at_the_same_time_and_end_equal(pair: Network) -> None:
     joined(pair)
     counts: dict[int, int] = {}
@@ -123,6 +125,7 @@ def test_both_sites_write_the_same_rows_and_end_equal(pair: Network) -> None:
     pair.assert_still()
 
 
+@pytest.mark.promise("B36")
 def test_looping_back_the_last_word_is_the_main_sites(pair: Network) -> None:
     joined(pair, channel="consistency: loop_back")
     pair.execute("a", "INSERT INTO items (id, site) VALUES (1, 'a')")
@@ -251,6 +254,7 @@ def test_a_load_without_its_end_stops_the_drain(pair: Network) -> None:
     assert [row[0] for row in pair.rows("a", "items")] == [9]
 
 
+@pytest.mark.promise("B32")
 @pytest.mark.parametrize("consistency", ["row", "table", "batch"])
 def test_a_large_transaction_in_both_directions(pair: Network, consistency: str) -> None:
     """Read in many pieces, loaded by several connections in bulk or in one transaction, and logged in as many as the server likes."""
@@ -329,6 +333,7 @@ def test_letters_that_are_replayed_are_marked(pair: Network) -> None:
     pair.assert_still()
 
 
+@pytest.mark.promise("B37")
 def test_definitions_go_one_way_and_rows_of_before_still_fit(pair: Network) -> None:
     """Both sites change different columns of one row meanwhile: with send: changed_columns both stay."""
     joined(pair, extra=f"mapping: [{{from: {pair.schema}.*, to: {pair.schema}.*, send: changed_columns}}]")
@@ -351,6 +356,7 @@ def test_definitions_go_one_way_and_rows_of_before_still_fit(pair: Network) -> N
     pair.assert_still()
 
 
+@pytest.mark.promise("B33", "B34")
 def test_a_cascade_needs_no_setting_and_never_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mysql_source, mysql_target, mariadb, zookeeper, fresh_schema
 ) -> None:
@@ -377,6 +383,7 @@ def test_a_cascade_needs_no_setting_and_never_comes_back(
         made.assert_still()
 
 
+@pytest.mark.promise("B35")
 def test_a_named_mark_stops_a_cascade(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mysql_source, mysql_target, mariadb, zookeeper, fresh_schema
 ) -> None:
@@ -404,6 +411,7 @@ def test_a_named_mark_stops_a_cascade(
         assert tables["c"] - {"_sluice_ack"} == {"items", "of_b"}
 
 
+@pytest.mark.promise("B38")
 def test_a_star_of_three(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mysql_source, mysql_target, mariadb, zookeeper, fresh_schema
 ) -> None:
@@ -585,6 +593,7 @@ def test_rules_drop_and_route_by_origin(
         assert [row[:2] for row in made.rows("c", "sent")] == [(1, "a")]
 
 
+@pytest.mark.promise("B43")
 def test_one_side_that_fails_stops_the_other_one_and_both_go_on_together(pair: Network) -> None:
     """The target of A to B refuses; after the grace nothing goes from B to A, not even what is under way."""
     pair.channel(pair.pipe("a", "b"), pair.pipe("b", "a"), extra="grace: 2s")

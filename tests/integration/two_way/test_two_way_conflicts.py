@@ -96,6 +96,7 @@ def test_writers_fight_over_some_rows_and_few_rows_go_back(pair: Network) -> Non
     assert {int(line["key"]["id"]) for line in told["conflicts"]} <= set(range(10))
 
 
+@pytest.mark.promise("B40")
 def test_a_row_written_by_both_sites_goes_back_and_is_listed(pair: Network) -> None:
     name = joined(pair, channel=REPAIRS, extra='masked: [".*\\\\.items\\\\.site"]')
     pair.execute("a", "INSERT INTO items VALUES (1, 'a', 1), (2, 'a', 1), (4, 'a', 1)")
@@ -250,6 +251,7 @@ def test_without_a_repair_no_conflict_is_told(pair: Network) -> None:
     assert "which tells no conflicts" in told.stderr + told.stdout
 
 
+@pytest.mark.promise("B41")
 def test_late_changes_are_sent_as_their_rows_are_now(pair: Network) -> None:
     """The log says otherwise, and the other site has newer rows meanwhile."""
     pair.everywhere("CREATE TABLE coded (id INT PRIMARY KEY, code VARCHAR(9) UNIQUE)")

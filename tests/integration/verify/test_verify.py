@@ -261,18 +261,6 @@ def test_no_two_rows_have_the_same_text(kind: str, request: pytest.FixtureReques
     assert server.execute(digest_sql(TableId(schema, "u"), columns, "", mariadb=mariadb)) != before
 
 
-def test_a_row_that_changes_all_the_time_is_compared_with_the_log(shop: Case) -> None:
-    both(shop, "CREATE TABLE t (id INT PRIMARY KEY, txt VARCHAR(40))")
-    begin(shop)
-    at(shop.source, shop, "INSERT INTO t VALUES (1, 'a'), (2, 'b')")
-    shop.run_until_head()
-    at(shop.target, shop, "UPDATE t SET txt = 'c' WHERE id = 2")
-    with rewriting(shop, "t", 1), delivering(shop):
-        one = of(verified(shop), "t")
-    assert found(one) == {("t", ("2",), "different", ("txt",))}
-    assert (one.rows, one.different, one.equal, one.undecided) == (2, 1, 1, 0)
-
-
 @pytest.mark.parametrize("marks", ["auto", "none"])
 def test_nothing_is_reported_that_is_on_its_way(shop: Case, marks: str) -> None:
     """Few rows, written without a pause, in pieces of which each differs at nearly every look."""
@@ -762,14 +750,6 @@ def test_rows_without_a_key_are_counted(shop: Case) -> None:
         assert of(verified(shop), "bare").differing == 0
 
 
-def test_a_table_that_the_target_lacks_is_said(shop: Case) -> None:
-    both(shop, "CREATE TABLE t (id INT PRIMARY KEY)")
-    begin(shop)
-    at(shop.target, shop, "DROP TABLE t")
-    with delivering(shop):
-        assert "no table" in verified(shop).tables[0].skipped
-
-
 def test_rows_under_a_condition(shop: Case) -> None:
     both(shop, "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(40), day DATE)")
     both(shop, "CREATE TABLE other (id INT PRIMARY KEY)")
@@ -1042,3 +1022,36 @@ def test_arrow_messages_have_the_newest_row_of_each_key(
         [removed] = [one for one in messages if set(one["_op"].to_pylist()) == {"d"}]
         assert {(row["w"], str(row["n"])) for row in removed.to_pylist()} == {*gone} - {("came", "2")}
         assert (json.loads(removed.schema.metadata[b"sluice.key"]), removed["_before"].null_count) == (["w", "n"], 4)
+
+
+def test_a_repair_removes_rows_that_no_other_pipeline_writes(shop: Case) -> None:
+    """A pipeline that writes other tables, or one that is gone, keeps no row; the line says which pipeline does, and what to do."""
+    shop.run_until_head()
+    shop.source.execute(f"CREATE TABLE `{shop.schema}`.alone (id INT PRIMARY KEY)")
+    shop.source.execute(f"INSERT INTO `{shop.schema}`.alone VALUES (1), (2)")
+    shop.run_until_head()
+    noted = json.loads(
+        shop.target.execute(
+            f"SELECT position FROM `{shop.schema}`._sluice_ack WHERE pipeline = 'case' AND scope = '#tables'"
+        )[0][0]
+    )
+    assert f"{shop.schema}.alone" in noted
+    acks = (
+        f"INSERT INTO `{shop.schema}`._sluice_ack (pipeline, target, scope, epoch, batch, position, updated_at) VALUES "
+    )
+    shop.target.execute(
+        f"INSERT INTO `{shop.schema}`.alone VALUES (7)",
+        acks + "('elsewhere', 'x', '', 1, 1, NULL, NOW(6)), ('elsewhere', 'x', '#tables', 1, 1, '[\"crm.t\"]', NOW(6))",
+        acks + "('gone', 'x', '', 1, 1, NULL, NOW(6) - INTERVAL 3 DAY)",
+        acks + "('sharing', 'x', '', 1, 1, NULL, NOW(6))",
+    )
+    asked = VerifySpec(tables=[f"{shop.schema}.alone"], repair=True)
+    with delivering(shop):
+        [found] = verify(shop.runtime(), asked).tables
+        assert (found.extra, "run it once with this version, or, if it is gone, DELETE FROM" in found.note) == (1, True)
+        forget = found.note[found.note.index("DELETE FROM") :]
+        assert "'sharing'" in forget
+        shop.target.execute(forget)
+        [found] = verify(shop.runtime(), asked).tables
+    assert (found.extra, found.repaired, found.note) == (0, 1, "")
+    shop.target.execute(f"DELETE FROM `{shop.schema}`._sluice_ack WHERE pipeline IN ('elsewhere', 'gone')")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import subprocess
 import sys
@@ -180,7 +181,7 @@ def assert_same_twins(made: Case, *tables: str) -> None:
     """Row by row, by the values themselves. ``tables``: all of the schema by default."""
     rows = [
         {
-            one.table: sorted(map(repr, (dict(sorted(row.items())) for row in there)))
+            one.table: sorted(repr({name: _in_utc(value) for name, value in sorted(row.items())}) for row in there)
             for one, there in side.read().items()
             if one.schema == made.schema
         }
@@ -188,3 +189,8 @@ def assert_same_twins(made: Case, *tables: str) -> None:
     ]
     for table in tables or tuple(rows[0]):
         assert rows[0].get(table) == rows[1].get(table), table
+
+
+def _in_utc(value: Any) -> Any:
+    """A point in time with one name of its zone: Arrow calls it otherwise than Python."""
+    return value.astimezone(dt.UTC) if isinstance(value, dt.datetime) and value.tzinfo is not None else value

@@ -112,6 +112,8 @@ def words_of(column: Column, default: Any = None) -> str:
     if column.kind in {K.CHAR, K.VARCHAR, K.TEXT, K.JSON, K.ENUM, K.SET}:
         affinity = "TEXT" if column.kind not in {K.ENUM, K.SET} else ""
     said = "" if column.nullable else " NOT NULL"
+    if isinstance(default, str):
+        default = re.sub(r"(?i)CURRENT_TIMESTAMP\(\d\)", "CURRENT_TIMESTAMP", default)
     return f"{affinity}{said}" + (f" DEFAULT {default}" if default is not None else "")
 
 

@@ -105,6 +105,7 @@ def test_any_kind_of_path_is_an_error(tmp_path: Path, kind: str) -> None:
     assert caught.value.where == f"{engine}:3"
 
 
+@pytest.mark.slow
 def test_a_bad_file_hides_no_other(tmp_path: Path) -> None:
     for number, content in enumerate(BYTES.values()):
         (tmp_path / f"bad{number}.yaml").write_bytes(content)

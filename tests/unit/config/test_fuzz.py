@@ -85,6 +85,7 @@ def sane(value: Any) -> None:
         assert "\x1b" not in value
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(0 if COUNT > 1000 else 300)
 @pytest.mark.parametrize("what", ["pipeline", "engine"])
 def test_files(tmp_path: Path, what: str) -> None:

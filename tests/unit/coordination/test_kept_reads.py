@@ -138,3 +138,14 @@ def test_a_node_that_this_session_makes_is_seen_before_its_event_arrives(asking:
     (kept.fresh if fresh else kept).ensure("/a/b/c")
     assert kept.get("/a/b/c") is not None
     assert (kept.children("/a"), kept.children("/a/b")) == (["b"], ["c"])
+
+
+def test_a_node_that_this_session_makes_is_there_before_its_watch_fires(tree: MemoryTree, asking: Counting) -> None:
+    kept = KeptReads(asking)
+    assert kept.get("/a/x") is None
+    assert kept.get("/a") is None
+    assert kept.children("/a") == []
+    kept.ensure("/a/x")
+    assert kept.get("/a/x") is not None
+    assert kept.get("/a") is not None
+    assert kept.children("/a") == ["x"]

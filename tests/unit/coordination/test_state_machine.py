@@ -289,10 +289,10 @@ class ProtocolOfTrains(Protocol):
         self.tree.tell()
 
 
-ProtocolOfTrains.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+ProtocolOfTrains.TestCase.settings = settings()
 TestProtocolOfTrains = ProtocolOfTrains.TestCase
 
-Protocol.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+Protocol.TestCase.settings = settings()
 TestProtocol = Protocol.TestCase
 
 

@@ -26,6 +26,7 @@ from sluice.segments.reader import iter_changes
 from sluice.segments.store import FileInfo, SegmentStore
 from sluice.serve.batch_range import StoredBatches, read_manifest
 from sluice.serve.requests import FromBatch, ReadRequest
+from tests.support.suite.examples import examples
 from tests.support.twins.pipes import Pipe, pipe
 
 
@@ -274,7 +275,7 @@ def test_an_end_at_any_write_or_delete_loses_and_doubles_nothing(tmp_path: Path)
     assert steps > 10
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(0.25), suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32), days=st.integers(1, 12))
 def test_a_reader_that_begins_anywhere_gets_each_change_once_in_order(
     tmp_path_factory: pytest.TempPathFactory, seed: int, days: int
@@ -329,7 +330,10 @@ def test_a_batch_of_which_a_file_is_gone_keeps_its_folder_and_the_run_says_so(ma
     next((root(made) / "batch=0000000002").glob("changeset-*/manifest.json")).unlink()
     done = prune(made.made.runtime())
     assert done.compacted == (3, 4)
-    assert [warning.partition(":")[0] for warning in done.warnings] == ["batch 2 was not compacted"]
+    said = [
+        warning.partition(":")[0] for warning in done.warnings if warning.startswith("batch ")
+    ]  # a full disk is another warning
+    assert said == ["batch 2 was not compacted"]
     assert store_of(made).batch_folders() == [1, 2]
 
 
@@ -356,6 +360,7 @@ def test_the_folder_wins_over_the_archive(made: Pipe) -> None:
     assert store.read_bytes(path) != b"recovered"
 
 
+@pytest.mark.promise("B11")
 def test_batches_after_an_archive_that_stays_stay_too(made: Pipe) -> None:
     """One of its batches has a newer file, since a target got it again."""
     for batch in range(1, 5):

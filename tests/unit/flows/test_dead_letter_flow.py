@@ -148,6 +148,7 @@ def test_without_the_batches_between_nobody_can_say(ruled: Case) -> None:
     assert len(letters(ruled.runtime())) == 1
 
 
+@pytest.mark.promise("B25")
 def test_masked_values_are_nowhere(ruled: Case) -> None:
     ruled.source.execute(f"INSERT INTO `{ruled.schema}`.customers VALUES (7, 'secret@x.org', 'n', 13)")
     done = ruled.cli("run", "case", "--until-head", "--verbose")

@@ -17,6 +17,7 @@ from sluice.model.column_types import ColumnKind
 from sluice.model.dumps import Chunk, DumpState, Tuning
 from sluice.model.tables import Column, TableSchema
 from sluice.sources.memory.log import RowChange
+from tests.support.suite.examples import examples
 from tests.support.twins.serverless import Serverless, serverless
 
 STEPS = ("claimed", "low", "selected", "stored", "high", "marked")
@@ -113,7 +114,7 @@ write = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(0.25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(at_first=st.sets(ids), script=st.lists(st.lists(write, max_size=3), max_size=24), chunk_rows=st.integers(1, 5))
 def test_whatever_happens_the_target_ends_as_the_source(
     tmp_path_factory: Any, at_first: set[int], script: list[list[Any]], chunk_rows: int

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.flows.load import key_order
@@ -34,7 +34,6 @@ def pieces(rows: list[tuple[Any, ...]], types: list[pa.DataType], sizes: int) ->
     return [table.slice(begin, sizes) for begin in range(0, len(rows), sizes)]
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.data())
 def test_rows_come_sorted_and_each_once(data: st.DataObject) -> None:
     chosen = data.draw(st.lists(st.sampled_from(sorted(KEYS)), min_size=1, max_size=2))

@@ -13,14 +13,19 @@ from typing import Any
 
 import pytest
 
+from sluice.config.pipeline import PipelineConfig
 from sluice.errors import CheckpointError, ConfigError, LogPurged, SegmentError, SluiceError
 from sluice.flows.capture.drain import drain
+from sluice.flows.dump.reconcile import kept_on_purpose
 from sluice.flows.dump.start import start
 from sluice.flows.dump.worker import work
 from sluice.flows.load.ack import ack
 from sluice.flows.load.load import load
+from sluice.flows.runtime import Runtime
 from sluice.flows.transform.merge import merge
-from sluice.targets.base import Checkpoint
+from sluice.model.tables import TableId
+from sluice.targets.base import IDLE_WRITER_S, Checkpoint, OtherWriter
+from sluice.targets.memory.target import MemoryReconciler
 from tests.support.crashes.damage import flip
 from tests.support.pipelines.case import Case
 from tests.support.pipelines.dumping import both
@@ -409,6 +414,7 @@ def test_a_target_that_says_nothing_or_nonsense_is_never_guessed(made: Case, hap
     goes_on(made, 5)
 
 
+@pytest.mark.promise("B47")
 def test_a_batch_whose_worker_is_lost_is_taken_over_after_the_grace(made: Case) -> None:
     """Its run does not end; another run of the same installation delivers it."""
     batch = drained(made, 1)
@@ -423,3 +429,47 @@ def test_a_batch_whose_worker_is_lost_is_taken_over_after_the_grace(made: Case) 
 
 
 # -- the source ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("listed", ["", "its kind removes nothing"], ids=["by listed keys", "not at all"])
+def test_rows_that_a_copy_cannot_remove_are_in_the_plan_and_in_the_exit_status(
+    made: Case, monkeypatch: pytest.MonkeyPatch, listed: str
+) -> None:
+    """Lake tables and PostgreSQL's text keys have no ranges: the copy keeps the rows, and what removes them is named."""
+    monkeypatch.setattr(MemoryReconciler, "refuses", lambda self, table: "its key is text")
+    monkeypatch.setattr(MemoryReconciler, "refuses_listed", lambda self, table: listed, raising=False)
+    deliver(made, 1, 2)
+    made.source.execute(f"DELETE FROM `{made.schema}`.t WHERE id = 1", "FLUSH BINARY LOGS")
+    newest = made.source.execute("SHOW BINARY LOGS")[-1][0]
+    made.source.execute(f"PURGE BINARY LOGS TO '{newest}'")
+    command = "sluice verify run case --target copy" + ("" if listed else " --repair")
+    [measure] = look(made)["measures"]
+    assert not any("are removed at" in step for step in measure["steps"])
+    assert f"rows of {made.schema}.t at copy that the source does not have stay (its key is text)" in measure["left"]
+    assert measure["after"] == command
+    with pytest.raises(AssertionError, match="not done yet") as caught:
+        sluice(made, "recover", "case", "--apply", "--yes")
+    assert command in str(caught.value)
+    made.run_until_head()
+    assert rows(made, made.target) == [1, 2]
+    assert losses(look(made)) == []
+
+
+def test_only_pipelines_that_write_the_same_table_keep_rows() -> None:
+    table = TableId("shop", "t")
+    config = PipelineConfig.model_validate({
+        "pipeline": "p", "source": {"connection": "s"}, "capture": {"include": ["shop\\..*"]},
+        "targets": [{"name": "copy", "type": "memory", "connection": "c"}],
+    })  # fmt: skip
+    runtime = Runtime.build(config, runner="local")
+    for stays, other in {
+        "": OtherWriter("b", frozenset({"shop.u", "crm.*"})),
+        "is written by b": OtherWriter("b", frozenset({"shop.t"}), forget="DELETE FROM acks"),
+        "is written by c": OtherWriter("c", frozenset({"shop.*"})),
+        "run it once with this version, or, if it is gone, DELETE FROM acks": OtherWriter(
+            "d", None, 60, "DELETE FROM acks"
+        ),
+    }.items():
+        why = kept_on_purpose(runtime, "copy", [other], table)
+        assert (stays in why) if stays else not why
+    assert not kept_on_purpose(runtime, "copy", [OtherWriter("dead", None, 2 * IDLE_WRITER_S)], table)

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.pipes import Pipe, pipe
-from tests.support.waiting import wait_until
 
 from sluice.config.connections import Endpoint
 from sluice.errors import ConfigError, TargetUnavailable
@@ -19,6 +17,8 @@ from sluice.flows.operate.looks import Answer, Looks, NoAnswer
 from sluice.flows.operate.status import Status, status
 from sluice.flows.runtime import Runtime
 from sluice.mysql.client import MySQLConnection
+from tests.support.running.waiting import wait_until
+from tests.support.twins.pipes import Pipe, pipe
 
 
 class Mute:

@@ -115,6 +115,7 @@ def test_only_the_first_differences_are_listed_and_all_are_repaired(one: Pipe) -
     assert (len(result.tables[0].differences), result.tables[0].repaired, result.outcome) == (5, 50, "equal")
 
 
+@pytest.mark.slow
 def test_nothing_is_kept_of_each_row_of_a_table_that_differs_altogether(
     one: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:

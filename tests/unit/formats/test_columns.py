@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.formats import columns, debezium
@@ -29,13 +29,11 @@ def _lists(values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
     return st.lists(st.none() | values, min_size=1, max_size=30)
 
 
-@settings(deadline=None)
 @given(_lists(st.text()))
 def test_text(values: list[Any]) -> None:
     _same(Column("c", K.TEXT, "text", charset="utf8mb4"), values)
 
 
-@settings(deadline=None)
 @given(
     _lists(
         st.floats(allow_nan=False, allow_infinity=False)
@@ -49,7 +47,6 @@ def test_floats(values: list[Any]) -> None:
     _same(Column("c", K.FLOAT, "float"), narrow)
 
 
-@settings(deadline=None)
 @given(_lists(st.integers(-(10**30) + 1, 10**30 - 1)))
 def test_decimals(values: list[Any]) -> None:
     for precision in (30, 60):
@@ -57,13 +54,11 @@ def test_decimals(values: list[Any]) -> None:
         _same(Column("c", K.DECIMAL, f"decimal({precision},4)", precision=precision, scale=4), scaled)
 
 
-@settings(deadline=None)
 @given(_lists(st.binary(max_size=40)))
 def test_bytes(values: list[Any]) -> None:
     _same(Column("c", K.VARBINARY, "varbinary(40)"), values)
 
 
-@settings(deadline=None)
 @given(_lists(st.datetimes(dt.datetime(1, 1, 1))))
 def test_times(values: list[Any]) -> None:
     for digits in range(7):

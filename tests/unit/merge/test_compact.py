@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.errors import SegmentError
@@ -30,6 +30,7 @@ UPDATE = lambda seq, old, v: change("u", seq, (*K, v), (*K, old))  # noqa: E731
 DELETE = lambda seq, v: change("d", seq, (*K, v))  # noqa: E731
 
 
+@pytest.mark.promise("B14")
 @pytest.mark.parametrize(
     ("history", "expected"),
     [
@@ -127,7 +128,6 @@ def comparable(rows: list[dict[str, Any]], *names: str) -> list[str]:
     return sorted(repr([row[name] for name in names]) for row in rows)
 
 
-@settings(max_examples=300, deadline=None)
 @given(histories())
 def test_kernel_equals_reference(changes: list[dict[str, Any]]) -> None:
     names = ("a", "b", "v", "_op", "_seq", "_before")
@@ -136,7 +136,6 @@ def test_kernel_equals_reference(changes: list[dict[str, Any]]) -> None:
     assert comparable(got, *names) == comparable(compact_rows(changes, ["a", "b", "v"], ["a", "b"]), *names)
 
 
-@settings(max_examples=300, deadline=None)
 @given(histories(), st.integers(0, 40), st.integers(0, 40))
 def test_thinned_changes_merge_to_the_same(changes: list[dict[str, Any]], one: int, other: int) -> None:
     """Also when only a part in the middle is thinned, and when what is left is thinned again."""
@@ -154,7 +153,6 @@ def test_a_hot_key_is_thinned_to_three_rows() -> None:
     assert thinned(table(history), KEY)["_seq"].to_pylist() == [1, 899]
 
 
-@settings(max_examples=150, deadline=None)
 @given(histories())
 def test_keyless_kernel_equals_reference(changes: list[dict[str, Any]]) -> None:
     names = ("a", "b", "v", "_op", "_before")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.merge.column_presence import masks
@@ -106,7 +106,6 @@ def applied(table: dict[int, dict[str, Any]], merged: pa.Table) -> dict[int, dic
     return result
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.dictionaries(KEYS, st.tuples(VALUES, VALUES), max_size=4), STEPS)
 def test_merged_rows_end_in_the_same_table(begin: dict[int, Any], steps: list[Any]) -> None:
     start = {k: {"k": k, "a": a, "b": None if b is None else str(b)} for k, (a, b) in begin.items()}
@@ -150,7 +149,6 @@ def histories(draw: st.DrawFn) -> list[dict[str, Any]]:
     return draw(st.permutations(changes))
 
 
-@settings(max_examples=500, deadline=None)
 @given(histories())
 def test_kernel_equals_reference(changes: list[dict[str, Any]]) -> None:
     if not changes:

@@ -131,7 +131,7 @@ class LoopBack(RuleBasedStateMachine):
         assert [there.batch(10**6), back.batch(10**6)] == [0, 0]
 
 
-LoopBack.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+LoopBack.TestCase.settings = settings()
 TestLoopBack = LoopBack.TestCase
 
 

@@ -23,6 +23,7 @@ from sluice.model.schema_changes import BLOBS, TEXTS, widens
 from sluice.model.tables import Column, TableId, TableSchema
 from sluice.mysql import key_sql, type_codes
 from sluice.mysql import type_loss as losses
+from sluice.mysql.column_defaults import default_scalar
 from sluice.mysql.column_types import (
     FORMS,
     META_BYTES,
@@ -48,7 +49,6 @@ from sluice.segments.changeset import columns_of as columns_of_changeset
 from sluice.sources.mysql.catalog import live_table
 from sluice.sources.mysql.catalog.complete_table_map import complete
 from sluice.sources.mysql.decoder import rows as decoder
-from sluice.sources.mysql.decoder.column_defaults import default_scalar
 from sluice.sources.mysql.decoder.row_layout import ColumnLayout, close_open, is_left_open, plan_table
 from sluice.sources.mysql.decoder.rows import RowEvents, decode_arena
 from sluice.sources.mysql.decoder.scanner import Scanner
@@ -222,9 +222,9 @@ def test_a_default_and_a_key(row: MysqlType) -> None:
     required = ColumnDefinition("c", column.sql_type, nullable=False, labels=column.labels)
     if row.zero is None:
         with pytest.raises(UnsupportedType, match="no default"):
-            default_scalar(required, column)
+            default_scalar(required, column.type)
         return
-    value = default_scalar(required, column)
+    value = default_scalar(required, column.type)
     assert value.is_valid
     assert value.type == column.arrow_type
     values = (
@@ -288,7 +288,7 @@ def test_formats(row: MysqlType) -> None:
     assert maxwell._column(definition)["type"] == row.word
     if row.zero is not None and row.literal is not Literal.TEMPORAL:
         required = ColumnDefinition("c", definition.type, nullable=False, labels=definition.labels)
-        value = default_scalar(required, column_of(row)).as_py()
+        value = default_scalar(required, column_of(row).type).as_py()
         assert canal.java_type(value, column) == row.java.canal
         assert isinstance(canal.value_of(value, column), str)
         for format_ in (debezium, maxwell):
@@ -318,7 +318,7 @@ def test_a_memory_target(row: MysqlType) -> None:
         assert memory_types.own_type(column.type).python is not str
         return
     required = ColumnDefinition("c", column.sql_type, nullable=False, labels=column.labels)
-    assert isinstance(default_scalar(required, column).as_py(), memory_types.own_type(column.type).python)
+    assert isinstance(default_scalar(required, column.type).as_py(), memory_types.own_type(column.type).python)
 
 
 def test_every_target_has_a_type_for_every_kind() -> None:

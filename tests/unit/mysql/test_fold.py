@@ -7,7 +7,7 @@ import json
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.errors import DecodeError
@@ -156,7 +156,6 @@ SEEDS = (
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.randoms(use_true_random=False), st.sampled_from(SEEDS), st.booleans(), st.sampled_from([0, 4, 1 << 20]))
 def test_mutated_statements_are_followed_or_make_their_tables_unknown(random, sql, mariadb, mode) -> None:
     """No error but ours, and whatever is kept can be stored."""

@@ -268,7 +268,6 @@ def test_buckets_are_stable_for_ever():
     assert key_bucket("shop", "orders", [], 2).tolist() == [0, 0]
 
 
-@settings(max_examples=50)
 @given(st.lists(st.integers(0, 63), max_size=300), st.integers(1, 100))
 def test_row_groups_cut_at_bucket_borders(buckets, target):
     buckets = np.array(sorted(buckets), np.uint8)

@@ -17,7 +17,7 @@ FILES = st.lists(st.lists(st.tuples(st.integers(0, 40), st.sampled_from("iudr"))
 
 @pytest.mark.parametrize("held", [0, 1 << 30], ids=["files", "memory"])
 @given(files=FILES, window=st.integers(1, 20))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_all_rows_come_in_order_as_soon_as_no_later_file_has_any_before_them(
     files: list[Any], window: int, held: int
 ) -> None:

@@ -72,6 +72,7 @@ def test_tables_are_listed_with_the_columns_that_a_read_has(shop: Case) -> None:
             list(reader.client.list_flights(b"other"))
 
 
+@pytest.mark.promise("D1")
 def test_a_range_begins_and_ends_where_it_says(shop: Case) -> None:
     numbers = write_orders(shop)
     runtime = shop.runtime()

@@ -15,6 +15,7 @@ from sluice.coordination.cursor import Cursor
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, LostPosition, OutOfOrder, SegmentError, SluiceError, SourceUnavailable
+from sluice.flows.capture.lost_tables import LostTable, lost_tables, shown
 from sluice.flows.runtime import Runtime
 from sluice.model.dumps import ChunkState
 from sluice.model.positions import Position
@@ -30,11 +31,24 @@ PATIENCE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Relocation:
-    """Where another server has the captured position: ``connection``, its address, and the place in its log."""
+    """Where another server has the captured position: ``connection``, its address, and the place in its log.
+
+    ``lost``: captured tables of which a target holds rows and this server none. It may have removed them since, so this keeps no failover back.
+    """
 
     connection: str
     where: str
     position: Position
+    lost: tuple[LostTable, ...] = ()
+
+    @property
+    def doubts(self) -> str:
+        """What to look at before or after the failover, "" for nothing."""
+        return (
+            f"{shown(self.lost)}: if no user removed them there, it did not get all changes (replication that was filtered, or skipped errors)"
+            if self.lost
+            else ""
+        )
 
 
 def find_member(runtime: Runtime, state: PipelineState, cursor: Cursor, to: str = "") -> Relocation:
@@ -76,7 +90,9 @@ def relocated(runtime: Runtime, cursor: Cursor, name: str) -> Relocation:
         same = session.identity.server == cursor.position.log_names[0]
         position = cursor.position if same else session.relocate(cursor.position, patience_s=PATIENCE_S)
         session.require_ready(position)
-        return Relocation(name, source.where, position)
+        with runtime.state() as state:
+            lost = () if same else tuple(lost_tables(runtime, state, session, cursor.position))
+        return Relocation(name, source.where, position, lost)
 
 
 def fail_over(
@@ -104,7 +120,10 @@ def fail_over(
         "to": f"{found.connection}, {found.position}",
         "gtids": cursor.position.executed,
         "reason": reason,
+        **({"doubts": found.doubts} if found.lost else {}),
     }
+    if found.lost:
+        _log.warning("source_lacks_rows", pipeline=runtime.name, connection=found.connection, why=found.doubts)
     state.audit(by=by, what="failover", details=details)
     _log.warning(
         "failed_over", pipeline=runtime.name, before=before, after=found.connection, position=str(found.position)

@@ -27,7 +27,9 @@ from sluice.sources.table_filter import Selection
 _log = structlog.get_logger()
 
 
-REASONS = ("initial", "newly captured", "new target", POSITION_LOST, MOVED)
+CONVERTED = "converted rows"
+"""Why a table is copied again whose rows a target cannot convert as the source did."""
+REASONS = ("initial", "newly captured", "new target", POSITION_LOST, MOVED, CONVERTED)
 """Why a dump was started automatically."""
 
 
@@ -58,10 +60,13 @@ def due_dumps(runtime: Runtime, state: PipelineState, source: SourceSession, cur
         now["shadow_tables"] = pipeline.capture.shadow_tables
     known = state.dumps.selection()
     initial = pipeline.source.start == "dump"
+    now["began"] = str(pipeline.source.start) if cursor is None else (known or {}).get("began", "")
     if cursor is None:
         first = (DueDump("initial", "initial", captured_tables(runtime, source), from_nothing=True),) if initial else ()
         return Due(first, now)
     changed = now if known != now else None
+    if missing := missed_copy(runtime, state):
+        _log.warning("started_without_a_copy", pipeline=runtime.name, because=missing)
     if known is None or not initial:
         return Due((), changed)
     found = []
@@ -76,6 +81,19 @@ def due_dumps(runtime: Runtime, state: PipelineState, source: SourceSession, cur
         id_ = f"target-{name}-{cursor.next_batch:010d}"
         found.append(DueDump(id_, "new target", captured_tables(runtime, source), (name,)))
     return Due(tuple(found), changed)
+
+
+def missed_copy(runtime: Runtime, state: PipelineState) -> str:
+    """Say that ``start: dump`` came into the file after the pipeline had begun without a copy; "" if it did not."""
+    if runtime.pipeline.source.start != "dump" or state.cursor() is None:
+        return ""
+    known = state.dumps.selection() or {}
+    began = known.get("began", "")
+    if began == "dump" or (not began and "initial" in state.dumps.ids()):
+        return ""
+    if not began and known:  # an older version began it, and its dump may be forgotten by now
+        return ""
+    return "the pipeline began without a copy, and `start` counts for its first run only: rows from before it are not copied"
 
 
 def record_due(runtime: Runtime, state: PipelineState, source: SourceSession, due: Due) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -13,7 +13,10 @@ from sluice.errors import ConfigError, OutOfOrder, SluiceError
 from sluice.flows.dump.start import sensible
 from sluice.flows.dump.worker import settle
 from sluice.flows.runtime import Runtime
-from sluice.model.dumps import WAITS_BY_ITSELF, ChunkId, ChunkState, Dump, DumpState, Tuning
+from sluice.model.dumps import WAITS_BY_ITSELF, Chunk, ChunkId, ChunkState, Dump, DumpState, Tuning
+
+DRAIN_WAIT_S = 5.0
+"""How long a chunk may wait for a drain before that is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,12 @@ class DumpView:
         return data
 
 
+def _lacks_a_drain(state: PipelineState, chunks: Sequence[Chunk], last_ms: int) -> bool:
+    """True if chunks have been read for a while, and no drain is there to place them."""
+    waits = any(chunk.state is ChunkState.MARKED for chunk in chunks)
+    return waits and time.time() * 1000 - last_ms > DRAIN_WAIT_S * 1000 and state.owner() is None
+
+
 def view(state: PipelineState, dump: Dump) -> DumpView:
     """How far a dump is now."""
     dumps = state.dumps
@@ -145,6 +154,11 @@ def view(state: PipelineState, dump: Dump) -> DumpView:
     waiting_for = dumps.held(dump.id) if dump.state is DumpState.RUNNING else ""
     if unread and deferred:
         waiting_for = waiting_for or why
+    if not waiting_for and dump.state is DumpState.RUNNING and _lacks_a_drain(state, chunks, last_ms):
+        name = state.layout.pipeline
+        waiting_for = (
+            f"a drain, which places what was read: none captures {name} now; its DAG does, or `sluice run {name}`"
+        )
     return DumpView(
         dump.id,
         dump.state.value,

@@ -31,7 +31,7 @@ from sluice.rules import RuleSet
 from sluice.segments.changeset import columns_of
 from sluice.segments.manifest import ReplaceRecord
 from sluice.segments.store import SegmentStore
-from sluice.targets.base import KeyRange, Reconciler, StoredRange, refuses
+from sluice.targets.base import KeyRange, OtherWriter, Reconciler, StoredRange, refuses
 
 _log = structlog.get_logger()
 
@@ -120,7 +120,8 @@ def plan_replaces(
     found: list[StoredRange] = []
     left_out: dict[str, str] = {}
     reasons: dict[tuple[TableId, bool], tuple[PlannedTable, str]] = {}
-    others = target.others() if target is not None and any(one.optional or one.mapped for one in records) else ()
+    asked = any(one.optional or one.mapped for one in records)
+    others = target.others() if target is not None and asked else ()
     for record in records:
         route = routes.route(record.table_id)
         known = record.table_id, bool(record.listed)
@@ -129,7 +130,7 @@ def plan_replaces(
             reasons[known] = plan, refuses(target, plan, listed=bool(record.listed))
         plan, why = reasons[known]
         if (record.optional or record.mapped) and not why:
-            why = kept_on_purpose(runtime, name, others)
+            why = kept_on_purpose(runtime, name, others, route.target)
         if why and record.optional:
             left_out[record.dump] = why
             continue
@@ -145,10 +146,23 @@ def plan_replaces(
     return found, left_out
 
 
-def kept_on_purpose(runtime: Runtime, name: str, others: Sequence[str]) -> str:
-    """Why a target may hold rows that the source lacks and that are to stay, so that nothing is removed automatically."""
-    if others:
-        return f"target {name} is written by {', '.join(others[:3])}, too, whose rows they may be"
+def kept_on_purpose(runtime: Runtime, name: str, others: Sequence[OtherWriter], table: TableId) -> str:
+    """Return why a target may hold rows of its ``table`` that the source lacks and that are to stay, "" if it does not.
+
+    Other pipelines count if they write the same table. The sentence says what to do about each.
+    """
+    writers = [one for one in others if one.may_write(table)]
+    if known := [one.pipeline for one in writers if one.tables is not None]:
+        return (
+            f"{table} at target {name} is written by {', '.join(known[:3])}, too, whose rows they may be (if such a pipeline is gone: "
+            f"{writers[0].forget})"
+        )
+    if writers:
+        one = writers[0]
+        return (
+            f"{one.pipeline} acknowledged at target {name} {one.idle_s / 60:.0f} minutes ago, and did not note which tables it writes: run it once "
+            f"with this version, or, if it is gone, {one.forget}"
+        )
     ignores = runtime.pipeline.target(name).ddl_policy(DdlKind.TRUNCATE_TABLE) is DdlPolicy.IGNORE
     if ignores or Event.DDL not in runtime.pipeline.capture.events:
         return f"target {name} does not follow TRUNCATE, and may keep rows for that"

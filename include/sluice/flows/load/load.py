@@ -21,6 +21,7 @@ from sluice.flows.dump.reconcile import plan_replaces
 from sluice.flows.incomplete_tables import explain_absence
 from sluice.flows.load.batch_changes import stored_changes
 from sluice.flows.load.batch_rows import StoredRows
+from sluice.flows.load.copies import request_copies
 from sluice.flows.load.redelivery import begin
 from sluice.flows.load.schema_changes import plan_ddl
 from sluice.flows.load.snapshot_rows import write_snapshot_rows
@@ -349,7 +350,10 @@ class _Delivery:
     def _schema_changes(self, record: Batch, manifest: SegmentManifest) -> tuple[SchemaChange, ...]:
         runtime = self.runtime
         dialect = runtime.source.dialect(record.last)
-        return plan_ddl(manifest, runtime.pipeline, self._config, self.target.capabilities, dialect)
+        effects = partial(runtime.source.row_effects, record.last)
+        found = plan_ddl(manifest, runtime.pipeline, self._config, self.target.capabilities, dialect, effects)
+        request_copies(runtime, self.state, self._config.name, record.number, found)
+        return found
 
     def _every_change(self, record: Batch) -> BatchInput:
         """The batch unmerged. What dumps found to be all there is concerns tables, and not a stream of changes."""

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from sluice.config.pipeline import DdlKind, DdlPolicy, PipelineConfig, TargetConfig
 from sluice.errors import LoadError
 from sluice.mapping import Mapping, TableRoute
+from sluice.model.row_effects import REQUIRES, ColumnEffect, Ran
 from sluice.model.schema_changes import ChangeKind, TableChange
+from sluice.model.tables import TableId
 from sluice.segments.manifest import DdlRecord, SegmentManifest
 from sluice.sources.table_filter import Selection
-from sluice.targets.base import Capabilities, SchemaChange, SourceStatement
-from sluice.targets.offers import require_kinds
+from sluice.targets.base import Capabilities, Feature, SchemaChange, SourceStatement
+from sluice.targets.offers import require_kinds, to_ignore
+from sluice.targets.source_defaults import default_values
+
+RowEffects = Callable[[TableChange, Ran], Sequence[ColumnEffect]]
+"""What a statement did to the values of a table's columns: :meth:`sluice.sources.base.Source.row_effects`."""
 
 _K, _D = ChangeKind, DdlKind
 KIND_OF = {
@@ -35,9 +42,14 @@ _DATABASES = {_K.CREATE_DATABASE, _K.ALTER_DATABASE, _K.DROP_DATABASE}
 
 
 def plan_ddl(
-    manifest: SegmentManifest, pipeline: PipelineConfig, target: TargetConfig, offered: Capabilities, dialect: str
+    manifest: SegmentManifest,
+    pipeline: PipelineConfig,
+    target: TargetConfig,
+    offered: Capabilities,
+    dialect: str,
+    row_effects: RowEffects,
 ) -> tuple[SchemaChange, ...]:
-    """The schema changes of a batch that the target follows, in log order. ``dialect``: of the source's statements.
+    """Return the schema changes of a batch that the target follows, in log order. ``dialect``: of the source's statements.
 
     Raises:
         LoadError: the policy or the mapping needs a person, or the kind of target cannot do it.
@@ -45,7 +57,7 @@ def plan_ddl(
     routes, selection = Mapping.compile(pipeline.mapping), Selection.compile(pipeline.capture)
     found: list[SchemaChange] = []
     for record in manifest.ddl:
-        change = _change(len(found), record, routes, selection, target, manifest, dialect)
+        change = _change(len(found), record, routes, selection, target, manifest, dialect, offered)
         if change is None:
             continue
         if change.before_rows and found and not found[-1].before_rows:
@@ -54,6 +66,8 @@ def plan_ddl(
                 where=change.where,
                 hint="internal error: please report it",
             )
+        effects = _effects(change, routes, target, row_effects)
+        change = replace(change, effects=effects, copies=_copies(change, effects, target, offered))
         require_kinds(target, offered, change)
         found.append(change)
     return tuple(found)
@@ -67,6 +81,7 @@ def _change(
     target: TargetConfig,
     manifest: SegmentManifest,
     dialect: str,
+    offered: Capabilities,
 ) -> SchemaChange | None:
     where = f"{record.file}:{record.offset}"
     changes = tuple(c for c in map(TableChange.from_json, record.changes) if not set(c.kinds) & _DATABASES)
@@ -82,33 +97,80 @@ def _change(
         raise LoadError(
             f"{record.sql[:300]} changes {shared.source}, one of several tables that are written to {shared.target}: it is not run there",
             where=where,
-            hint=f"apply by hand what {shared.target} needs, then set {', '.join(sorted({KIND_OF[k] for k in kinds}))} to ignore in the "
-            f"ddl of target {target.name} until the batch is delivered",
+            hint=f"apply by hand what {shared.target} needs, then {to_ignore(target.name, ', '.join(sorted({KIND_OF[k] for k in kinds})))}",
         )
+    stops = DdlPolicy.STOP in policies.values() or bool(set(kinds) & _NEVER)
+    wanted = {DdlPolicy.APPLY, DdlPolicy.STOP} if stops else {DdlPolicy.APPLY}
     partly = DdlPolicy.IGNORE in policies.values() or any(route.shared for route in found)
+    statement = SourceStatement(
+        dialect,
+        record.sql,
+        record.schema_,
+        record.sql_mode,
+        record.session,
+        record.file,
+        record.offset,
+        record.gtid,
+        record.commit_time_us,
+    )
     return SchemaChange(
         number=number,
         where=where,
-        statement=SourceStatement(
-            dialect,
-            record.sql,
-            record.schema_,
-            record.sql_mode,
-            record.session,
-            record.file,
-            record.offset,
-            record.gtid,
-            record.commit_time_us,
-        ),
+        statement=statement,
         tables=changes,
         mapping=routes,
         before_rows=record.seq < manifest.changes,
         not_captured=frozenset(t for change in changes for t in change.tables if not selection.wants(t)),
         columns=tuple((r.source, old, new) for r in found for old, new in r.rename if old != new),
         excluded=tuple((r.source, name) for r in found for name in _left_out(r, changes)),
-        check_only=DdlPolicy.STOP in policies.values() or bool(set(kinds) & _NEVER),
-        kinds=frozenset(k for k, p in policies.items() if p is DdlPolicy.APPLY) if partly else None,
+        check_only=stops,
+        kinds=frozenset(k for k, p in policies.items() if p in wanted) if partly else None,
+        recopies=Feature.RECOPIES in offered.features,
+        consumer=target.name,
+        ddl_kinds=tuple(sorted({str(KIND_OF[kind]) for kind in kinds})),
+        defaults=default_values(statement, changes),
     )
+
+
+_NEW_OR_GONE = frozenset({_K.CREATE_TABLE, _K.DROP_TABLE})
+
+
+def _effects(
+    change: SchemaChange, routes: Mapping, target: TargetConfig, row_effects: RowEffects
+) -> tuple[ColumnEffect, ...]:
+    """What the statement did to rows that the target has, but for values that stay the same.
+
+    Of a target with ``changes: all``, and where the policy is to ignore changes of columns, nothing: old rows stay as they were.
+    """
+    if target.changes == "all" or target.ddl_policy(_D.CHANGE_COLUMN) is DdlPolicy.IGNORE:
+        return ()
+    swapped = change.cut_over
+    ran = Ran(change.statement.text, change.statement.schema, change.statement.mode, change.statement.session)
+    found = []
+    for one in change.tables if swapped is None else (swapped,):
+        if one.table in change.not_captured or _NEW_OR_GONE & set(one.kinds):
+            continue
+        route = routes.route(one.table)
+        stays = {name for name, _ in route.convert}
+        for effect in row_effects(one, ran):
+            if effect.same or (
+                route.target_name(effect.old.name) is None and route.target_name(effect.new.name) is None
+            ):
+                continue
+            if {effect.old.name, effect.new.name} & stays:
+                effect = replace(effect, unknown="mapping.columns.convert makes another type of it at the target")
+            found.append(effect)
+    return tuple(found)
+
+
+def _copies(
+    change: SchemaChange, effects: Sequence[ColumnEffect], target: TargetConfig, offered: Capabilities
+) -> frozenset[TableId]:
+    """Tables that are copied again, as this kind of target cannot surely convert their rows."""
+    if target.on_conversion != "copy" or change.check_only:
+        return frozenset()
+    converts = offered.conversions - REQUIRES
+    return frozenset(e.table for e in effects if e.unknown or not {step.kind for step in e.steps} <= converts)
 
 
 def _policy(kind: ChangeKind, target: TargetConfig) -> DdlPolicy:

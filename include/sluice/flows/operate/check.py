@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
+
+import structlog
 
 from sluice.config.channel import Channels
 from sluice.config.engine import RuleKind
@@ -15,11 +19,13 @@ from sluice.coordination.incomplete import IncompleteTable
 from sluice.errors import LostPosition, SluiceError
 from sluice.flows.capture.failover import relocated
 from sluice.flows.checkpoints import Sides
+from sluice.flows.dump.automatic import missed_copy
 from sluice.flows.dump.reconcile import kept_on_purpose, why_not
 from sluice.flows.incomplete_tables import copy_command, note_absent, sentence
 from sluice.flows.mapped_names import known_tables
 from sluice.flows.operate.channel import ends_of, members, ring
 from sluice.flows.operate.copy_plan import PlannedCopy, planned_copies
+from sluice.flows.operate.looks import NoAnswer, Question, looks, server_name
 from sluice.flows.runtime import Runtime
 from sluice.flows.snapshot_columns import noted_columns
 from sluice.flows.snapshot_versions import snapshot_reader
@@ -36,6 +42,8 @@ from sluice.model.tables import TableId
 from sluice.sources.base import SourceSession, SourceTable
 from sluice.sources.table_filter import Selection
 from sluice.targets.base import refuses
+
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,20 +94,68 @@ class CheckReport:
 
 def check(runtime: Runtime) -> CheckReport:
     """Look at every part; a part that fails gives an error line and the others are looked at all the same."""
+    pipeline = runtime.pipeline
+    asked = [
+        _Asked.begin(runtime, "zookeeper", "ZooKeeper", pipeline.coordination.connection, _zookeeper),
+        _Asked.begin(runtime, "source", "source", pipeline.source.group[0], _source),
+        _Asked.begin(runtime, "store", f"segment store {runtime.store_uri}", "", _store),
+        *(
+            _Asked.begin(runtime, f"target {one.name}", "target", one.connection, partial(_target, name=one.name))
+            for one in pipeline.targets
+        ),
+    ]
     findings = [
         CheckFinding("ok", "pipeline", "file", runtime.name, "the file is valid"),
         *_guard("channel", lambda: _channel(runtime)),
-        *_guard("zookeeper", lambda: _zookeeper(runtime)),
-        *_guard("source", lambda: _source(runtime)),
-        *_guard("store", lambda: _store(runtime)),
-        *_guard("rules", lambda: _rules(runtime)),
     ]
-    for target in runtime.pipeline.targets:
-        findings += _guard(f"target {target.name}", lambda name=target.name: _target(runtime, name))
+    for one in asked[:3]:
+        findings += one.findings()
+    findings += _guard("rules", lambda: _rules(runtime))
+    for one in asked[3:]:
+        findings += one.findings()
     copies: list[PlannedCopy] = []
-    if not any(f.severity == "error" and f.part != "source" for f in findings):
+    if not any(f.severity == "error" and (f.part != "source" or f.setting in _SILENT) for f in findings):
         findings += _guard("mapping", lambda: _tables(runtime, copies))
     return CheckReport(tuple(findings), tuple(copies))
+
+
+ANSWER_S = 15.0
+"""How long each server is waited for; all are asked at a time."""
+
+_SESSION_S = 5.0
+"""How long a session of ZooKeeper is waited for."""
+
+_SILENT = {"no answer", "SourceUnavailable", "MissingConnection"}
+"""What is found where nothing more can be asked of the source."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A server that is being asked for its part of the report."""
+
+    part: str
+    server: str
+    question: Question[list[CheckFinding]]
+
+    @classmethod
+    def begin(
+        cls, runtime: Runtime, part: str, what: str, connection: str, look: Callable[[Runtime], Sequence[CheckFinding]]
+    ) -> _Asked:
+        """Ask in a thread, by a session of its own."""
+        own = replace(runtime, _state=None)
+        server = what
+        with suppress(SluiceError):  # the look says what the connection lacks
+            server = server_name(what, runtime.resolver, connection) if connection else what
+        return cls(part, server, looks.begin(f"check of {server}", lambda: _guard(part, lambda: look(own))))
+
+    def findings(self) -> list[CheckFinding]:
+        """What it said, or that it did not answer."""
+        found = self.question.answer(ANSWER_S)
+        if not isinstance(found, NoAnswer):
+            return found.value
+        why = f"{self.server} did not answer within {ANSWER_S:.0f} s"
+        fix = "is it running, and can it be reached from here? A firewall that drops packets looks the same"
+        return [CheckFinding("error", self.part, "no answer", "", why, fix)]
 
 
 def make_missing(runtime: Runtime, report: CheckReport) -> None:
@@ -319,9 +375,10 @@ def _not_replaced(runtime: Runtime, copies: Sequence[PlannedCopy]) -> list[Check
             continue
         sources = [plan.source for plan in mine]
         reasons, reconciler = why_not(runtime, sources, sources, ()), runtime.open_target(target.name).reconciler()
-        kept = kept_on_purpose(runtime, target.name, reconciler.others() if reconciler is not None else ())
+        others = reconciler.others() if reconciler is not None else ()
         for plan in mine:
             key = replace(plan, columns=plan.key_columns)
+            kept = kept_on_purpose(runtime, target.name, others, plan.target)
             why = kept or reasons.get(plan.source) or refuses(reconciler, key, listed=False)
             if why:
                 doing = f"rows of {plan.target} that the snapshot does not have cannot be removed: {why}"
@@ -378,6 +435,19 @@ def _guard(part: str, look: Any) -> list[CheckFinding]:
         return list(look())
     except SluiceError as error:
         return [CheckFinding("error", part, type(error).__name__, error.where or "", error.message, error.hint or "")]
+    except Exception as error:  # an answer that no server of its kind gives
+        _log.debug("check_failed", part=part, exc_info=True)
+        why = f"what it answered is not understood: {type(error).__name__}: {error}"
+        return [
+            CheckFinding(
+                "error",
+                part,
+                type(error).__name__,
+                "",
+                why,
+                "is it the server that is meant, and not a proxy or another service?",
+            )
+        ]
 
 
 def _channel(runtime: Runtime) -> list[CheckFinding]:
@@ -416,15 +486,19 @@ def _same_offsets(runtimes: list[Runtime]) -> list[CheckFinding]:
 
 
 def _zookeeper(runtime: Runtime) -> list[CheckFinding]:
-    with runtime.state() as state:
+    with runtime.state(connect_timeout_s=_SESSION_S) as state:
         cursor = state.cursor()
         value = str(cursor.position) if cursor else "none yet"
-        return [CheckFinding("ok", "zookeeper", "captured position", value, "ZooKeeper answers")]
+        found = [CheckFinding("ok", "zookeeper", "captured position", value, "ZooKeeper answers")]
+        if missed := missed_copy(runtime, state):
+            fix = f"`sluice dump start {runtime.name}` copies all tables now"
+            found.append(CheckFinding("warning", "source", "start", "dump", missed, fix))
+        return found
 
 
 def _source(runtime: Runtime) -> list[CheckFinding]:
     try:
-        with runtime.state() as state:
+        with runtime.state(connect_timeout_s=_SESSION_S) as state:
             cursor = state.cursor()
     except SluiceError:
         cursor = None
@@ -453,6 +527,11 @@ def _others(runtime: Runtime) -> list[CheckFinding]:
         try:
             found = relocated(runtime, cursor, name) if cursor else None
             place = str(found.position) if found else "nothing is captured yet"
+            if found is not None and found.lost:
+                why = f"a failover to it is possible, but {found.doubts}"
+                fix = f"compare the tables of the two servers; after a failover `sluice verify run {runtime.name}`"
+                lines.append(CheckFinding("warning", "source", f"server {name}", place, why, fix))
+                continue
             lines.append(CheckFinding("ok", "source", f"server {name}", place, "a failover to it is possible"))
         except SluiceError as error:
             why = f"a failover to it is not possible now: {error.message}"
@@ -472,6 +551,7 @@ def _same_log(source: SourceSession, position: Position) -> list[CheckFinding]:
 def _store(runtime: Runtime) -> list[CheckFinding]:
     store = runtime.store
     store.check_space()
+    store.require_writable()
     return [CheckFinding("ok", "store", "segments", runtime.store_uri, f"{len(store.batches())} batches stored")]
 
 
@@ -497,7 +577,7 @@ def _target(runtime: Runtime, name: str) -> list[CheckFinding]:
     target = runtime.open_target(name)
     if target.checkpoints is not None:
         target.checkpoints.read()  # does it answer at all?
-    with runtime.state() as state:
+    with runtime.state(connect_timeout_s=_SESSION_S) as state:
         checkpoint = Sides(runtime, state, name, target).look()
     batch = checkpoint.batch if checkpoint else 0
     return [CheckFinding("ok", f"target {name}", "acknowledged batch", str(batch), "the target answers")]

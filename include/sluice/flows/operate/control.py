@@ -364,6 +364,11 @@ def failover(runtime: Runtime, to: str, *, by: str, reason: str, dry_run: bool) 
             (
                 f"read from now on: {found.connection} ({found.where}), instead of {now}",
                 f"captured position: {cursor.position} -> {found.position}, the same place by GTIDs; nothing is read twice or left out",
+                *(
+                    (f"LOOK FIRST: {found.doubts}; `sluice verify run {runtime.name}` afterwards compares all rows",)
+                    if found.lost
+                    else ()
+                ),
             ),
         )
         if dry_run:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
 from sluice.config.pipeline import ColumnConversion, TargetConfig
-from sluice.errors import SchemaUnknown
+from sluice.errors import SchemaUnknown, SluiceError
 from sluice.flows.incomplete_tables import with_definitions
 from sluice.flows.load.unique_keys import unique_at_target
 from sluice.flows.runtime import Runtime
 from sluice.flows.snapshot_columns import noted_columns
 from sluice.flows.stored_definitions import definitions_at
+from sluice.flows.transform.made_columns import known_when_it_runs, mapped_columns
+from sluice.flows.transform.stage_rules import StageRules
 from sluice.mapping import Mapping, TableRoute
 from sluice.mapping.convert import declared, refuse, remark
 from sluice.model.batches import Batch
@@ -82,11 +85,11 @@ def planned_copies(runtime: Runtime) -> tuple[list[PlannedCopy], list[SourceTabl
     with runtime.source.open() as source:
         dialect = source.identity.dialect
         tables = source.tables(selection.wants)
-        by_rules = _MadeByRules.of(runtime)
+        by_rules, told = _MadeByRules.of(runtime), _told_by_rules(runtime, tables, routes)
         copies = []
         for config in runtime.pipeline.targets:
             target = runtime.open_target(config.name)
-            made = by_rules.on_its_way_to(config)
+            made = {**told, **by_rules.on_its_way_to(config)} if config.changes != "all" else {}
             plans = [(table, _with_made(plan_of(table, routes.route(table.id), dialect), made)) for table in tables]
             said = _said(target, [plan for _, plan in plans])
             absent = {table: [r for r in remarks if r.absent] for table, remarks in said.items()}
@@ -152,6 +155,25 @@ class _MadeByRules:
             way = (plan.source, plan.target)
             found[way] = _with_columns(plan, found[way].columns) if way in found else plan
         return found
+
+
+def _told_by_rules(runtime: Runtime, tables: Sequence[SourceTable], routes: Mapping) -> _Made:
+    """What built-in rules and those in SQL make of tables, told without a row. A rule that is broken, or does not fit, is left to its own finding."""
+    found: _Made = {}
+    if runtime.rules_path is None:
+        return found
+    with suppress(SluiceError):
+        rules = RuleSet.load(runtime.rules_path)
+        ruling = StageRules.of(rules, runtime.pipeline, runtime.rules_path, runtime.resolver)
+        for table in tables:
+            if not rules.matching(table.id) or known_when_it_runs(rules, table.id):
+                continue
+            route = routes.route(table.id)
+            with suppress(SluiceError):
+                fields = mapped_columns(ruling, route, table.schema).schema
+                columns = tuple(column.planned for column in columns_of(fields))
+                found[table.id, route.target] = PlannedTable(route.target, table.id, columns)
+    return found
 
 
 def _tables_of(runtime: Runtime, changeset: str) -> tuple[PlannedTable, ...]:

@@ -13,6 +13,7 @@ from sluice.formats import FORMATS, Format, Statement
 from sluice.model.batches import Batch
 from sluice.model.schema_changes import TableChange
 from sluice.model.tables import TableId
+from sluice.segments.changeset import changeset_damage
 from sluice.segments.manifest import DdlRecord, SegmentManifest
 from sluice.segments.packed import file_of
 from sluice.segments.reader import iter_changes, read_file
@@ -31,6 +32,8 @@ def segments(runtime: Runtime, *, batch: int | None = None, verify: bool = False
             manifest = manifest_of(runtime, store, batch)
             if manifest is None:
                 raise SegmentError(f"there is no batch {batch} in the store", where=store.uri)
+            if verify:
+                _verify_changeset(store, state.batch(batch))
             for file in manifest.files:
                 if verify:
                     read_file(store, file)
@@ -62,6 +65,7 @@ def segments(runtime: Runtime, *, batch: int | None = None, verify: bool = False
             if verify:
                 for file in manifest.files:
                     read_file(store, file)
+                _verify_changeset(store, state.batch(number))
             rows.append({
                 "batch": number,
                 "state": "acknowledged" if number <= delivered else "in flight",
@@ -73,6 +77,19 @@ def segments(runtime: Runtime, *, batch: int | None = None, verify: bool = False
                 "rules": _rules_in_words(runtime, state.batch(number)),
             })
     return rows
+
+
+def _verify_changeset(store: SegmentStore, record: Batch | None) -> None:
+    """Read what the merge made of a batch, or what its rules have made so far. Raises SegmentError."""
+    if record is None or record.dropped:
+        return
+    damaged = changeset_damage(store, record.changeset) if record.changeset else ""
+    if damaged:
+        raise SegmentError(
+            f"the merged rows of batch {record.number} are damaged or gone",
+            where=f"{store.uri} {damaged}",
+            hint=f"`sluice rollback {store.pipeline}` has what waits merged again; the log's segments are whole as far as they were read",
+        )
 
 
 def _rules_in_words(runtime: Runtime, batch: Batch | None) -> str:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from sluice.coordination.state import PipelineState
+from sluice.errors import SluiceError
+from sluice.flows.dump.reconcile import kept_on_purpose, key_plan, why_not
 from sluice.flows.dump.start import DumpOrder, captured_tables, dump_tables
 from sluice.flows.runtime import Runtime
+from sluice.mapping import Mapping as Routes
 from sluice.model.dumps import POSITION_LOST
 from sluice.model.tables import TableId
 from sluice.sources.base import SourceSession
+from sluice.targets.base import refuses
+
+_NAMED = 5
+"""Tables that a sentence names."""
 
 
 def rows_of(runtime: Runtime, source: SourceSession, tables: Iterable[TableId] | None = None) -> dict[TableId, int]:
@@ -23,6 +31,63 @@ def cost_of(tables: dict[TableId, int]) -> str:
     """What a copy of these tables costs."""
     named = ", ".join(sorted(map(str, tables))[:5]) + (", …" if len(tables) > 5 else "")
     return f"a copy of {len(tables)} tables, about {sum(tables.values()):,} rows ({named or 'none'})"
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """What a copy does about rows that the source does not have.
+
+    Attributes:
+        steps: sentences for the plan. left: rows that stay until ``after`` has run, or for good; "" for none. after: commands for a person.
+    """
+
+    steps: tuple[str, ...]
+    left: str = ""
+    after: str = ""
+
+
+def replacement(
+    runtime: Runtime, source: SourceSession, tables: Iterable[TableId], targets: Iterable[str] = ()
+) -> Replacement:
+    """Return what a copy of ``tables`` removes at ``targets`` (none: all), by the same questions as the load asks when it comes to it.
+
+    A kind of target that removes no ranges of keys keeps such rows; where it removes listed keys, a verification with repair does it afterwards.
+    """
+    wanted = list(tables)
+    routes, dialect, keyless = Routes.compile(runtime.pipeline.mapping), source.identity.dialect, source.keyless()
+    captured = captured_tables(runtime, source)
+    reasons = why_not(runtime, wanted, captured, keyless)
+    schemas = {one.id: one.schema for one in source.tables(lambda table: table in set(wanted))}
+    steps, left, after = [], [], []
+    for name in [*targets] or [target.name for target in runtime.pipeline.targets]:
+        if runtime.pipeline.target(name).changes == "all":
+            continue
+        why, repairable = "", True
+        stay: list[TableId] = []
+        try:
+            reconciler = runtime.open_target(name).reconciler()
+            others = reconciler.others() if reconciler is not None else ()
+        except SluiceError as error:
+            steps.append(f"which rows {name} keeps that the source does not have is not known: {error.message}")
+            continue
+        for table, schema in schemas.items():
+            route, key = routes.route(table), () if table in keyless else schema.primary_key
+            plan = key_plan(table, schema.arrow_schema, key, route, dialect)
+            kept = reasons.get(table, "") or kept_on_purpose(runtime, name, others, route.target)
+            reason = kept or refuses(reconciler, plan, listed=False)
+            if reason:
+                why, stay = why or reason, [*stay, table]
+                repairable &= not kept and bool(key) and not refuses(reconciler, plan, listed=True)
+        if not stay:
+            steps.append(f"rows that the source does not have are removed at {name}")
+            continue
+        named = ", ".join(map(str, stay[:_NAMED])) + (f" and {len(stay) - _NAMED} more" if len(stay) > _NAMED else "")
+        command = f"sluice verify run {runtime.name} --target {name}" + (" --repair" if repairable else "")
+        does = "removes them" if repairable else "lists them"
+        left.append(f"rows of {named} at {name} that the source does not have stay ({why}) until `{command}` {does}")
+        after.append(command)
+        steps.append(left[-1])
+    return Replacement(tuple(steps), "; ".join(left), " && ".join(after))
 
 
 def copy(

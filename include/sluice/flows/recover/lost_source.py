@@ -9,7 +9,7 @@ from sluice.coordination.state import PipelineState
 from sluice.errors import LogPurged, LostPosition, SluiceError, WrongServer
 from sluice.flows.capture.failover import Relocation, fail_over, relocated
 from sluice.flows.operate.control import who
-from sluice.flows.recover.copies import copy, cost_of, rows_of
+from sluice.flows.recover.copies import copy, cost_of, replacement, rows_of
 from sluice.flows.recover.plan import Measure, Question, StoreFinding
 from sluice.flows.runtime import Runtime
 from sluice.model.positions import BatchNumber, Position
@@ -60,15 +60,16 @@ def _lost(
     between = f"the changes between {position} and the log's end that the source does not have any more"
     missing = (f"{', '.join(streams)} (changes: all): {between}",) if streams else ()
     moved = f"the captured position moves to the log's end, now {source.head}"
+    tables = rows_of(runtime, source)
+    removal = replacement(runtime, source, tables)
     copied = Measure(
         SUBJECT,
-        (
-            moved,
-            "every captured table is copied anew, and rows that the source does not have are removed at the targets",
-        ),
+        (moved, "every captured table is copied anew", *removal.steps),
         partial(_copied, runtime, state, position),
-        cost=cost_of(rows_of(runtime, source)),
+        cost=cost_of(tables),
         lost=missing,
+        after=removal.after,
+        left=removal.left,
     )
     if isinstance(lost, LogPurged):
         return [finding], [copied], []

@@ -13,7 +13,7 @@ from sluice.flows.operate import control
 from sluice.flows.operate.adopt import adopt
 from sluice.flows.operate.check import apply_missing
 from sluice.flows.operate.copy_plan import planned_copies
-from sluice.flows.recover.copies import copy, cost_of, rows_of
+from sluice.flows.recover.copies import Replacement, copy, cost_of, replacement, rows_of
 from sluice.flows.recover.plan import Measure, Question, StoreFinding
 from sluice.flows.runtime import Runtime
 from sluice.model.batches import Batch
@@ -104,9 +104,11 @@ def _redelivered(runtime: Runtime, target: str, batches: list[Batch], by: str) -
 
 
 def _copied(runtime: Runtime, state: PipelineState, target: str, by: str) -> Measure:
+    removal = Replacement(("rows that the source does not have are removed where the target can",))
     try:
         with runtime.source.open() as source:
-            cost = cost_of(rows_of(runtime, source))
+            tables = rows_of(runtime, source)
+            cost, removal = cost_of(tables), replacement(runtime, source, tables, (target,))
     except SluiceError as error:
         cost = f"a copy of all tables (the source was not asked: {error.message})"
     return Measure(
@@ -114,11 +116,13 @@ def _copied(runtime: Runtime, state: PipelineState, target: str, by: str) -> Mea
         (
             f"tables that {target} lacks are made",
             f"target {target} goes on as ZooKeeper says, and every captured table is copied to it anew",
-            "rows that the source does not have are removed",
+            *removal.steps,
         ),
         partial(_copy, runtime, state, target, by),
         cost=cost,
         lost=_stream(runtime, target),
+        after=removal.after,
+        left=removal.left,
     )
 
 

@@ -34,6 +34,7 @@ class Measure:
         subject: what it is about, as :class:`StoreFinding`; steps: what is done, in sentences; cost: how much work that is.
         lost: what no measure can restore; empty: nothing is lost.
         after: what a person runs afterwards, with the pipeline running; "" for nothing.
+        left: rows that stay wrong until ``after`` has run, as a sentence; "" for none.
         act: does it.
     """
 
@@ -43,6 +44,7 @@ class Measure:
     cost: str = ""
     lost: tuple[str, ...] = ()
     after: str = ""
+    left: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -51,6 +53,7 @@ class Measure:
             "cost": self.cost,
             "lost": list(self.lost),
             "after": self.after,
+            "left": self.left,
         }
 
 
@@ -88,6 +91,11 @@ class RecoveryPlan:
     def after(self) -> tuple[str, ...]:
         """Commands for afterwards, each once."""
         return tuple(dict.fromkeys(measure.after for measure in self.measures if measure.after))
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """What the measures leave wrong, each once."""
+        return tuple(dict.fromkeys(measure.left for measure in self.measures if measure.left))
 
     def answered(self, answers: Mapping[str, str]) -> RecoveryPlan:
         """The plan with ``answers`` (subject -> choice) to its questions. Raises ConfigError for an answer that is none of the choices."""

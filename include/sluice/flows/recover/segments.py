@@ -9,7 +9,7 @@ from sluice.coordination.cursor import Cursor
 from sluice.coordination.state import PipelineState
 from sluice.errors import CaptureError, SegmentError, SluiceError
 from sluice.flows.batches import lost_segment
-from sluice.flows.recover.copies import copy, cost_of, rows_of
+from sluice.flows.recover.copies import Replacement, copy, cost_of, replacement, rows_of
 from sluice.flows.recover.plan import Measure, StoreFinding
 from sluice.flows.recover.recapture import placed_tables, recapture, require_log_of
 from sluice.flows.runtime import Runtime
@@ -100,12 +100,16 @@ def _captured_again(runtime: Runtime, state: PipelineState, records: Sequence[Ba
         for record in records
     ]
     plain, whole = _placed(runtime, state, records)
+    removal = Replacement(())
     cost = f"{len(records)} batches, {sum(record.changes for record in records):,} changes are read from the log"
     if plain | whole:
         steps.append("rows that dumps placed in them are not in the log: their tables are copied anew")
         with runtime.source.open() as source:
             cost += f"; {cost_of(rows_of(runtime, source, plain | whole))}"
-    return Measure(SUBJECT, tuple(steps), partial(_capture_again, runtime, state, records), cost=cost)
+            removal = replacement(runtime, source, rows_of(runtime, source, whole)) if whole else Replacement(())
+        steps += removal.steps
+    act = partial(_capture_again, runtime, state, records)
+    return Measure(SUBJECT, tuple(steps), act, cost=cost, after=removal.after, left=removal.left)
 
 
 def _capture_again(runtime: Runtime, state: PipelineState, records: Sequence[Batch]) -> None:
@@ -139,13 +143,14 @@ def _copied(runtime: Runtime, state: PipelineState, purged: Sequence[tuple[Batch
     tables = _tables(runtime, records)
     with runtime.source.open() as source:
         rows = rows_of(runtime, source, tables)
+        removal = replacement(runtime, source, rows)
     steps = [f"the source does not have their log any more: {purged[0][1]}"]
     steps += [
         f"batch {record.number} ({record.changes} changes) is let go: no target that lacks it gets it"
         for record in records
     ]
     known = "every captured table, as no manifest says which it had" if tables is None else "the tables it had"
-    steps.append(f"{known}: copied anew, and rows that the source does not have are removed at the targets")
+    steps += [f"{known}: copied anew", *removal.steps]
     steps.append(
         "definitions that they changed are not changed at the targets: `sluice check` names what lacks, `--apply` makes it"
     )
@@ -155,6 +160,8 @@ def _copied(runtime: Runtime, state: PipelineState, purged: Sequence[tuple[Batch
         partial(_let_go, runtime, state, records),
         cost=cost_of(rows),
         lost=_lost_for_streams(runtime, records),
+        after=removal.after,
+        left=removal.left,
     )
 
 

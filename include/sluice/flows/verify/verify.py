@@ -16,6 +16,7 @@ from sluice.config.pipeline import Event, TargetConfig
 from sluice.coordination.leases import owner_label
 from sluice.coordination.state import PipelineState
 from sluice.errors import CheckpointError, ConfigError, DumpRefused, TerminalError
+from sluice.flows.capture.lost_tables import lost_tables
 from sluice.flows.checkpoint_store import checkpoints_of
 from sluice.flows.checkpoints import Sides
 from sluice.flows.dump.key_lists import write_key_pieces
@@ -39,7 +40,17 @@ from sluice.model.nearest import meant
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, TableSchema
 from sluice.sources.base import ChunkKey, ChunkReader, DigestReader, SourceSession, SourceTable
-from sluice.targets.base import Comparer, CountingComparer, KeyLister, RowCount, Target, comparer_of, refuses
+from sluice.targets.base import (
+    Comparer,
+    CountingComparer,
+    KeyLister,
+    OtherWriter,
+    RowCount,
+    Target,
+    comparer_of,
+    refuses,
+)
+from sluice.targets.registry import comparable_kinds
 
 _log = structlog.get_logger()
 
@@ -105,7 +116,7 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
         if all(_comparer(config, target) is None for config, target in opened):
             raise ConfigError(
                 "; ".join(_unreadable(config) for config in configs),
-                hint="targets of type mysql, postgresql, delta and kafka can be verified, where `changes` is latest",
+                hint=f"targets of type {', '.join(comparable_kinds())} can be verified, where `changes` is latest",
             )
         tables = source.tables(lambda table: table in names)
         one = _Verification(
@@ -127,6 +138,15 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
             found, repair = one.target(config, target)
             results += found
             repairs += [repair] if repair else []
+        if not asked.tables:
+            gone = lost_tables(runtime, state, source, cursor.position, [config.name for config in configs])
+            results += [
+                TableResult(
+                    table=str(lost.table), target=lost.target, skipped=f"{lost.why}; it was never dropped in the log"
+                )
+                for lost in gone
+                if lost.missing
+            ]
         made = VerifyResult(
             id=one.id,
             pipeline=runtime.name,
@@ -243,7 +263,7 @@ class _Side:
     target: Target
     comparer: Comparer
     made: AsLoaded
-    others: tuple[str, ...] = ()
+    others: tuple[OtherWriter, ...] = ()
 
     def table(self, size: SourceTable) -> _Checked:
         """Compare one table. What makes it impossible is in the result."""
@@ -438,7 +458,7 @@ class _Side:
         )
         if why:
             return way, f"rows that only the target has were not looked for: {why}", False
-        stays = kept_on_purpose(whole.runtime, self.config.name, self.others)
+        stays = kept_on_purpose(whole.runtime, self.config.name, self.others, route.target)
         if lists and not stays:
             stays = refuses(self.target.reconciler(), self._key_plan(schema, key.names, route), listed=True)
         return way, f"a repair removes no rows: {stays}" if stays else "", not stays

@@ -242,6 +242,7 @@ def _convert(r: Reader) -> s.Action:
     charset = read_charset(r)
     if charset is None:
         raise r.stuck("expected CHARACTER SET")
+    r.note_charset(r.peek(-1).start, r.peek(-1).end, charset)
     collation = None
     if r.accept("COLLATE"):
         r.accept("=")

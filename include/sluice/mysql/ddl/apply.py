@@ -28,6 +28,8 @@ from sluice.mysql.ddl.types import (
     written_length,
 )
 
+_CONVERTS_TO_CHARSET = 10_09_00
+"""The version from which MariaDB takes CONVERT TO CHARACTER SET DEFAULT for the charset of the schema alone, without its collation."""
 _WIDE = {"ucs2", "utf16", "utf16le", "utf32"}
 _NUMBER = re.compile(r"(['\"]?)([+-]?(?:\d+\.?\d*|\.\d+))([eE][+-]?\d+)?\1")
 
@@ -227,6 +229,8 @@ def _options(
 
 def _conversion(action: s.ConvertCharset, database: DatabaseDefinition, flavour: Flavour) -> tuple[str, str]:
     otherwise = (database.charset, database.collation)
+    if flavour.mariadb and flavour.version >= _CONVERTS_TO_CHARSET and action.charset is None and not action.collation:
+        otherwise = (database.charset, flavour.collations.default_of.get(database.charset, database.collation))
     return flavour.collations.resolve(action.charset, action.collation, otherwise)
 
 

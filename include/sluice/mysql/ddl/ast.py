@@ -219,6 +219,7 @@ class AlterTable:
     table: TableId
     actions: tuple[Action, ...]
     if_exists: bool = False
+    ignore: bool = False
 
 
 @dataclass(frozen=True, slots=True)

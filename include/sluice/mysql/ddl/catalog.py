@@ -16,6 +16,7 @@ from sluice.mysql.ddl.apply import alter_table, create_table, like
 from sluice.mysql.ddl.changes import altered
 from sluice.mysql.ddl.collations import DEFAULT, Collations
 from sluice.mysql.ddl.lexer import Dialect
+from sluice.mysql.ddl.names import lowered
 from sluice.mysql.ddl.parser import concerned, parse_statement
 from sluice.mysql.ddl.types import Flavour
 
@@ -61,32 +62,32 @@ class SchemaState:
     # -- asking ------------------------------------------------------------------------------------------------------------
     def find(self, table: TableId) -> TableDefinition | None:
         """The definition, None if it is not known."""
-        return self.tables.get(self._id(table))
+        return self.tables.get(self.canonical(table))
 
     def why_unknown(self, table: TableId) -> Unknown | None:
         """Why the definition is not known; None if it is, or if nothing was ever heard of the table."""
-        return self.unknown.get(self._id(table))
+        return self.unknown.get(self.canonical(table))
 
     # -- changing ----------------------------------------------------------------------------------------------------------
     def put(self, definition: TableDefinition) -> None:
         """Set a table's definition. Raises DecodeError for one that cannot be stored."""
         if not _can_be_stored(definition):
             raise DecodeError(f"the definition of {definition.table} has bytes that are not text")
-        name = self._id(definition.table)
+        name = self.canonical(definition.table)
         self.tables[name] = replace(definition, table=name)
         self.unknown.pop(name, None)
         self.touched.add(name)
 
     def lose(self, table: TableId, unknown: Unknown) -> None:
         """The table's definition is not known any more."""
-        name = self._id(table)
+        name = self.canonical(table)
         self.tables.pop(name, None)
         self.unknown[name] = unknown
         self.touched.add(name)
 
     def forget(self, table: TableId) -> None:
         """The table is gone."""
-        name = self._id(table)
+        name = self.canonical(table)
         self.tables.pop(name, None)
         self.unknown.pop(name, None)
         self.touched.add(name)
@@ -119,8 +120,9 @@ class SchemaState:
             step.lose_concerned(tables_of(statement), error)
         return changes
 
-    def _id(self, table: TableId) -> TableId:
-        return TableId(table.schema.lower(), table.table.lower()) if self.flavour.lower_case_names else table
+    def canonical(self, table: TableId) -> TableId:
+        """The name as the server stores and logs it."""
+        return lowered(table) if self.flavour.lower_case_names else table
 
     def database(self, name: str) -> DatabaseDefinition:
         """A database, with the server's defaults if it is not in the history."""
@@ -293,7 +295,9 @@ class _Step:
         self, table: TableId, *kinds: ChangeKind, before: TableDefinition | None = None, after: TableDefinition | None = None,
         renamed_to: TableId | None = None, reason: str = "",
     ) -> None:  # fmt: skip
-        self.changes.append(TableChange(table, kinds, before, after, (), renamed_to, reason))
+        name = self.state.canonical
+        renamed = name(renamed_to) if renamed_to is not None else None
+        self.changes.append(TableChange(name(table), kinds, before, after, (), renamed, reason))
 
     @property
     def _explicit(self) -> bool:
@@ -345,7 +349,7 @@ class _Step:
     def _alter_table(self, statement: s.AlterTable) -> None:
         before = self.state.find(statement.table)
         renames = [a.table for a in statement.actions if isinstance(a, s.RenameTo)]
-        renamed_to = renames[-1] if renames else None
+        renamed_to = self.state.canonical(renames[-1]) if renames else None
         for action in statement.actions:
             if isinstance(action, s.PartitionAction) and action.other is not None:
                 self._partition_neighbour(statement.table, action)
@@ -404,6 +408,7 @@ class _Step:
             self._changed(old, K.RENAME_TABLE, K.UNKNOWN, renamed_to=new, reason=reason)
             return
         self.state.forget(old)
+        new = self.state.canonical(new)
         after = replace(before, table=new)
         self.state.put(after)
         self._changed(old, K.RENAME_TABLE, before=before, after=after, renamed_to=new)

@@ -143,6 +143,7 @@ def read_column(r: Reader) -> ColumnSpec:
         )
     else:
         column = ColumnSpec(name, read_type(r))
+        r.note_type(r.peek(-1).end, column)
     while _attribute(r, column):
         pass
     return column
@@ -363,6 +364,7 @@ def read_option(r: Reader, options: TableOptions) -> bool:
         r.next()
     charset = read_charset(r)
     if charset is not None:
+        r.note_charset(r.peek(-1).start, r.peek(-1).end, charset)
         options.charset = charset
     elif r.accept("COLLATE"):
         r.accept("=")

@@ -152,7 +152,7 @@ def _create(r: Reader) -> Statement:
     replace = r.accept("OR", "REPLACE")
     if r.accept_any("DATABASE", "SCHEMA"):
         if_not_exists = r.accept("IF", "NOT", "EXISTS")
-        name = r.identifier()
+        name = r.database()
         options = _database_options(r)
         return CreateDatabase(name, options.charset, options.collation, if_not_exists, replace)
     if _other_object(r):
@@ -218,6 +218,7 @@ def _create_table(r: Reader, temporary: bool, replace: bool) -> Statement:
             if not r.accept(","):
                 r.expect(")")
                 break
+        r.note_columns(r.peek(-1).end)
     options = TableOptions()
     select = False
     while not r.ended:
@@ -253,19 +254,20 @@ def _alter(r: Reader) -> Statement:
             "COMMENT",
             "UPGRADE",
         }:
-            name = r.identifier()
+            name = r.database()
         options = _database_options(r)
         return AlterDatabase(name, options.charset, options.collation)
     r.accept("OR", "REPLACE")
-    while r.accept_any("ONLINE", "OFFLINE", "IGNORE"):
-        pass
+    ignore = False
+    while word := r.accept_any("ONLINE", "OFFLINE", "IGNORE"):
+        ignore = ignore or word == "IGNORE"
     if r.accept("TABLE"):
         if_exists = r.accept("IF", "EXISTS")
         table = r.own_table()
         if r.accept("WAIT"):
             r.number()
         r.accept("NOWAIT")
-        return AlterTable(table, tuple(read_actions(r)), if_exists)
+        return AlterTable(table, tuple(read_actions(r)), if_exists, ignore)
     if _other_object(r):
         return NoDefinition("alter " + r.peek().text.lower())
     raise r.stuck("ALTER of something that is not understood")
@@ -274,7 +276,7 @@ def _alter(r: Reader) -> Statement:
 def _drop(r: Reader) -> Statement:
     if r.accept_any("DATABASE", "SCHEMA"):
         r.accept("IF", "EXISTS")
-        return DropDatabase(r.identifier())
+        return DropDatabase(r.database())
     temporary = r.accept("TEMPORARY")
     if r.accept_any("TABLE", "TABLES"):
         r.accept("IF", "EXISTS")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from sluice.errors import DecodeError
 from sluice.model.tables import TableId
 from sluice.mysql.charsets import UTF8
 from sluice.mysql.ddl.lexer import Dialect, Kind, Token, scan
+
+if TYPE_CHECKING:
+    from sluice.mysql.ddl.ast import ColumnSpec
 
 _IN_A_NAME = re.compile("[\U00010000-\U0010ffff]")
 """Names are kept in utf8mb3: the server makes a question mark of what that does not have."""
@@ -99,6 +103,19 @@ class Reader:
             return TableId(otherwise, self.identifier())
         first = self.identifier()
         return TableId(first, self.identifier()) if self.accept(".") else TableId(otherwise, first)
+
+    def database(self) -> str:
+        """The name of a schema. Raises DecodeError."""
+        return self.identifier()
+
+    def note_charset(self, start: int, end: int, name: str) -> None:
+        """A charset of the table stands there, without its keyword."""
+
+    def note_type(self, end: int, column: ColumnSpec) -> None:
+        """The type of a column ends there; more of ``column`` may be read yet."""
+
+    def note_columns(self, end: int) -> None:
+        """The list of columns of CREATE TABLE ends there."""
 
     def own_table(self) -> TableId:
         """The table that the statement makes or alters. Raises DecodeError."""

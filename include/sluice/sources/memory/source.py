@@ -26,7 +26,8 @@ from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dumps import Chunk, Mark, Marking, TablePlanned, TableRequest
 from sluice.model.key_literals import literal, read_key
 from sluice.model.load_marks import MarkRules, PartnerLoads, Token
-from sluice.model.schema_changes import SchemaStatement
+from sluice.model.row_effects import ColumnEffect, Ran
+from sluice.model.schema_changes import SchemaStatement, TableChange
 from sluice.model.tables import Column, TableId, TableSchema, stored_name
 from sluice.sources.base import (
     Asked,
@@ -101,6 +102,14 @@ class MemorySource:
 
     def dialect(self, at: Offset) -> str:
         return "mysql"  # whose words its definitions use
+
+    def row_effects(self, at: Offset, change: TableChange, statement: Ran) -> tuple[ColumnEffect, ...]:
+        if change.before is None or change.after is None:
+            return ()
+        names = {column.name: column for column in change.after.columns}
+        pairs = [(old, names[old.name]) for old in change.before.columns if old.name in names]
+        why = "what becomes of values of another type is not known"
+        return tuple(ColumnEffect(change.table, old, new, unknown=why) for old, new in pairs if old.type != new.type)
 
     @property
     def watermark_table(self) -> TableId:
@@ -279,6 +288,10 @@ class MemorySession:
         have = self.table_rows()
         return {table: have[table] for table in tables if table in have}
 
+    def empty_tables(self, tables: Sequence[TableId]) -> list[TableId]:
+        with self.store.changed:
+            return [table for table in tables if table in self.store.tables and not self.store.rows(table)]
+
     def keyless(self) -> set[TableId]:
         with self.store.changed:
             return {table for table, schema in self.store.tables.items() if not schema.primary_key}
@@ -309,10 +322,7 @@ class MemorySession:
         return Marking.TABLE
 
     def chunk_table(self, table: TableId) -> MemoryChunkTable:
-        with self.store.changed:
-            if table not in self.store.tables:
-                raise DumpRefused(f"there is no table {table}")
-            return MemoryChunkTable(self.store.tables[table], self.store)
+        return MemoryChunkTable(_table(self.store, table), self.store)
 
 
 class _Reading:
@@ -558,8 +568,7 @@ class MemoryChunkReader(MemoryLoad):
             return self.store.position(len(self.store.log)).place
 
     def schema(self, table: TableId) -> TableSchema:
-        with self.store.changed:
-            return self.store.tables[table]
+        return _table(self.store, table)
 
     def next_border(self, request: TableRequest, planned: TablePlanned, rows: int) -> tuple[tuple[str, ...], bool]:
         schema = self.schema(request.table)
@@ -584,6 +593,14 @@ class MemoryChunkReader(MemoryLoad):
             found = _within(found, names, request, chunk.after, chunk.upto)
         columns = [pa.array([row.get(c.name) for row in found], schema.field(c).type) for c in schema.columns]
         yield pa.Table.from_arrays(columns, schema=pa.schema([schema.field(c) for c in schema.columns]))
+
+
+def _table(store: MemoryStore, table: TableId) -> TableSchema:
+    """A table as it is now. Raises DumpRefused."""
+    with store.changed:
+        if table not in store.tables:
+            raise DumpRefused(f"there is no table {table}")
+        return store.tables[table]
 
 
 def key_of(schema: TableSchema, request: TableRequest) -> ChunkKey:

@@ -20,6 +20,8 @@ from sluice.errors import ConfigError, DecodeError, UnsupportedType
 from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dumps import Marking
 from sluice.model.load_marks import MarkRules
+from sluice.model.row_effects import ColumnEffect, Ran
+from sluice.model.schema_changes import TableChange
 from sluice.model.tables import Column, TableId, TableSchema
 from sluice.mysql.client import MySQLConnection
 from sluice.mysql.ddl.apply import create_table
@@ -27,6 +29,7 @@ from sluice.mysql.ddl.ast import CreateTable
 from sluice.mysql.ddl.catalog import SchemaState
 from sluice.mysql.ddl.lexer import Dialect
 from sluice.mysql.ddl.parser import parse_statement
+from sluice.mysql.ddl.row_effects import row_effects
 from sluice.mysql.key_sql import key_literals, shown_literal, typed_literal
 from sluice.sources.base import (
     Blindness,
@@ -39,6 +42,7 @@ from sluice.sources.base import (
     StreamLimits,
     StreamResult,
     TableFilter,
+    raise_first,
 )
 from sluice.sources.mysql.catalog.history_tracker import SchemaTracker
 from sluice.sources.mysql.catalog.live_table import read_definition
@@ -68,6 +72,7 @@ from sluice.sources.mysql.server.connection import (
 from sluice.sources.mysql.server.key_equality import same_keys
 from sluice.sources.mysql.server.merge_tables import refuse_merge
 from sluice.sources.mysql.server.preflight import preflight, require_ready
+from sluice.sources.mysql.server.replication_filters import replication_findings
 from sluice.sources.mysql.server.server_ids import check_id, lookahead_id, readers_of, replica_id
 from sluice.sources.mysql.server.two_way import numbering, unique_keys
 from sluice.sources.mysql.snapshot.chunk_reader import MySQLChunkReader, MySQLLoad
@@ -124,6 +129,9 @@ class MySQLSource:
 
     def dialect(self, at: Offset) -> str:
         return "mariadb" if at.server_uuid.startswith("mariadb:") else "mysql"
+
+    def row_effects(self, at: Offset, change: TableChange, statement: Ran) -> tuple[ColumnEffect, ...]:
+        return row_effects(change, statement, mariadb=self.dialect(at) == "mariadb")
 
     @property
     def watermark_table(self) -> TableId:
@@ -276,6 +284,9 @@ class MySQLSession:
     def relocate(self, at: Offset, *, patience_s: float = 0.0) -> Offset:
         info = self.info
         with self._asking():
+            selection = Selection.compile(self.source.pipeline.capture)
+            found = replication_findings(self.connection, info, selection)
+            raise_first([one for one in found if one.severity == "error"], self.source.where)
             return relocate(self.connection, info, at, patience_s=patience_s, where=self.source.where)
 
     # -- the log -----------------------------------------------------------------------------------------------------------
@@ -336,6 +347,10 @@ class MySQLSession:
     def estimates(self, tables: Sequence[TableId]) -> dict[TableId, int]:
         with self._asking():
             return table_list.estimates(self.connection, tables)
+
+    def empty_tables(self, tables: Sequence[TableId]) -> list[TableId]:
+        with self._asking():
+            return table_list.empty_tables(self.connection, tables)
 
     def keyless(self) -> set[TableId]:
         with self._asking():

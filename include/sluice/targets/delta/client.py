@@ -10,6 +10,7 @@ from typing import Any
 
 from sluice.config.connections import Endpoint
 from sluice.errors import ConfigError, LoadError, SluiceError, TargetUnavailable
+from sluice.model.client_packages import install_hint
 from sluice.targets.lake.checkpoints import Raced
 
 _S3 = re.compile(r"s3a?://", re.IGNORECASE)
@@ -35,7 +36,7 @@ def library() -> Any:
     except ImportError as error:
         raise ConfigError(
             "targets of type delta need the package deltalake, which is not installed",
-            hint="pip install 'sluice[delta]', here and where the Spark workers run",
+            hint=install_hint("delta"),
         ) from error
     return deltalake
 

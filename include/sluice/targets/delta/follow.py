@@ -6,20 +6,23 @@ for the rows that are there when a column comes) is noted in its own commit, see
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sluice.errors import LoadError
-from sluice.model.definitions import ColumnDefinition, TableDefinition
+import pyarrow as pa
+
+from sluice.model.definitions import TableDefinition
+from sluice.model.row_effects import Step
 from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId
 from sluice.targets.delta.client import errors
-from sluice.targets.delta.rewriting import Recast, require_small
+from sluice.targets.delta.literals import sql_literal
+from sluice.targets.delta.rewriting import Recast, read_columns, require_small
 from sluice.targets.delta.site import Site
 from sluice.targets.lake.changelog import columns_of
 from sluice.targets.lake.columns import LakeColumn, TableInfo, partitionable
-from sluice.targets.lake.follow import K, LakeFollower, fill_value
+from sluice.targets.lake.follow import K, LakeFollower, converted_rows
 from sluice.targets.lake.schema import wanting
 from sluice.targets.lake.statements import quoted
 
@@ -64,9 +67,9 @@ class Follower(LakeFollower):
         if note is None:
             return
         filled = table.file_uris() != []
-        values = {made.name: self._value(column, target) for column, made in new} if filled else {}
+        values = {made.name: self._fill(column, made, target) for column, made in new} if filled else {}
         self._add(target, table, info, [made for _, made in new])
-        settings = {quoted(name): value for name, value in values.items() if value != "NULL"}
+        settings = {quoted(name): sql_literal(value) for name, value in values.items() if value is not None}
         if settings:
             path = self.site.path(target)
             table = self.site.required(target)
@@ -105,24 +108,26 @@ class Follower(LakeFollower):
         made.run(self.site.place, self.site.path(target), table, self.site.noting(table, note, alone=True))
         return self.site.required(target)
 
-    def _value(self, column: ColumnDefinition, target: TableId) -> str:
-        """SQL of the value that the rows which are there get in a new column, as at the source. Raises LoadError."""
-        found = fill_value(column, self._type(column))
-        if found is None or column.auto_increment:
-            raise LoadError(
-                f"the rows that {target} has would get other values in the new column {column.name} than at the source: its default "
-                f"{column.default or ''} is not translated: {self.change.statement.text[:300]}",
-                where=self.change.where,
-                hint="set add_column to ignore in the target's ddl until the batch is delivered, add the column (`sluice check --apply`), then copy "
-                "the table anew (`sluice dump start`), which copies the source's values",
-            )
-        return found
+    def _convert(self, one: TableChange, target: TableId, table: Any, steps: Mapping[str, Sequence[Step]]) -> None:
+        note = self._note(one.table, "convert", table)
+        if note is None or not table.file_uris():
+            return
+        path = self.site.path(target)
+        with errors(self.site.place, f"reading {path}", path):
+            rows = read_columns(table, list(steps))
+            changed = [converted_rows(pa.Table.from_batches([batch]), steps) is not None for batch in rows]
+        if not any(changed):
+            return
+        require_small(table, self.site.uri(target), self.site.options.rewrite_up_to)
+        self._say(f"UPDATE {target}: {', '.join(sorted(steps))}, converted and written anew")
+        made = Recast(tuple((column, column) for column in self.site.info(table).columns))
+        made.run(self.site.place, path, table, self.site.noting(table, note, alone=True), steps)
 
-    def _empty(self, source: TableId, target: TableId) -> None:
+    def _empty(self, source: TableId, target: TableId, what: str = "ddl") -> None:
         table = self.site.open(target)
         if table is None:
             return
-        note = self._note(source, "ddl", table)
+        note = self._note(source, what, table)
         if note is None or not table.file_uris():
             return
         self._say(f"TRUNCATE TABLE {target}")

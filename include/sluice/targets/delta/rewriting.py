@@ -8,18 +8,21 @@ does all of it would make this wrong.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.errors import LoadError
+from sluice.model.row_effects import Step
 from sluice.targets.delta.client import Place, errors, library
 from sluice.targets.delta.tables import schema_of
 from sluice.targets.lake.column_types import arrow_of
 from sluice.targets.lake.columns import LakeColumn, Shape, TableInfo
+from sluice.targets.lake.conversions import converted
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +46,17 @@ class Recast:
         same = len(columns) == len(info.columns) and all(old == new for old, new in columns)
         return None if same else cls(columns)
 
-    def run(self, place: Place, path: str, table: Any, noted: Any) -> None:
-        """One commit, refused if any other came since ``table`` (DeltaTable) was read. Raises Raced, LoadError, TargetUnavailable."""
+    def run(
+        self,
+        place: Place,
+        path: str,
+        table: Any,
+        noted: Any,
+        steps: Mapping[str, Sequence[Step]] = MappingProxyType({}),
+    ) -> None:
+        """Write the table anew, its values after the ``steps`` of their columns.
+
+        One commit, refused if any other came since ``table`` (DeltaTable) was read. Raises Raced, LoadError, TargetUnavailable."""
         wanted = [new for _, new in self.columns]
         schema = pa.schema(schema_of(wanted).to_arrow())
         with errors(place, f"writing {path} anew", path):
@@ -52,19 +64,31 @@ class Recast:
             reader = pa.RecordBatchReader.from_stream(rows)
             library().write_deltalake(
                 table,
-                pa.RecordBatchReader.from_batches(schema, self._recast(reader, schema)),
+                pa.RecordBatchReader.from_batches(schema, self._recast(reader, schema, steps)),
                 mode="overwrite",
                 schema_mode="overwrite",
                 partition_by=[one.name for one in wanted if one.partition] or None,
                 commit_properties=noted,
             )
 
-    def _recast(self, reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _recast(
+        self, reader: pa.RecordBatchReader, schema: pa.Schema, steps: Mapping[str, Sequence[Step]]
+    ) -> Iterator[pa.RecordBatch]:
         for rows in reader:
-            arrays = [recast(rows[old.name], new.kind) for old, new in self.columns]
+            arrays = [converted(recast(rows[old.name], new.kind), steps.get(old.name, ())) for old, new in self.columns]
             yield pa.record_batch(
                 [_as(values, field.type) for values, field in zip(arrays, schema, strict=True)], schema=schema
             )
+
+
+def read_columns(table: Any, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield columns of a table (``DeltaTable``), in the types of its schema."""
+    wanted = pa.schema([field for field in pa.schema(table.schema().to_arrow()) if field.name in set(names)])
+    listed = ", ".join('"' + name.replace('"', '""') + '"' for name in wanted.names)
+    rows = library().QueryBuilder().register("t", table).execute(f"SELECT {listed} FROM t")  # noqa: S608 - quoted
+    for batch in pa.RecordBatchReader.from_stream(rows):
+        arrays = [_as(batch[name], wanted.field(name).type) for name in wanted.names]
+        yield pa.record_batch(arrays, schema=wanted)
 
 
 def recast(values: pa.Array, kind: Shape) -> pa.Array:

@@ -13,6 +13,7 @@ from typing import Any
 from sluice.config.connections import Endpoint
 from sluice.config.folders import local_folder
 from sluice.errors import ConfigError, LoadError, SluiceError, TargetUnavailable
+from sluice.model.client_packages import install_hint
 from sluice.targets.lake.checkpoints import Raced
 
 Identifier = tuple[str, ...]
@@ -31,7 +32,7 @@ def library() -> Any:
     except ImportError as error:
         raise ConfigError(
             "targets of type iceberg need the package pyiceberg, which is not installed",
-            hint="pip install 'sluice[iceberg]', here and where the Spark workers run",
+            hint=install_hint("iceberg"),
         ) from error
     return pyiceberg
 
@@ -130,8 +131,10 @@ class Place:
 
 def transaction(table: Any) -> Any:
     """See :class:`sluice.targets.iceberg.transactions.KeptTransaction`."""
+    from sluice.targets.iceberg.bounds import use_own_bounds
     from sluice.targets.iceberg.transactions import KeptTransaction
 
+    use_own_bounds()
     return KeptTransaction(table)
 
 

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from sluice.errors import LoadError
 from sluice.model.definitions import ColumnDefinition, TableDefinition
+from sluice.model.row_effects import Step
 from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId
 from sluice.targets.iceberg.client import errors, transaction
@@ -21,9 +20,8 @@ from sluice.targets.iceberg.merging import Files
 from sluice.targets.iceberg.site import Site
 from sluice.targets.iceberg.tables import promotes, type_of
 from sluice.targets.lake.changelog import BEFORE, columns_of
-from sluice.targets.lake.column_types import arrow_of
 from sluice.targets.lake.columns import LakeColumn, Shape, TableInfo, partitionable
-from sluice.targets.lake.follow import K, LakeFollower, fill_value
+from sluice.targets.lake.follow import K, LakeFollower, converted_rows
 from sluice.targets.lake.schema import wanting
 
 
@@ -107,19 +105,9 @@ class Follower(LakeFollower):
         for column, made in wanted:
             if made.name not in names:
                 continue
-            text = fill_value(column, self._type(column))
-            if text is None or column.auto_increment:
-                raise LoadError(
-                    f"the rows that {target} has would get other values in the new column {column.name} than at the source: its default "
-                    f"{column.default or ''} is not translated: {self.change.statement.text[:300]}",
-                    where=self.change.where,
-                    hint="set add_column to ignore in the target's ddl until the batch is delivered, add the column (`sluice check --apply`), then "
-                    "copy the table anew (`sluice dump start`), which copies the source's values",
-                )
-            if text != "NULL":
-                assert isinstance(made.kind, str)
-                plain = text[1:-1].replace("''", "'") if text.startswith("'") else text
-                found[made.name] = pc.cast(pa.scalar(plain), arrow_of(made.kind))
+            value = self._fill(column, made, target)
+            if value is not None:
+                found[made.name] = value
         return found
 
     def _widen(self, schema: Any, info: TableInfo, name: str, kind: Shape) -> None:
@@ -134,25 +122,50 @@ class Follower(LakeFollower):
                 self._promote(schema, (name, old.name), old.kind, new.kind)
 
     def _promote(self, schema: Any, path: tuple[str, ...], old: Shape, new: str) -> None:
+        if self.change.copies and isinstance(old, str) and not promotes(old, new) and len(path) == 1:
+            schema.delete_column(path)  # the table is empty
+            schema.add_column(path, type_of(new))
+            return
         if not isinstance(old, str) or not promotes(old, new):
             raise self._by_hand(
                 f"column {path[-1]} is {old}, and Iceberg does not make that {new} without writing the table anew"
             )
         schema.update_column(path, field_type=type_of(new))
 
-    def _empty(self, source: TableId, target: TableId) -> None:
+    def _convert(self, one: TableChange, target: TableId, table: Any, steps: Mapping[str, Sequence[Step]]) -> None:
+        note = self._note(one.table, "convert", table)
+        if note is None or table.current_snapshot() is None:
+            return
+        with errors(self.site.place, f"following {self.change.where}", self.site.uri(target)):
+            made = transaction(table)
+            with made.replacing(note.said) as snapshot:
+                files = Files(table, made, snapshot)
+                for task in table.scan().plan_files():
+                    if converted_rows(files.read(task, list(steps)), steps) is None:
+                        continue
+                    rows = converted_rows(files.read(task), steps)
+                    assert rows is not None
+                    snapshot.delete_data_file(task.file)
+                    files.write(rows)
+            if not files.written:
+                return
+            self._say(f"UPDATE {target}: {', '.join(sorted(steps))}, converted")
+            self.site.write_note(made, note)
+            made.commit_transaction()
+
+    def _empty(self, source: TableId, target: TableId, what: str = "ddl") -> None:
         table = self.site.open(target)
         if table is None or table.current_snapshot() is None:
             return
         self._say(f"TRUNCATE TABLE {target}")
-        self._run(source, target, table, lambda made: None, {}, empty=True)
+        self._run(source, target, table, lambda made: None, {}, empty=True, what=what)
 
     def _run(
         self, source: TableId, target: TableId, table: Any, change: Callable[[Any], None], fills: Mapping[str, pa.Scalar], *,
-        empty: bool = False,
+        empty: bool = False, what: str = "ddl",
     ) -> None:  # fmt: skip
         """One commit, refused if any other came since ``table`` was read; nothing if the table has noted the statement."""
-        note = self._note(source, "ddl", table)
+        note = self._note(source, what, table)
         if note is None:
             return
         with errors(self.site.place, f"following {self.change.where}", self.site.uri(target)):
@@ -179,5 +192,6 @@ def _unsort(made: Any, gone: Collection[str]) -> None:
 def _filled(rows: pa.Table, fills: Mapping[str, pa.Scalar]) -> pa.Table:
     for name, value in fills.items():
         place = rows.schema.get_field_index(name)
-        rows = rows.set_column(place, rows.schema.field(place), pa.repeat(value, rows.num_rows))
+        field = rows.schema.field(place)  # wider than the column was asked for, where the format has no such type
+        rows = rows.set_column(place, field, pa.repeat(value, rows.num_rows).cast(field.type))
     return rows

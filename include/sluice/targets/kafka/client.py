@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from sluice.config.connections import Endpoint
 from sluice.errors import ConfigError, LoadError, MappingError, SluiceError, TargetUnavailable
+from sluice.model.client_packages import install_hint
 
 _log = logging.getLogger("sluice.kafka")
 REGISTRY = "schema.registry."
@@ -36,7 +37,7 @@ def library() -> Any:
     except ImportError as error:
         raise ConfigError(
             "targets of type kafka need the package confluent-kafka, which is not installed",
-            hint="pip install 'sluice[kafka]', here and where the Spark workers run",
+            hint=install_hint("kafka"),
         ) from error
     return confluent_kafka
 

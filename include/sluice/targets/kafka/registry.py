@@ -10,6 +10,7 @@ from typing import Any
 
 from sluice.config.connections import Endpoint
 from sluice.errors import ConfigError, LoadError, TargetUnavailable
+from sluice.model.client_packages import install_hint
 from sluice.model.tables import TableId
 from sluice.targets.kafka.channel import Place
 from sluice.targets.kafka.client import REGISTRY, scrubbed
@@ -151,7 +152,7 @@ def library() -> Any:
     except ImportError as error:
         raise ConfigError(
             "formats with a schema registry need packages that are not installed",
-            hint="pip install 'sluice[kafka-registry]', here and where the Spark workers run",
+            hint=install_hint("kafka-registry"),
         ) from error
     return found
 

@@ -34,6 +34,7 @@ from sluice.targets.base import (
     Guarantee,
     Input,
     Ordering,
+    OtherWriter,
     RejectedRows,
     Rejection,
     RowReader,
@@ -48,6 +49,7 @@ from sluice.targets.kafka.channel import Channel, Held, KicksOut, Place, slot
 from sluice.targets.kafka.checkpoints import KafkaCheckpoints, gone, guarded
 from sluice.targets.kafka.comparing import KafkaComparer
 from sluice.targets.kafka.documents import Messages, Writer, merged_piece, removed_piece
+from sluice.targets.kafka.left_rows import left_rows
 from sluice.targets.kafka.options import KafkaOptions, Partitioning
 from sluice.targets.kafka.partitioning import partition_of, partitions
 from sluice.targets.kafka.read_back import arrow_keys, listed_keys
@@ -56,12 +58,16 @@ from sluice.targets.kafka.side_topics import statement_messages, statement_of, t
 from sluice.targets.kafka.topics import KafkaSchema, Topics
 from sluice.targets.kafka.transactions import Transaction, numbered
 from sluice.targets.options import options_of
+from sluice.targets.schema.conversions import effects_on, not_converted
+from sluice.targets.schema.policy import stopped
 
 _K = ChangeKind
 _NOT_FOLLOWED = frozenset({_K.TRUNCATE_TABLE, _K.ROWS_REMOVED, _K.ROWS_REPLACED, _K.UNKNOWN})
 """Rows went that no change names."""
 FOLLOWED = frozenset(ChangeKind) - _NOT_FOLLOWED
 """Each document says its columns, so there is nothing to do for the others."""
+_LEAVING = frozenset({_K.DROP_TABLE, _K.RENAME_TABLE, _K.CREATE_TABLE})
+"""Kinds that :func:`left_rows` looks at."""
 _ORDER = {
     Partitioning.KEY: Ordering.KEY,
     Partitioning.COLUMNS: Ordering.NONE,
@@ -172,7 +178,7 @@ class KafkaReconciler:
             return ""
         return "options.tombstones is false, and a delete needs the whole row then"
 
-    def others(self) -> tuple[str, ...]:
+    def others(self) -> tuple[OtherWriter, ...]:
         """A topic does not say who writes to it."""
         return ()
 
@@ -198,14 +204,28 @@ class KafkaWriter:
     fence: Fence
 
     def prepare(self) -> None:
-        """Documents say their columns, so that changes of definitions need nothing. Raises LoadError where the policy is to stop."""
+        """Documents say their columns, so that most changes of definitions need nothing.
+
+        Raises LoadError where the policy is to stop, and, of a topic with the newest row of each key, where rows went that no change names.
+        """
+        place = self.target.place
         for change in self.batch.schema_changes:
-            if change.check_only:
+            why = left_rows(change) if self.target.input is Input.MERGED else ""
+            if why:
+                kinds = " and ".join(sorted(kind.value for kind in _LEAVING & change.wanted))
                 raise LoadError(
-                    f"the source changed a definition, and the policy of the target is to stop: {change.statement.text[:300]}",
+                    f"no change names the rows that a statement took away: {why}: {change.statement.text[:300]}",
                     where=change.where,
-                    hint=f"set the kind of change to apply or ignore in the ddl of target {self.target.config.name} when the readers are ready",
+                    hint=f"tell the readers, then set {kinds} to ignore in the ddl of target {place.target} until the batch is delivered; of a table "
+                    f"that there is again, `sluice verify run {place.pipeline} --target {place.target} --repair` removes the keys that it lacks",
                 )
+            if change.check_only:
+                raise stopped(change, (), (kind.value for kind in sorted(change.wanted)))
+            for one in change.tables:
+                for effect in effects_on(change, one.table):
+                    raise not_converted(
+                        change, effect, change.target(one.table), "messages that were sent stay as they are"
+                    )
 
     def plan(self, parallelism: int) -> list[list[KafkaUnit]]:
         """One unit: rows and checkpoint are one transaction, and a transaction has one producer. Raises MappingError."""

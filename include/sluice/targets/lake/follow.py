@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import pyarrow as pa
 import structlog
 
 from sluice.errors import DecodeError, LoadError, TargetUnavailable
-from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.model.column_types import ColumnType
 from sluice.model.definitions import ColumnDefinition, TableDefinition
+from sluice.model.row_effects import Step
 from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange
 from sluice.model.tables import TableId
 from sluice.mysql.ddl.columns import altered_columns
@@ -24,7 +25,13 @@ from sluice.targets.lake.changelog import BEFORE, column_name, columns_of
 from sluice.targets.lake.checkpoints import Raced
 from sluice.targets.lake.column_types import TOO_WIDE, own_type, takes
 from sluice.targets.lake.columns import LakeColumn, Shape, TableInfo, widens
+from sluice.targets.lake.conversions import NotConvertedError
+from sluice.targets.lake.conversions import converted as after_steps
+from sluice.targets.lake.held import LakeHeld
 from sluice.targets.lake.site import LakeSite, Note
+from sluice.targets.lake.values import converted
+from sluice.targets.schema.conversions import broken, effects_on, not_converted
+from sluice.targets.schema.policy import require_held
 
 K = ChangeKind
 _NO_NAMES = frozenset({K.TRUNCATE_TABLE, K.ROWS_REMOVED, K.ROWS_REPLACED, K.UNKNOWN})
@@ -41,6 +48,31 @@ _ATTEMPTS = 10
 _STATEMENTS = 1 << 20
 """More than a batch has."""
 _log = structlog.get_logger()
+
+
+class Refused(Exception):
+    """Values of ``column`` cannot be converted as the source did."""
+
+    def __init__(self, column: str, error: NotConvertedError) -> None:
+        super().__init__(column)
+        self.column, self.kind, self.why = column, error.kind, str(error)
+
+
+def converted_rows(rows: pa.Table, steps: Mapping[str, Sequence[Step]]) -> pa.Table | None:
+    """Return rows with converted values, None if every value is what it was. Raises Refused."""
+    changed = False
+    for name, todo in steps.items():
+        place = rows.schema.get_field_index(name)
+        old = rows.column(place).combine_chunks()
+        old = old.combine_chunks() if isinstance(old, pa.ChunkedArray) else old
+        try:
+            new = after_steps(old, todo)
+        except NotConvertedError as error:
+            raise Refused(name, error) from error
+        if not new.equals(old):
+            changed = True
+            rows = rows.set_column(place, rows.schema.field(place), new)
+    return rows if changed else None
 
 
 @dataclass(frozen=True)
@@ -65,21 +97,25 @@ class LakeFollower(ABC):
         """Columns that come, go, have another name or type."""
 
     @abstractmethod
-    def _empty(self, source: TableId, target: TableId) -> None:
-        """TRUNCATE."""
+    def _empty(self, source: TableId, target: TableId, what: str = "ddl") -> None:
+        """Remove all rows, in a commit that notes ``what`` of the statement."""
+
+    @abstractmethod
+    def _convert(self, one: TableChange, target: TableId, table: Any, steps: Mapping[str, Sequence[Step]]) -> None:
+        """Convert values of columns (by their names now) as the source did, in one commit. Raises Refused, LoadError."""
 
     def run(self) -> None:
         """Raises LoadError, Fenced, TargetUnavailable."""
         if self.change.statement.dialect not in {"mysql", "mariadb"}:
             raise self._by_hand(f"statements of {self.change.statement.dialect} are not understood")
+        if self.change.check_only:
+            require_held(self.change, LakeHeld(self.change, self.site))
+            return
         for one in self.change.tables:
             kinds = set(one.kinds) if self.change.kinds is None else set(one.kinds) & self.change.kinds
             for attempt in range(_ATTEMPTS):
                 try:
-                    if self.change.check_only:
-                        self._require(one)
-                    else:
-                        self._follow(one, kinds)
+                    self._follow(one, kinds)
                     break
                 except Raced:
                     time.sleep(0.02 * 2**attempt)
@@ -97,30 +133,6 @@ class LakeFollower(ABC):
             return None
         return self.site.note(self.fence, scope, number, held.delivery)
 
-    def _require(self, one: TableChange) -> None:
-        """The policy is to stop: the target has what the statement adds, or it is an error."""
-        table = self.site.open(self.change.target(one.renamed_to or one.table))
-        holds = not _NO_NAMES & set(one.kinds)
-        if K.DROP_TABLE in one.kinds:
-            holds = table is None
-        elif one.after is not None:
-            names = [
-                name for c in one.after.columns if c.generated is None and (name := self._name(one, c.name)) is not None
-            ]
-            info = self.site.info(table) if table is not None else TableInfo(())
-            holds = holds and all(info.find(name) is not None for name in names)
-            if {K.DROP_COLUMN, K.RENAME_COLUMN, K.CHANGE_COLUMN} & set(one.kinds) and not self.site.every:
-                wanted = {name.casefold() for name in names}
-                holds = (
-                    holds and K.CHANGE_COLUMN not in one.kinds and {c.name.casefold() for c in info.columns} <= wanted
-                )
-        if not holds:
-            raise LoadError(
-                f"the source changed a definition, and the policy of the target is to stop: {self.change.statement.text[:300]}",
-                where=self.change.where,
-                hint="make the change at the target, or set the kind of change to apply or ignore in the target's ddl",
-            )
-
     def _follow(self, one: TableChange, kinds: set[ChangeKind]) -> None:
         captured = one.table not in self.change.not_captured
         target = self.change.target(one.table)
@@ -136,8 +148,33 @@ class LakeFollower(ABC):
             if renamed is not None or K.CREATE_TABLE in kinds:
                 self._create(one, one.after, target)
             return
+        if one.table in self.change.copies:
+            self._empty(one.table, target, "emptied")
+            table = self.site.required(target)
+        if self._converted(one, target, table):
+            table = self.site.required(target)
         if kinds & OF_COLUMNS or (self.site.every and K.RENAME_TABLE in kinds):
             self._alter(one, one.after, target, table, kinds)
+
+    def _converted(self, one: TableChange, target: TableId, table: Any) -> bool:
+        """Convert the rows that are there as the source did; return False if nothing had to be done. Raises LoadError."""
+        info, steps, effects = self.site.info(table), {}, {}
+        for effect in effects_on(self.change, one.table):
+            name = self._name(one, effect.old.name)
+            there = info.find(name) if name is not None else None
+            if there is None or self._name(one, effect.new.name) is None:
+                continue
+            if effect.unknown:
+                raise not_converted(self.change, effect, target)
+            steps[there.name], effects[there.name] = effect.steps, effect
+        if not steps:
+            return False
+        try:
+            self._convert(one, target, table, steps)
+        except Refused as error:
+            why = broken(error.kind) if error.kind is not None else error.why
+            raise not_converted(self.change, effects[error.column], target, why) from error
+        return True
 
     def _name(self, one: TableChange, column: str) -> str | None:
         """Source column -> target column, None for one that does not go over."""
@@ -234,7 +271,34 @@ class LakeFollower(ABC):
             return None
         if isinstance(there.kind, str) and isinstance(made.kind, str) and widens(there.kind, made.kind):
             return made.kind
+        if self.change.copies and isinstance(there.kind, str) and isinstance(made.kind, str):
+            return made.kind  # the table is empty
         raise self._by_hand(f"column {made.name} is {there.kind}, which cannot hold values of {column.type}")
+
+    def _fill(self, column: ColumnDefinition, made: LakeColumn, target: TableId) -> pa.Scalar | None:
+        """Return the value that the rows which are there get in a new column, as at the source; None for NULL. Raises LoadError."""
+        found = self.change.default_value(column)
+        if found.value is None:
+            raise self._not_filled(column, target, found.why)
+        assert isinstance(made.kind, str)
+        try:
+            values, odd = converted(pa.repeat(found.value, 1), self._type(column), made.kind)
+        except pa.ArrowException as error:
+            raise self._not_filled(column, target, f"no {made.kind} holds its default {column.default}") from error
+        if odd is not None and self.site.options.zero_dates == "refuse":
+            why = "it is a date that no calendar has (options: {zero_dates: 'null'} writes NULL for such dates)"
+            raise self._not_filled(column, target, why)
+        value = values[0]
+        return value if value.is_valid else None
+
+    def _not_filled(self, column: ColumnDefinition, target: TableId, why: str) -> LoadError:
+        return LoadError(
+            f"the rows that {target} has would get other values in the new column {column.name} than at the source: {why}: "
+            f"{self.change.statement.text[:300]}",
+            where=self.change.where,
+            hint="set add_column to ignore in the target's ddl until the batch is delivered, add the column (`sluice check --apply`), then copy "
+            "the table anew (`sluice dump start`), which copies the source's values",
+        )
 
     def _say(self, done: str) -> None:
         _log.info("target_ddl", consumer=self.site.owner.replace("/", "."), statement=done, source=self.change.where)
@@ -246,48 +310,3 @@ class LakeFollower(ABC):
             hint=f"{self.BY_HAND}, or make it anew and copy it (`sluice dump start`); set the kind to ignore in the target's ddl until "
             "the batch is delivered",
         )
-
-
-_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
-_BITS = re.compile(r"[bB]'([01]+)'")
-_TEXT = re.compile(r"'((?:[^'\\]|'')*)'", re.S)
-_NUMBERS = frozenset({
-    ColumnKind.TINYINT, ColumnKind.SMALLINT, ColumnKind.MEDIUMINT, ColumnKind.INT, ColumnKind.BIGINT, ColumnKind.DECIMAL, ColumnKind.FLOAT,
-    ColumnKind.DOUBLE, ColumnKind.YEAR, ColumnKind.BIT,
-})  # fmt: skip
-_PLAIN = frozenset({ColumnKind.CHAR, ColumnKind.VARCHAR, ColumnKind.TEXT, ColumnKind.ENUM, ColumnKind.SET})
-
-
-def fill_value(column: ColumnDefinition, made: ColumnType) -> str | None:
-    """SQL of the value that rows have in a column that was added to them, None where it is not known."""
-    if column.default is None or column.default.upper() == "NULL":
-        return "NULL" if column.nullable else _implied(made)
-    text = column.default.strip()
-    bits, quoted_text = _BITS.fullmatch(text), _TEXT.fullmatch(text)
-    if bits is not None and made.kind in _NUMBERS:
-        return str(int(bits[1], 2))
-    if quoted_text is not None:
-        value = quoted_text[1].replace("''", "'")
-        if made.kind in _NUMBERS:
-            return value if _NUMBER.fullmatch(value) else None
-        if made.kind in _PLAIN and "\0" not in value:
-            return _literal(value)
-        if made.kind is ColumnKind.DATE and re.fullmatch(r"\d{4}-(?!00)\d\d-(?!00)\d\d", value) and value >= "0001":
-            return _literal(value)
-        return None
-    return text if _NUMBER.fullmatch(text) and made.kind in _NUMBERS else None
-
-
-def _implied(made: ColumnType) -> str | None:
-    """Of a column that is NOT NULL and has no default."""
-    if made.kind in _NUMBERS or made.kind is ColumnKind.TIME:
-        return "0"
-    if made.kind is ColumnKind.ENUM and made.labels:
-        return _literal(made.labels[0])
-    if made.kind in _PLAIN:
-        return "''"
-    return None
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

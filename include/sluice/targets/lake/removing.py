@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.model.planned import PlannedTable
-from sluice.targets.base import RowReader, StoredRange
+from sluice.targets.base import OtherWriter, RowReader, StoredRange
 from sluice.targets.lake.column_types import type_of
 from sluice.targets.lake.columns import TableInfo
 from sluice.targets.lake.keys import keys_of, listed_keys, not_listed
@@ -42,7 +42,7 @@ class LakeReconciler(ABC):
         others = sorted(self._writers(there) - {self.site.owner, ""})
         return f"{table.target} is written by {others[0]}, too" if others else not_listed(table, self.site.info(there))
 
-    def others(self) -> tuple[str, ...]:
+    def others(self) -> tuple[OtherWriter, ...]:
         """It is told a table, by :meth:`refuses_listed`."""
         return ()
 

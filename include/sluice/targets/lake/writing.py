@@ -32,6 +32,7 @@ from sluice.targets.base import (
 )
 from sluice.targets.lake.appending import changes_by_table
 from sluice.targets.lake.committing import holds
+from sluice.targets.lake.conversions import CONVERSIONS
 from sluice.targets.lake.follow import FOLLOWED_CHANGES, FOLLOWED_MERGED, LakeFollower
 from sluice.targets.lake.framing import LakeFraming
 from sluice.targets.lake.schema import LakeSchema
@@ -52,8 +53,11 @@ def capabilities_of(changes: Input) -> Capabilities:
         consistency=frozenset({Consistency.ROW, Consistency.TABLE}),
         schema_changes=FOLLOWED_CHANGES if every else FOLLOWED_MERGED,
         features=frozenset(
-            {Feature.DELETE, Feature.BUNDLES, Feature.KEYLESS if every else Feature.ROW_REJECTION},
+            {Feature.DELETE, Feature.BUNDLES, Feature.KEYLESS}
+            if every
+            else {Feature.DELETE, Feature.BUNDLES, Feature.ROW_REJECTION, Feature.RECOPIES},
         ),
+        conversions=frozenset() if every else CONVERSIONS,
         max_writers=1 if every else None,
     )
 

@@ -51,6 +51,7 @@ class MemoryComparer(ComparesRowsOnly):
 
     def keys(self, plan: PlannedTable) -> Iterator[pa.Table]:
         """See :meth:`sluice.targets.base.KeyLister.keys`."""
+        require(self.store, plan)
         with self.store.lock:
             there = list(self.store.tables[plan.target].rows)
         types = {column.name: column.type for column in plan.columns}

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
 
 from sluice.errors import LoadError, MappingError
 from sluice.model.column_types import ColumnType
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId
+from sluice.model.temporal import is_special
 from sluice.targets.base import Finding, SchemaChange
 from sluice.targets.memory.column_types import OwnType, own_type
 from sluice.targets.memory.store import MemoryStore, Table
+from sluice.targets.schema.conversions import effects_on, not_converted
+from sluice.targets.schema.policy import Answer, OnlyColumns, has, require_held
 
 FOLLOWED = frozenset({
     ChangeKind.CREATE_TABLE, ChangeKind.DROP_TABLE, ChangeKind.RENAME_TABLE, ChangeKind.TRUNCATE_TABLE, ChangeKind.ADD_COLUMN,
-    ChangeKind.DROP_COLUMN, ChangeKind.WIDEN_COLUMN, ChangeKind.MOVE_COLUMN, ChangeKind.ALLOW_NULL, ChangeKind.REQUIRE_VALUE,
+    ChangeKind.DROP_COLUMN, ChangeKind.WIDEN_COLUMN, ChangeKind.CHANGE_COLUMN, ChangeKind.MOVE_COLUMN, ChangeKind.ALLOW_NULL,
+    ChangeKind.REQUIRE_VALUE,
     ChangeKind.COLUMN_ATTRIBUTES, ChangeKind.INDEXES, ChangeKind.TABLE_OPTIONS, ChangeKind.PARTITIONS, ChangeKind.NOTHING,
 })  # fmt: skip
 """Kinds that a memory target can follow."""
@@ -107,12 +114,12 @@ def require(store: MemoryStore, plan: PlannedTable) -> None:
 
 def follow(store: MemoryStore, change: SchemaChange) -> None:
     """Change the tables. Under the store's lock. Raises LoadError if the policy is to stop and the change is not there."""
+    if change.check_only:
+        require_held(change, MemoryHeld(store, change))
+        return
     for one in change.tables:
         kinds = set(one.kinds) if change.kinds is None else set(one.kinds) & change.kinds
-        if change.check_only:
-            _require_followed(store, change, one)
-        else:
-            _follow(store, change, one, kinds)
+        _follow(store, change, one, kinds)
 
 
 def _columns(change: SchemaChange, one: TableChange) -> list[str]:
@@ -123,20 +130,56 @@ def _columns(change: SchemaChange, one: TableChange) -> list[str]:
     return [renamed.get(c.name, c.name) for c in one.after.columns if c.name not in excluded]
 
 
-def _require_followed(store: MemoryStore, change: SchemaChange, one: TableChange) -> None:
-    table = store.tables.get(change.target(one.renamed_to or one.table))
-    there = table is not None and one.after is not None and set(_columns(change, one)) <= set(table.columns)
-    if there or (one.after is None and table is None):
-        return
-    raise LoadError(
-        f"the source changed a definition, and the policy of the target is to stop: {change.statement.text[:300]}",
-        where=change.where,
-        hint="make the change at the target, or set the kind of change to apply or ignore in the target's ddl",
-    )
+class MemoryHeld(OnlyColumns):
+    """See :class:`sluice.targets.schema.policy.Held`."""
+
+    def __init__(self, store: MemoryStore, change: SchemaChange) -> None:
+        super().__init__(change)
+        self.store = store
+
+    def columns(self, table: TableId) -> Collection[str] | None:
+        found = self.store.tables.get(table)
+        return {name.casefold() for name in found.columns} if found is not None else None
+
+    def key(self, table: TableId, names: tuple[str, ...]) -> Answer:
+        return has(tuple(self.store.tables[table].key) == names)
+
+
+def _values(change: SchemaChange, one: TableChange, new: Sequence[str]) -> dict[str, Any]:
+    """What rows that are there get in new columns. Raises LoadError for a value that is not known, or no calendar has."""
+    assert one.after is not None
+    found: dict[str, Any] = {}
+    columns = [c for c in one.after.columns if (one.table, c.name) not in change.excluded]
+    for column, name in zip(columns, _columns(change, one), strict=True):
+        if name not in new or column.generated is not None:
+            continue
+        known = change.default_value(column)
+        temporal = known.value is not None and (
+            pa.types.is_timestamp(known.value.type) or pa.types.is_date32(known.value.type)
+        )
+        if known.value is None or (temporal and is_special(pa.repeat(known.value, 1)).any()):
+            raise LoadError(
+                f"rows that are there would get other values in the new column {name} than at the source: {known.why or 'no calendar has its date'}: "
+                f"{change.statement.text[:300]}",
+                where=change.where,
+                hint="set add_column to ignore in the target's ddl, and make the table anew",
+            )
+        found[name] = known.value.as_py()
+    return found
+
+
+def _with(row: Mapping[str, Any], columns: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: row.get(name, values.get(name)) for name in columns}
 
 
 def _follow(store: MemoryStore, change: SchemaChange, one: TableChange, kinds: set[ChangeKind]) -> None:
     place = change.target(one.table)
+    if one.table in change.copies and place in store.tables:
+        store.tables[place].rows.clear()
+        store.tables[place].heap.clear()
+    for effect in effects_on(change, one.table):
+        if place in store.tables:
+            raise not_converted(change, effect, place, "a target in memory converts no rows")
     if ChangeKind.DROP_TABLE in kinds:
         store.tables.pop(place, None)
         return
@@ -153,7 +196,8 @@ def _follow(store: MemoryStore, change: SchemaChange, one: TableChange, kinds: s
         kept = [name for name in table.columns if name in columns or ChangeKind.DROP_COLUMN not in kinds]
         new = [name for name in columns if name not in kept and ChangeKind.ADD_COLUMN in kinds]
         table.columns = [*kept, *new]
-        table.rows = {key: {name: row.get(name) for name in table.columns} for key, row in table.rows.items()}
-        table.heap = [{name: row.get(name) for name in table.columns} for row in table.heap]
+        values = _values(change, one, new) if table.rows or table.heap else {}
+        table.rows = {key: _with(row, table.columns, values) for key, row in table.rows.items()}
+        table.heap = [_with(row, table.columns, values) for row in table.heap]
     if ChangeKind.RENAME_TABLE in kinds and one.renamed_to is not None:
         store.tables[change.target(one.renamed_to)] = store.tables.pop(place)

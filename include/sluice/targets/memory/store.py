@@ -69,6 +69,8 @@ class MemoryStore:
     """What a scope of an owner (a table without a key, a unit of messages) holds: the batch."""
     statements: dict[Owner, tuple[int, int]] = field(default_factory=dict)
     """Schema changes: (batch, how many have run)."""
+    writes: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Tables that each pipeline wrote."""
     lock: threading.RLock = field(default_factory=threading.RLock)
     away: bool = False
     """It cannot be reached: each question gets TargetUnavailable."""

@@ -25,6 +25,7 @@ from sluice.targets.base import (
     Input,
     KeyRange,
     Ordering,
+    OtherWriter,
     RejectedRows,
     Rejection,
     RowReader,
@@ -137,10 +138,11 @@ class MemoryReconciler:
         """Why not."""
         return ""
 
-    def others(self) -> tuple[str, ...]:
+    def others(self) -> tuple[OtherWriter, ...]:
         """Pipelines with a checkpoint in the same store."""
-        mine = self._target.owner[0]
-        return tuple(sorted({pipeline for pipeline, _ in self._target.store.checkpoints if pipeline != mine}))
+        mine, store = self._target.owner[0], self._target.store
+        found = sorted({pipeline for pipeline, _ in store.checkpoints if pipeline != mine})
+        return tuple(OtherWriter(name, store.writes.get(name), forget=f"forget {name}") for name in found)
 
 
 class MemorySession:
@@ -185,6 +187,9 @@ class MemoryWriter:
         if batch.changes:
             of = 1 if target.capabilities.max_writers == 1 else max(parallelism, 1)
             return [[replace(unit, share=Share(number, of)) for number in range(of)]]
+        if batch.tables and not batch.replay:
+            known = target.store.writes.get(target.owner[0]) or frozenset()
+            target.store.writes[target.owner[0]] = known | {str(table.target) for table in batch.tables}
         facts = batch.facts.being_copied() if any(table.partial for table in batch.tables) else frozenset()
         if not target.appends:
             for table in batch.tables:

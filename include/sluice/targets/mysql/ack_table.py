@@ -8,7 +8,7 @@ import pymysql
 from pymysql.constants import ER
 
 from sluice.model.tables import quoted
-from sluice.targets.base import Checkpoint
+from sluice.targets.base import Checkpoint, OtherWriter
 from sluice.targets.sql.ack_rows import TABLE, AckRows
 
 NOT_THERE = frozenset({ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR})
@@ -35,6 +35,7 @@ class AckTable(AckRows):
     NEW: ClassVar[str] = "INSERT IGNORE INTO {table} ({columns}) VALUES ({places})"
     PUT: ClassVar[str] = "INSERT INTO {table} ({columns}) VALUES ({places}) ON DUPLICATE KEY UPDATE {settings}"
     GIVEN: ClassVar[str] = "VALUES({})"
+    IDLE: ClassVar[str] = "TIMESTAMPDIFF(SECOND, updated_at, NOW(6))"
 
     def __init__(self, schema: str, pipeline: str, target: str) -> None:
         super().__init__(f"{quoted(schema)}.{quoted(TABLE)}", pipeline, target)
@@ -72,7 +73,7 @@ class AckTable(AckRows):
                 return self._checkpoint(cursor, identity="''")
             raise
 
-    def others(self, cursor: Any) -> tuple[str, ...]:
+    def others(self, cursor: Any) -> tuple[OtherWriter, ...]:
         """Pipelines of another name that acknowledge here; none if the table is not there yet."""
         try:
             return super().others(cursor)

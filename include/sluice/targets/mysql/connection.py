@@ -13,7 +13,7 @@ from pymysql.protocol import OKPacketWrapper
 
 from sluice.config.connections import Endpoint, tls_settings
 from sluice.errors import ConfigError, LoadError, SluiceError, TargetUnavailable
-from sluice.mysql.client import MySQLConnection
+from sluice.mysql.client import SHOW_INVISIBLE_KEYS, MySQLConnection
 from sluice.targets.sql.loader import Contention
 
 _T = TypeVar("_T")
@@ -130,7 +130,7 @@ def connect(endpoint: Endpoint) -> TargetConnection:
                 f"SET SESSION foreign_key_checks = 0, unique_checks = 1, sql_mode = '{STRICT}', time_zone = '+00:00', "
                 "character_set_client = utf8mb4, character_set_connection = utf8mb4, collation_connection = utf8mb4_bin, "
                 f"innodb_lock_wait_timeout = {LOCK_WAIT_S}, lock_wait_timeout = {LOCK_WAIT_S}, wait_timeout = {IDLE_S}, "
-                "@sluice = 1"  # by which a trigger at the target can tell these rows from others
+                f"@sluice = 1{SHOW_INVISIBLE_KEYS}"  # by which a trigger at the target can tell these rows from others
             )
             cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
     except BaseException:

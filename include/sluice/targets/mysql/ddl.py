@@ -8,21 +8,23 @@ want a part of a statement.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 
 from sluice.errors import DecodeError, LoadError
 from sluice.mapping import Mapping as TableMapping
-from sluice.model.definitions import ColumnDefinition
-from sluice.model.schema_changes import ChangeKind, TableChange
+from sluice.model.definitions import ColumnDefinition, TableDefinition
+from sluice.model.row_effects import ColumnEffect
+from sluice.model.schema_changes import ChangeKind, TableChange, cut_over
 from sluice.model.sessions import StatementSession
 from sluice.model.tables import TableId, quoted_table
 from sluice.mysql.ddl import ast as s
 from sluice.mysql.ddl.lexer import Dialect
+from sluice.mysql.ddl.names import NamesReader, Replacement, replaced
 from sluice.mysql.ddl.parser import parse_statement
-from sluice.mysql.ddl.token_cursor import Reader
 from sluice.targets.base import SchemaChange
 from sluice.targets.mysql import definitions
+from sluice.targets.mysql.said_charsets import Knows, said
 
 Columns = Callable[[TableId], Collection[str] | None]
 """The target's columns of one of its tables in lower case, None if there is no such table."""
@@ -151,14 +153,18 @@ def session_settings(step: DdlStep, *, mariadb: bool) -> list[str]:
 
 
 def _own_modes(step: DdlStep, *, mariadb: bool) -> list[str]:
-    return [n for bit, n in _MODES_OF_ONE[mariadb].items() if step.sql_mode & bit] if step.mariadb == mariadb else []
+    if step.mariadb and not mariadb:  # what is too precise is cut by the one, and rounded by the other
+        return [] if step.sql_mode & 1 << 34 else ["TIME_TRUNCATE_FRACTIONAL"]
+    if mariadb and not step.mariadb:
+        return [] if step.sql_mode & 1 << 32 else ["TIME_ROUND_FRACTIONAL"]
+    return [n for bit, n in _MODES_OF_ONE[mariadb].items() if step.sql_mode & bit]
 
 
 def irreproducible(step: DdlStep, columns: Columns) -> list[tuple[TableId, str, str]]:
     """(target table, column, why) of columns that are new, and whose values in existing rows are not known from the statement."""
-    cut_over = _cut_over(step)
+    swapped = _cut_over(step)
     found = []
-    for change in [cut_over] if cut_over is not None else step.changes:
+    for change in [swapped] if swapped is not None else step.changes:
         if change.before is None or change.after is None:
             continue
         target, naming = step.target(change.table), _naming(step, change.table)
@@ -178,7 +184,7 @@ def irreproducible(step: DdlStep, columns: Columns) -> list[tuple[TableId, str, 
                     name,
                     f"its default {column.default} has another value on every server or for every row",
                 ))
-            elif cut_over is not None and _TIME.search(default):
+            elif swapped is not None and _TIME.search(default):
                 found.append((target, name, f"its default {column.default} was evaluated whenever a row was copied"))
             elif column.auto_increment and not change.before.primary_key:
                 found.append((
@@ -189,6 +195,20 @@ def irreproducible(step: DdlStep, columns: Columns) -> list[tuple[TableId, str, 
     return found
 
 
+def converts_otherwise(change: SchemaChange, effect: ColumnEffect, *, mariadb: bool) -> str:
+    """Return why this server may not convert a column's rows as the source did, "" if it does. ``mariadb``: the target is."""
+    if not effect.unknown:
+        return ""
+    left_out = {(table, name.lower()) for table, name in change.excluded}
+    if (change.statement.dialect == "mariadb") != mariadb or (effect.table, effect.old.name.lower()) in left_out:
+        return effect.unknown
+    session = change.statement.session
+    clocks = (effect.old.family == "timestamp") != (effect.new.family == "timestamp")
+    if clocks and session is not None and session.time_zone in {None, "SYSTEM"} and change.cut_over is None:
+        return "the session had the time zone of the source's machine (SYSTEM), and that of the target's may be another"
+    return ""
+
+
 def _takes_over(change: TableChange, column: ColumnDefinition, old: dict[str, ColumnDefinition]) -> bool:
     """True for a column that may be new under a name that another one had before it was renamed."""
     before = old.get(column.name.lower())
@@ -196,26 +216,29 @@ def _takes_over(change: TableChange, column: ColumnDefinition, old: dict[str, Co
     return renames and before is not None and before.default != column.default
 
 
-class _Names(Reader):
-    """Remembers where the statement names tables."""
-
-    def __init__(self, sql: str, schema: str, dialect: Dialect) -> None:
-        super().__init__(sql, schema, dialect)
-        self.places: dict[int, tuple[int, TableId]] = {}
-
-    def table(self, schema: str | None = None) -> TableId:
-        start = self.peek().start
-        found = super().table(schema)
-        self.places[start] = (self.peek(-1).end, found)
-        return found
+def model_of(step: DdlStep) -> TableId | None:
+    """The target's name of the table that a CREATE TABLE … LIKE copies, None for other statements."""
+    try:
+        statement = parse_statement(step.sql, step.schema, Dialect(step.mariadb, 0, step.sql_mode))
+    except DecodeError:
+        return None
+    like = statement.like if isinstance(statement, s.CreateTable) else None
+    return step.target(like) if like is not None else None
 
 
-def statements_for(step: DdlStep, columns: Columns) -> list[str]:
-    """What to run, in order; empty if the target has it already. Raises LoadError."""
-    cut_over = _cut_over(step)
-    if cut_over is not None:
-        return _altered(step, [cut_over], columns)
-    names = _Names(step.sql, step.schema, Dialect(step.mariadb, 0, step.sql_mode))
+def _knows_none(charset: str, collation: str) -> bool:
+    return False
+
+
+def statements_for(step: DdlStep, columns: Columns, knows: Knows = _knows_none) -> list[str]:
+    """What to run, in order; empty if the target has it already. Raises LoadError.
+
+    ``columns``: also of :func:`model_of`. ``knows``: which collations the target has; those that a statement leaves to a default are said.
+    """
+    swapped = _cut_over(step)
+    if swapped is not None:
+        return _altered(step, [swapped], columns)
+    names = NamesReader(step.sql, step.schema, Dialect(step.mariadb, 0, step.sql_mode))
     try:
         statement = parse_statement(step.sql, step.schema, names.dialect, names)
     except DecodeError as error:
@@ -226,7 +249,7 @@ def statements_for(step: DdlStep, columns: Columns) -> list[str]:
         ) from error
     match statement:
         case s.CreateTable():
-            return _created(step, statement, names, columns)
+            return _created(step, statement, names, columns, knows)
         case (
             s.DropTables() | s.DropDatabase()
         ):  # of a database its captured tables: the target's may hold others, or have another name
@@ -254,21 +277,21 @@ def statements_for(step: DdlStep, columns: Columns) -> list[str]:
             partly = step.kinds is not None or any(t == statement.table for t, *_ in (*step.columns, *step.excluded))
             if partly:
                 return _altered(step, [c for c in step.changes if c.table == statement.table], columns)
-            return [_rewritten(step, names)]
+            after = changed.after if changed is not None else None
+            return [_rewritten(step, names, said(statement, names, after, knows))]
         case _:
             return []
 
 
-def _rewritten(step: DdlStep, names: _Names) -> str:
-    """The recorded text, its tables by the target's names."""
-    pieces = [(start, end, quoted_table(step.target(table))) for start, (end, table) in names.places.items()]
+def _rewritten(step: DdlStep, names: NamesReader, more: Sequence[Replacement] = ()) -> str:
+    """The recorded text, its tables by the target's names, and with ``more`` in other places."""
+    pieces: list[Replacement] = [
+        *more,
+        *((start, end, quoted_table(step.target(table))) for start, (end, table) in names.places.items()),
+    ]
     if names.in_transaction is not None:
         pieces.append((*names.in_transaction, ""))
-    text, at = [], 0
-    for start, end, written in sorted(pieces):
-        text += [step.sql[at:start], written]
-        at = end
-    return "".join([*text, step.sql[at:]]).strip().rstrip(";")
+    return replaced(step.sql, pieces).strip().rstrip(";")
 
 
 def _naming(step: DdlStep, table: TableId) -> definitions.Naming:
@@ -277,21 +300,31 @@ def _naming(step: DdlStep, table: TableId) -> definitions.Naming:
     return lambda column: None if column.lower() in excluded else renamed.get(column.lower(), column)
 
 
-def _created(step: DdlStep, statement: s.CreateTable, names: _Names, columns: Columns) -> list[str]:
+def _created(step: DdlStep, statement: s.CreateTable, names: NamesReader, columns: Columns, knows: Knows) -> list[str]:
     target = step.target(statement.table)
     if statement.replace and columns(target) is not None:
-        return [f"DROP TABLE {quoted_table(target)}", *_created_anew(step, statement, names, target)]
+        return [f"DROP TABLE {quoted_table(target)}", *_created_anew(step, statement, names, columns, knows)]
     if columns(target) is not None:
         return []
-    return _created_anew(step, statement, names, target)
+    return _created_anew(step, statement, names, columns, knows)
 
 
-def _created_anew(step: DdlStep, statement: s.CreateTable, names: _Names, target: TableId) -> list[str]:
+def _created_anew(
+    step: DdlStep, statement: s.CreateTable, names: NamesReader, columns: Columns, knows: Knows
+) -> list[str]:
+    target = step.target(statement.table)
     change = next((c for c in step.changes if c.table == statement.table), None)
+    after = change.after if change is not None else None
     special = any(t == statement.table for t, *_ in (*step.columns, *step.excluded))
-    if (special or statement.select) and change is not None and change.after:
-        return [definitions.create_sql(target, change.after, _naming(step, statement.table))]
-    return [_rewritten(step, names)]
+    unlike = statement.like is not None and not _has_columns(columns(step.target(statement.like)), after)
+    if (special or statement.select or unlike) and after is not None:
+        return [definitions.create_sql(target, after, _naming(step, statement.table))]
+    return [_rewritten(step, names, said(statement, names, after, knows))]
+
+
+def _has_columns(there: Collection[str] | None, definition: TableDefinition | None) -> bool:
+    """True if the target's table has the columns of a definition: a table that is not captured may be another one here, or none."""
+    return there is not None and definition is not None and set(there) == {c.name.lower() for c in definition.columns}
 
 
 def _renamed(step: DdlStep, columns: Columns) -> list[str]:
@@ -317,14 +350,8 @@ def _renamed(step: DdlStep, columns: Columns) -> list[str]:
 
 def _cut_over(step: DdlStep) -> TableChange | None:
     """One RENAME that takes a captured table away and puts another, which is not, in its place: the same table with a new definition."""
-    left = {c.table: c for c in step.changes if c.renamed_to is not None}
-    arrived = {c.renamed_to: c for c in step.changes if c.renamed_to is not None}
-    for table, old in left.items():
-        new = arrived.get(table)
-        replaced = new is not None and new.table in step.foreign and table not in step.foreign
-        if replaced and new is not None and old.before is not None and new.after is not None:
-            return TableChange(table, (), old.before, new.after)
-    return None
+    found = cut_over(step.changes, step.foreign)
+    return replace(found, kinds=(), columns=()) if found is not None else None
 
 
 def _altered(step: DdlStep, changes: list[TableChange], columns: Columns) -> list[str]:
@@ -341,26 +368,6 @@ def _altered(step: DdlStep, changes: list[TableChange], columns: Columns) -> lis
 
 
 _NAMED = {ChangeKind.ADD_COLUMN, ChangeKind.DROP_COLUMN, ChangeKind.RENAME_COLUMN}
-
-
-def holds(step: DdlStep, columns: Columns) -> bool:
-    """True if the target's tables and columns are named as after the statement, and were not before."""
-    if not all(_named_as_after(step, change, columns) for change in step.changes):
-        return False
-    if any(_NAMED & set(change.kinds) and not change.names_differ for change in step.changes):
-        return False  # names that were swapped, or a column that was dropped and added anew
-    return not any(
-        kind
-        in {
-            ChangeKind.TRUNCATE_TABLE,
-            ChangeKind.ROWS_REMOVED,
-            ChangeKind.ROWS_REPLACED,
-            ChangeKind.UNKNOWN,
-            ChangeKind.CHANGE_COLUMN,
-        }
-        for change in step.changes
-        for kind in change.kinds
-    )
 
 
 def _named_as_after(step: DdlStep, change: TableChange, columns: Columns) -> bool:

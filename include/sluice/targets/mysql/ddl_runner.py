@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 import pymysql
@@ -12,15 +13,19 @@ import structlog
 
 from sluice.config.connections import Endpoint
 from sluice.errors import LoadError
-from sluice.model.tables import TableId, quoted_table
+from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.targets.base import Fence, SchemaChange
 from sluice.targets.mysql import ddl, lockwait
 from sluice.targets.mysql.ack_table import AckTable
 from sluice.targets.mysql.connection import CONTENTION, TargetConnection, code_of, errors, set_lock_wait
 from sluice.targets.mysql.ddl import DdlStep
+from sluice.targets.mysql.held import MysqlHeld
 from sluice.targets.mysql.mark_rows import MarkRows
+from sluice.targets.mysql.said_charsets import Knows
 from sluice.targets.mysql.session import Session
 from sluice.targets.mysql.tables import definitions_of, read_tables
+from sluice.targets.schema.conversions import effects_on, not_converted
+from sluice.targets.schema.policy import require_held
 
 _log = structlog.get_logger()
 
@@ -32,6 +37,15 @@ def create_schema(cursor: Any, statement: str) -> None:
     created = _CREATED_IN.match(statement)
     if created:
         cursor.execute(f"CREATE DATABASE IF NOT EXISTS {created[1]}")
+
+
+def create_renamed_schemas(cursor: Any, step: DdlStep) -> None:
+    """Where a table gets a name in another schema, which may not be captured: that schema, if it is missing."""
+    schemas = {step.target(change.renamed_to).schema for change in step.changes if change.renamed_to is not None}
+    for schema in sorted(schemas):
+        cursor.execute("SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = %s", (schema,))
+        if not cursor.fetchone()[0]:
+            cursor.execute(f"CREATE DATABASE IF NOT EXISTS {quoted(schema)}")
 
 
 class DdlTarget(Protocol):
@@ -65,6 +79,23 @@ class DdlTarget(Protocol):
         """Store how far the batch's DDL has come. Raises Fenced."""
 
 
+def _knowing(cursor: Any) -> Knows:
+    """Tells which collations the target has; it is asked at the first question."""
+
+    @cache
+    def known() -> frozenset[tuple[str, str]]:
+        asked = (
+            "SELECT CHARACTER_SET_NAME, COLLATION_NAME FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY"
+        )
+        try:  # MariaDB 10.10+: collations that several charsets share have their whole name here
+            cursor.execute(asked.replace("COLLATION_NAME", "FULL_COLLATION_NAME"))
+        except pymysql.err.MySQLError:
+            cursor.execute(asked)
+        return frozenset((str(charset), str(collation)) for charset, collation in cursor.fetchall())
+
+    return lambda charset, collation: (charset, collation) in known()
+
+
 @dataclass
 class _Watched:
     """A connection for one DDL statement, watched while it waits for a lock."""
@@ -91,7 +122,7 @@ class DdlRunner:
         doing = f"following {step.where}: {step.sql[:200]}"
         with self.target.session(doing) as session, self.target.session(doing) as holder:
             state = self.target.acks.ddl_state(session.cursor, self.fence.batch)
-            lines, kept = self._lines(session, state, step), {"rows": bool(state.get("rows"))}
+            lines, kept = self._lines(session, state, step, change), {"rows": bool(state.get("rows"))}
             for number, statement in enumerate(lines["statements"]):
                 if number < lines["ran"]:
                     continue
@@ -106,32 +137,38 @@ class DdlRunner:
             self.target.note_ddl(session, self.fence, {**kept, "done": step.number + 1})
             return tuple(lines["statements"])
 
-    def _lines(self, session: Session, state: dict[str, Any], step: DdlStep) -> dict[str, Any]:
+    def _lines(self, session: Session, state: dict[str, Any], step: DdlStep, change: SchemaChange) -> dict[str, Any]:
         """The statements of a step: those that were begun, or made now from what the target has."""
         running = state.get("running") if state.get("done") == step.number else None
         if running:
             return dict(running)
         tables = sorted({step.target(t) for change in step.changes for t in change.tables if t.table})
-        infos = read_tables(session.cursor, tables)
+        model = ddl.model_of(step)
+        infos = read_tables(session.cursor, [*tables, model] if model is not None else tables)
 
         def columns(table: TableId) -> set[str] | None:
             info = infos.get(table)
             return {c.name.lower() for c in info.columns} if info else None
 
         if step.check_only:
-            if not ddl.holds(step, columns):
-                raise LoadError(
-                    f"the source changed a definition, and the policy of target {self.target.name} is to stop: {step.sql[:500]}",
-                    where=step.where,
-                    hint="make the change at the target by hand, or set the kind of change to apply or ignore in the target's ddl",
-                )
+            require_held(change, MysqlHeld(change, infos, session.cursor, mariadb=session.mariadb))
             return {"statements": [], "tables": [], "ran": 0, "before": None}
-        statements_ = ddl.statements_for(step, columns)
+        self._refuse_other_conversions(session, change, columns)
+        statements_ = ddl.statements_for(step, columns, _knowing(session.cursor))
         if statements_:
             self._refuse_irreproducible(session, step, columns)
         return {
             "statements": statements_, "tables": [[t.schema, t.table] for t in tables], "ran": 0, "before": None,
         }  # fmt: skip
+
+    def _refuse_other_conversions(self, session: Session, change: SchemaChange, columns: ddl.Columns) -> None:
+        """Raise LoadError where this server would not convert the rows that are there as the source did."""
+        for one in {effect.table for effect in change.effects}:
+            target = change.target(one)
+            for effect in effects_on(change, one) if columns(target) is not None else ():
+                why = ddl.converts_otherwise(change, effect, mariadb=session.mariadb)
+                if why and session.cursor.execute(f"SELECT 1 FROM {quoted_table(target)} LIMIT 1"):  # noqa: S608 - quoted
+                    raise not_converted(change, effect, target, why)
 
     def _refuse_irreproducible(self, session: Session, step: DdlStep, columns: ddl.Columns) -> None:
         for table, column, why in ddl.irreproducible(step, columns):
@@ -158,6 +195,7 @@ class DdlRunner:
             for setting in ddl.session_settings(step, mariadb=session.mariadb):
                 self._set(cursor, setting, step)
             create_schema(cursor, statement)
+            create_renamed_schemas(cursor, step)
             _log.info("target_ddl", consumer=self.target.name, statement=statement[:500], source=step.where)
             cursor.execute(self.target.marks.statement(statement) if self.target.marks is not None else statement)
         except pymysql.err.Error as error:

@@ -26,7 +26,7 @@ from sluice.mysql.column_types import Brackets, Literal, find_type
 from sluice.targets.mysql import documents, labelled, literals
 from sluice.targets.mysql.statements import Absent, Dialect, Statement, on_duplicate
 from sluice.targets.sql.lacking import LackingRows
-from sluice.targets.sql.rows import sent_fields, target_type
+from sluice.targets.sql.rows import key_fields, sent_fields, target_type
 from sluice.targets.sql.tables import TargetTable
 
 
@@ -83,11 +83,18 @@ class PartialRows(LackingRows):
         texts, conditions, zeros = _texts(fields, stay), _conditions(self.table, stay), _zeros(fields, stay)
         key = {name.casefold() for name in self.table.key}
         table = quoted_table(self.table.table)
+        clocks = [
+            name for _, name in fields if name in self.table.clocks
+        ]  # the source's value stays, whatever the time of the load
         for row in range(stay.num_rows):
             known = [i for i, (_, name) in enumerate(fields) if not lacks[row, i] and name.casefold() not in key]
             if not known:
                 continue
-            settings = ", ".join(f"{quoted(fields[i][1])} = {texts[i][row]}" for i in known)
+            written = {fields[i][1] for i in known}
+            settings = ", ".join(
+                [f"{quoted(fields[i][1])} = {texts[i][row]}" for i in known]
+                + [f"{quoted(name)} = {quoted(name)}" for name in clocks if name not in written]
+            )
             query = f"SELECT 1 FROM {table} WHERE {conditions[row]}"
             yield Statement(
                 f"UPDATE {table} SET {settings} WHERE {conditions[row]}".encode(),
@@ -117,8 +124,7 @@ def _zeros(fields: Sequence[tuple[pa.Field, str]], rows: pa.Table) -> list[np.nd
 
 
 def _conditions(table: TargetTable, rows: pa.Table) -> list[str]:
-    spelling = {name.casefold(): (field, name) for field, name in sent_fields(rows.schema, table)}
-    parts = [spelling[name.casefold()] for name in table.key]
+    parts = key_fields(rows.schema, table)
     values = [literals.literals(f, rows[f.name].combine_chunks(), comparing=True).to_pylist() for f, _ in parts]
     return [
         " AND ".join(f"{quoted(name)} = {values[i][row]}" for i, (_, name) in enumerate(parts))

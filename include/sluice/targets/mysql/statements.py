@@ -19,7 +19,7 @@ from sluice.model.sizes import cuts, row_bytes
 from sluice.model.tables import quoted, quoted_table
 from sluice.mysql.column_types import find_type
 from sluice.targets.mysql import documents, labelled, literals
-from sluice.targets.sql.rows import sent_fields, target_type
+from sluice.targets.sql.rows import key_fields, sent_fields, target_type
 from sluice.targets.sql.tables import TargetTable
 
 MAX_ROWS = 5_000
@@ -147,8 +147,7 @@ def deletes(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator[St
     """Deletes of the keys of ``rows``."""
     if not rows.num_rows:
         return
-    spelling = {name.casefold(): (field, name) for field, name in sent_fields(rows.schema, table)}
-    parts = [spelling[name.casefold()] for name in table.key]
+    parts = key_fields(rows.schema, table)
     values = [literals.literals(f, rows[f.name].combine_chunks(), comparing=True) for f, _ in parts]
     names = [quoted(name) for _, name in parts]
     head = f"DELETE FROM {quoted_table(table.table)} WHERE "
@@ -171,9 +170,9 @@ def displacing(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator
     spelling = {name.casefold(): (field, name) for field, name in sent_fields(rows.schema, table)}
     head = f"DELETE FROM {quoted_table(table.table)} WHERE "
     for key in table.unique_keys:
-        if not all(name.casefold() in spelling for name in (*key, *table.key)):
+        if not all(name.casefold() in spelling for name in key):
             continue
-        values, own = ([spelling[name.casefold()] for name in names] for names in (key, table.key))
+        values, own = [spelling[name.casefold()] for name in key], key_fields(rows.schema, table)
         for piece in slices(rows):
             parts = [*_equal(values, piece), pa.scalar(" AND NOT ("), *_equal(own, piece), pa.scalar(")")]
             texts = pc.binary_join_element_wise(*parts, "").drop_null()  # NULL is as many rows' as they like

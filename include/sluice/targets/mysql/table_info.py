@@ -10,6 +10,7 @@ class ColumnInfo:
     """A column as information_schema has it; ``required``: an insert has to give it a value; ``sql_type``: as declared.
 
     ``distinct``: without a value in the insert no two rows are equal in it: it counts, or is NULL.
+    ``clock``: an UPDATE that does not name it gives it the time.
     """
 
     name: str
@@ -20,6 +21,7 @@ class ColumnInfo:
     charset: str = ""
     collation: str = ""
     distinct: bool = False
+    clock: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,7 +127,17 @@ def _column(
     generated = "generated" in extra.replace("default_generated", "") or extra in {"virtual", "persistent", "stored"}
     required = nullable == "NO" and bool(no_default) and not generated and "auto_increment" not in extra
     counts = "auto_increment" in extra or (nullable == "YES" and bool(null_by_default) and not generated)
-    return ColumnInfo(name, required, generated, declared, nullable == "YES", charset or "", collation or "", counts)
+    return ColumnInfo(
+        name,
+        required,
+        generated,
+        declared,
+        nullable == "YES",
+        charset or "",
+        collation or "",
+        counts,
+        "on update" in extra,
+    )
 
 
 def definitions_of(cursor: Any, tables: Sequence[TableId]) -> list[str]:
@@ -207,7 +217,14 @@ def target_table(
 ) -> TargetTable:
     """The table with the columns that take a value."""
     taking = [c for c in info.columns if not c.generated]
-    return TargetTable(table, tuple(c.name for c in taking), key, others, types=tuple(c.sql_type for c in taking))
+    return TargetTable(
+        table,
+        tuple(c.name for c in taking),
+        key,
+        others,
+        types=tuple(c.sql_type for c in taking),
+        clocks=tuple(c.name for c in taking if c.clock),
+    )
 
 
 def compare_all(plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo]) -> dict[TableId, TargetTable]:

@@ -14,6 +14,7 @@ from sluice.config.pipeline import TargetConfig
 from sluice.errors import LoadError
 from sluice.model.load_marks import LoadMark
 from sluice.model.planned import PlannedTable
+from sluice.model.row_effects import StepKind
 from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import TableId
 from sluice.targets.base import (
@@ -78,7 +79,8 @@ class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
         ordering=frozenset({Ordering.NONE}),
         consistency=frozenset(Consistency),
         schema_changes=frozenset(ChangeKind) - _NOT_FOLLOWED,
-        features=frozenset(Feature) - {Feature.BUNDLES},
+        features=frozenset(Feature) - {Feature.BUNDLES, Feature.RECOPIES},
+        conversions=frozenset(StepKind),
     )
 
     def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:

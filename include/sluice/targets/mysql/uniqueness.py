@@ -12,9 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.errors import MappingError
+from sluice.model.column_types import ColumnKind
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import quoted, quoted_table, stored_name
-from sluice.targets.mysql.column_types import column_type, lost
+from sluice.mysql.charsets import MAX_BYTES
+from sluice.targets.mysql.column_types import column_type, lost, type_of
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo, UniqueKey
 from sluice.targets.sql.rows import sent_fields
 from sluice.targets.sql.tables import TargetTable
@@ -23,6 +25,9 @@ _COLLATION = re.compile(r"(?P<base>.*?)(?:_(?P<accent>ai|as))?_(?P<case>ci|cs)")
 _SAME_CHARACTERS = {"utf8", "utf8mb3", "utf8mb4", "ucs2", "utf16", "utf32", "utf16le"}
 _SILENT = ("rounded", "lose digits", "cut off", "becomes a float", "padded", "binary fractions")
 """Words of losses that no server refuses."""
+_BINARY = "binary"
+"""The collation by which bytes are compared, one by one and without padding."""
+_BYTES = {ColumnKind.BINARY, ColumnKind.VARBINARY, ColumnKind.BLOB, ColumnKind.BIT}
 
 
 def refuse_merging(plan: PlannedTable, info: TableInfo) -> None:
@@ -66,12 +71,19 @@ def _key_columns(plan: PlannedTable, info: TableInfo) -> list[tuple[PlannedColum
 
 def _merges(column: PlannedColumn, found: ColumnInfo) -> str:
     """Why two values of the source may be one at the target, "" if they cannot."""
-    if column.collation and found.collation and not distinguishes(found.collation, column.collation):
-        return f"it is compared by {found.collation}, at the source by {column.collation}"
+    collation = _compared_by(column)
+    if collation and found.collation and not distinguishes(found.collation, collation):
+        at_source = "its bytes" if collation == _BINARY else collation
+        return f"it is compared by {found.collation}, at the source by {at_source}"
     if not column.sql_type or column.generated:
         return ""
     why = lost(column, found)
     return f"{column.sql_type} -> {found.sql_type}: {why}" if any(word in why for word in _SILENT) else ""
+
+
+def _compared_by(column: PlannedColumn) -> str:
+    """The collation by which the source tells values apart, "" if it is not known or the values are no text. Bytes have none of their own."""
+    return column.collation or (_BINARY if type_of(column).kind in _BYTES else "")
 
 
 def _is_harmless(key: UniqueKey, plan: PlannedTable, info: TableInfo) -> bool:
@@ -97,10 +109,20 @@ def _covering(key: UniqueKey, plan: PlannedTable, info: TableInfo) -> list[list[
     found = []
     for own_key in [*(plan.unique or ()), *([tuple((name, 0) for name in plan.key)] if plan.key else [])]:
         names = [(name.casefold(), prefix) for name, prefix in own_key]
-        if all(name in parts and (not parts[name] or 0 < prefix <= parts[name]) for name, prefix in names):
+        if all(
+            name in parts and (not parts[name] or 0 < prefix * _unit(sent.get(name), there.get(name)) <= parts[name])
+            for name, prefix in names
+        ):
             both = [name for name, _ in names if name in sent and name in there]
             found.append([(sent[name], why) for name in both if (why := _merges(sent[name], there[name]))])
     return found
+
+
+def _unit(column: PlannedColumn | None, found: ColumnInfo | None) -> int:
+    """How much of the target's prefix one unit of the source's takes at most: text counts characters, what is binary bytes."""
+    if column is None or found is None or not column.charset or column.charset == _BINARY or found.collation:
+        return 1
+    return MAX_BYTES.get(column.charset, 4)
 
 
 def _promised(plan: PlannedTable, names: Sequence[str]) -> bool:
@@ -125,11 +147,11 @@ def distinguishes(target: str, source: str) -> bool:
     return (one["accent"] or "") <= (other["accent"] or "") and one["case"] <= other["case"]
 
 
-def pads(target: str, source: str, sql_type: str) -> bool:
+def pads(target: str, source: str, sql_type: str, target_type: str = "") -> bool:
     """True if ``target`` (a collation) does not see the spaces at the end by which ``source`` tells values apart. CHAR does not keep them."""
-    return (
-        bool(source and target) and _no_pad(source) and not _no_pad(target) and not sql_type.lower().startswith("char")
-    )
+    if not (source and target) or not _no_pad(source) or sql_type.lower().startswith("char"):
+        return False
+    return not _no_pad(target) or target_type.lower().startswith("char")
 
 
 def padded_keys(plan: PlannedTable, info: TableInfo) -> tuple[str, ...]:
@@ -141,7 +163,7 @@ def padded_keys(plan: PlannedTable, info: TableInfo) -> tuple[str, ...]:
         for column in plan.columns
         if (name := column.name.casefold()) in keyed
         and name in there
-        and pads(there[name].collation, column.collation, column.sql_type)
+        and pads(there[name].collation, _compared_by(column), column.sql_type, there[name].sql_type)
     )
 
 
@@ -149,14 +171,18 @@ def refuse_spaces(table: TargetTable, rows: pa.Table) -> None:
     """Raises MappingError for a value that ends with a space, in a column in which the target does not see it."""
     for name in table.padded:
         stored = stored_name(name)
-        if stored not in rows.schema.names or not pa.types.is_string(rows.schema.field(stored).type):
+        if stored not in rows.schema.names:
+            continue
+        kind = rows.schema.field(stored).type
+        if not pa.types.is_string(kind) and not pa.types.is_binary(kind):
             continue
         if pc.any(pc.ends_with(rows[stored], " ")).as_py():
             raise MappingError(
                 f"a value of {name!r} ends with a space, by which the source tells rows apart and {table.table} at the target does not: it could "
                 "overwrite another row",
                 where=f"{table.table}.{name}",
-                hint="give the column at the target a collation without padding (utf8mb4_0900_bin in MySQL, utf8mb4_nopad_bin in MariaDB)",
+                hint="give the column at the target the source's type, or VARCHAR with a collation without padding (utf8mb4_0900_bin in MySQL, "
+                "utf8mb4_nopad_bin in MariaDB)",
             )
 
 

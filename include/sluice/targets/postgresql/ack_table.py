@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import psycopg
 
-from sluice.targets.base import Checkpoint
+from sluice.targets.base import Checkpoint, OtherWriter
 from sluice.targets.postgresql.connection import NOT_THERE
 from sluice.targets.postgresql.names import quoted
 from sluice.targets.sql.ack_rows import TABLE, AckRows
@@ -30,6 +30,7 @@ class AckTable(AckRows):
     )
     GIVEN: ClassVar[str] = "EXCLUDED.{}"
     TOUCHED: ClassVar[str] = ", updated_at = now()"
+    IDLE: ClassVar[str] = "EXTRACT(EPOCH FROM now() - updated_at)"
 
     def __init__(self, schema: str, pipeline: str, target: str) -> None:
         super().__init__(f"{quoted(schema)}.{quoted(TABLE)}".replace("%", "%%"), pipeline, target)
@@ -59,7 +60,7 @@ class AckTable(AckRows):
                 return None
             raise
 
-    def others(self, cursor: Any) -> tuple[str, ...]:
+    def others(self, cursor: Any) -> tuple[OtherWriter, ...]:
         """Pipelines of another name that acknowledge here; none if the table is not there yet."""
         try:
             return super().others(cursor)

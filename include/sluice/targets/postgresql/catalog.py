@@ -17,6 +17,7 @@ from sluice.targets.postgresql.collations import NO_COLLATIONS, Collation, Colla
 from sluice.targets.postgresql.column_types import LABEL, OIDS, lost, made_type, pg_type, sent_type, takes
 from sluice.targets.postgresql.defaults import default_of
 from sluice.targets.postgresql.names import quoted, quoted_table, refuse_long
+from sluice.targets.source_defaults import known_value
 from sluice.targets.sql.tables import Reference, TargetTable
 
 
@@ -150,7 +151,7 @@ def read_references(cursor: Any, tables: Sequence[TableId]) -> list[Reference]:
 class Wanted:
     """What the target's options and login say: the type for documents; whether triggers may fire; whether the login may switch them off; whether
     tables that are made get the source's secondary indexes; which of their columns get an ICU collation;
-    PostGIS's type, "" where it is not there."""
+    PostGIS's type, "" where it is not there; what becomes of dates that no calendar has."""
 
     json: str = "jsonb"
     fire: bool = False
@@ -159,6 +160,7 @@ class Wanted:
     indexes: bool = False
     collations: Collations = NO_COLLATIONS
     spatial: str = ""
+    zero_dates: str = "refuse"
 
 
 def compare(plan: PlannedTable, info: TableInfo | None, wanted: Wanted) -> TargetTable:
@@ -278,7 +280,7 @@ def _preset(column: PlannedColumn, made: ColumnType) -> str:
     source = column.definition
     if source is None or source.default is None or source.generated is not None or column.wanted:
         return ""
-    default = default_of(source, made, None).later
+    default = default_of(source, made, known_value(source)).later
     return f" DEFAULT {default}{'' if source.nullable else ' NOT NULL'}" if default else ""
 
 

@@ -23,9 +23,13 @@ from sluice.targets.postgresql import extras
 from sluice.targets.postgresql.catalog import ColumnInfo, TableInfo, Wanted
 from sluice.targets.postgresql.collations import Collation, clause
 from sluice.targets.postgresql.column_types import LOSES, lost, own_type, pg_type, takes
-from sluice.targets.postgresql.defaults import default_of
+from sluice.targets.postgresql.conversions import excluded, is_done, rendered
+from sluice.targets.postgresql.defaults import Default, default_of
 from sluice.targets.postgresql.extras import Index
+from sluice.targets.postgresql.held import Exists, PostgresHeld
 from sluice.targets.postgresql.names import LONGEST_BYTES, Naming, quoted, quoted_table, too_long
+from sluice.targets.schema.conversions import broken, effects_on, not_converted
+from sluice.targets.schema.policy import require_held
 
 K = ChangeKind
 FOLLOWED = frozenset(ChangeKind) - {
@@ -54,15 +58,16 @@ _CASTS: Mapping[str, tuple[str, ...]] = {
 }
 """Types whose values PostgreSQL converts as MySQL does: type -> types."""
 
-Ask = Callable[[TableId], bool]
-"""True if the table has rows."""
+Ask = Callable[[TableId, str], bool]
+"""True if the table has rows for which a condition holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Follower:
     """Makes the statements of one change.
 
-    ``infos``: the target's tables before it; ``spelling``: what tables and columns are called; ``wanted``: how what is made is made.
+    ``infos``: the target's tables before it; ``spelling``: what tables and columns are called; ``wanted``: how what is made is made;
+    ``exists``: asks the catalog.
     """
 
     change: SchemaChange
@@ -70,6 +75,7 @@ class Follower:
     has_rows: Ask
     spelling: Naming
     wanted: Wanted
+    exists: Exists = lambda query, parameters: False
 
     def statements(self) -> list[str]:
         """What to run, in order; empty if the target has it already. Raises LoadError."""
@@ -77,12 +83,7 @@ class Follower:
         if change.statement.dialect not in {"mysql", "mariadb"}:
             raise self._by_hand(f"statements of {change.statement.dialect} are not understood", "")
         if change.check_only:
-            if not self._holds():
-                raise LoadError(
-                    f"the source changed a definition, and the policy of the target is to stop: {change.statement.text[:500]}",
-                    where=change.where,
-                    hint="make the change at the target by hand, or set the kind of change to apply or ignore in the target's ddl",
-                )
+            require_held(change, PostgresHeld(change, self.infos, self.spelling, self.wanted, self.exists))
             return []
         cut_over = self._cut_over()
         if cut_over is not None:
@@ -191,7 +192,7 @@ class Follower:
             ]
             if not column.nullable or column.name.lower() in primary:
                 words.append("NOT NULL")
-            later = default_of(column, made, self.change.statement.session).later
+            later = self._default(column, made).later
             lines.append(" ".join([*words, *([f"DEFAULT {later}"] if later else [])]))
         key = [self._naming(source, name) or name for name in after.row_key]
         self._refuse_long([target.schema, target.table, *key], lines)
@@ -246,6 +247,9 @@ class Follower:
         there = {column.name.casefold(): column for column in info.columns}
         found: list[str] = []
         columns = self._columns(one)
+        values = self._converted_values(one.table, target, there)
+        if one.table in self.change.copies:
+            found.append(f"TRUNCATE TABLE {quoted_table(target)}")
         # a name may be taken over by another column: what goes, goes first, then names change, then columns come
         if K.DROP_COLUMN in kinds:
             found += [
@@ -261,7 +265,8 @@ class Follower:
         for adding in (False, True):
             for part in columns:
                 if part.kind in kinds - {K.DROP_COLUMN, K.RENAME_COLUMN} and (part.kind is K.ADD_COLUMN) is adding:
-                    found += self._column(part, source, target, there, one.after.row_key)
+                    found += self._column(part, source, target, there, one.after.row_key, values)
+        found += self._updates(target, values)
         if K.PRIMARY_KEY in kinds and one.before.row_key != one.after.row_key:
             found += self._key(info, target, source, one.after)
         if K.TABLE_OPTIONS in kinds and one.before.comment != one.after.comment:
@@ -334,9 +339,18 @@ class Follower:
         ]
 
     def _column(
-        self, part: ColumnChange, source: TableId, target: TableId, there: dict[str, ColumnInfo], key: Sequence[str]
+        self,
+        part: ColumnChange,
+        source: TableId,
+        target: TableId,
+        there: dict[str, ColumnInfo],
+        key: Sequence[str],
+        values: dict[str, str],
     ) -> list[str]:
-        """One part of a change. ``there``: the target's columns by now, by casefolded name; ``key``: the table's, at the source."""
+        """One part of a change. ``there``: the target's columns by now, by casefolded name; ``key``: the table's, at the source.
+
+        ``values``: expressions of converted values by the target's name; one that a change of type uses is taken out.
+        """
         assert part.new is not None
         place, name = quoted_table(target), self._naming(source, part.new.name)
         if name is None or part.new.generated is not None:
@@ -357,13 +371,61 @@ class Follower:
             comment = self._commented(part.new, part.old, source, target)
             if part.old is not None and part.old.default == part.new.default:
                 return comment
-            later = default_of(part.new, self._type(part.new), self.change.statement.session).later
+            later = self._default(part.new, self._type(part.new)).later
             return [f"{column} SET DEFAULT {later}" if later else f"{column} DROP DEFAULT", *comment]
         if part.kind in {K.WIDEN_COLUMN, K.CHANGE_COLUMN}:
-            return self._converted(part, found, column, self._collated(target, part.new, key))
+            return self._converted(part, found, column, self._collated(target, part.new, key), values)
         return []
 
-    def _converted(self, part: ColumnChange, found: ColumnInfo, column: str, collation: Collation | None) -> list[str]:
+    def _converted_values(self, source: TableId, target: TableId, there: Mapping[str, ColumnInfo]) -> dict[str, str]:
+        """Expressions that make converted values out of those that the target has, by the target's name of the column after the statement.
+
+        ``there``: the target's columns now. Raises LoadError for values that the target cannot convert as the source did.
+        """
+        values: dict[str, str] = {}
+        for effect in effects_on(self.change, source):
+            was, name = self._naming(source, effect.old.name), self._naming(source, effect.new.name)
+            found = there.get(was.casefold()) if was is not None else None
+            if found is None and name is not None:
+                found = there.get(name.casefold())  # somebody was here before
+            if found is None or name is None:
+                continue
+            if effect.unknown:
+                raise not_converted(self.change, effect, target)
+            called = name if effect.old.name != effect.new.name else found.name
+            held, now, later = pg_type(found.declared), quoted(found.name), quoted(called)
+            for step in effect.steps:
+                condition = excluded(now, step)
+                if condition is not None:
+                    if self.has_rows(target, condition):
+                        raise not_converted(self.change, effect, target, broken(step.kind))
+                    continue
+                if is_done(step, held):
+                    continue
+                made = rendered(later, step, held)
+                if made is None:
+                    why = f"PostgreSQL does not convert {found.declared} so ({step.kind.value})"
+                    raise not_converted(self.change, effect, target, why)
+                later = made
+            if later != quoted(called):
+                values[called] = later
+        return values
+
+    def _updates(self, target: TableId, values: Mapping[str, str]) -> list[str]:
+        """Statements for values that change in columns whose type stays."""
+        return [
+            f"UPDATE {quoted_table(target)} SET {quoted(name)} = {value} WHERE {quoted(name)} IS DISTINCT FROM {value}"  # noqa: S608 - quoted
+            for name, value in values.items()
+        ]
+
+    def _converted(
+        self,
+        part: ColumnChange,
+        found: ColumnInfo,
+        column: str,
+        collation: Collation | None,
+        values: dict[str, str],
+    ) -> list[str]:
         assert part.new is not None
         assert part.old is not None
         old, new, held = self._type(part.old), self._type(part.new), pg_type(found.declared)
@@ -377,13 +439,19 @@ class Follower:
             return []
         if wanted == held.declared and same:
             return []
-        if pg_type(wanted).word not in _CASTS.get(held.word, ()):
+        emptied = bool(self.change.copies)
+        if pg_type(wanted).word not in _CASTS.get(held.word, ()) and not emptied:
             raise self._by_hand(
                 f"PostgreSQL converts {held.declared} to {wanted} in its own way, if at all",
                 f"{column} TYPE {wanted} USING …",
             )
         made = [collation.create] if collation is not None else []
-        return [*made, f"{column} DROP DEFAULT", f"{column} TYPE {wanted}{clause(collation)}"]
+        value = values.pop(found.name, "")
+        using = f" USING NULL::{wanted}" if emptied else f" USING {value}::{wanted}" if value else ""
+        return [*made, f"{column} DROP DEFAULT", f"{column} TYPE {wanted}{clause(collation)}{using}"]
+
+    def _default(self, column: ColumnDefinition, made: ColumnType) -> Default:
+        return default_of(column, made, self.change.default_value(column), self.wanted.zero_dates)
 
     def _own_type(self, made: ColumnType) -> str:
         return own_type(made, self.wanted.json, self.wanted.spatial)
@@ -398,16 +466,15 @@ class Follower:
     ) -> list[str]:
         made, collation = self._type(column), self._collated(target, column, key)
         self._refuse_long([name])
-        kind, default = self._own_type(made), default_of(column, made, self.change.statement.session)
+        kind, default = self._own_type(made), self._default(column, made)
         there[name.casefold()] = ColumnInfo(name, kind, column.nullable)
         place, required = quoted_table(target), "" if column.nullable else " NOT NULL"
         alter = f"ALTER TABLE {place} ALTER COLUMN {quoted(name)}"
         value = default.rows
-        if value is None or column.auto_increment:
-            if self.has_rows(target):
-                why = default.why or "they are numbered"
+        if value is None:
+            if self.has_rows(target, "true"):
                 raise LoadError(
-                    f"the rows that {target} has would get other values in the new column {name} than at the source: {why}: "
+                    f"the rows that {target} has would get other values in the new column {name} than at the source: {default.why}: "
                     f"{self.change.statement.text[:300]}",
                     where=self.change.where,
                     hint=f"add the column at the target by hand (ALTER TABLE {place} ADD COLUMN {quoted(name)} {kind}); the load goes on once it is "
@@ -436,55 +503,16 @@ class Follower:
 
     def _cut_over(self) -> TableChange | None:
         """One RENAME that takes a captured table away and puts another, which is not, in its place: the same table with a new definition."""
-        foreign = self.change.not_captured
-        left = {c.table: c for c in self.change.tables if c.renamed_to is not None}
-        arrived = {c.renamed_to: c for c in self.change.tables if c.renamed_to is not None}
-        for table, old in left.items():
-            new = arrived.get(table)
-            if new is None or new.table not in foreign or table in foreign or old.before is None or new.after is None:
-                continue
-            if self._target(table) not in self.infos:
-                return None
-            columns = column_changes(old.before, new.after)
-            kinds = {one.kind for one in columns} | {K.PRIMARY_KEY}
-            if {K.ADD_COLUMN, K.DROP_COLUMN} <= kinds:
-                raise self._by_hand(
-                    f"a column of {table} may have been renamed, or dropped and added: the definitions do not tell", ""
-                )
-            return TableChange(table, tuple(kinds), old.before, new.after, columns)
-        return None
-
-    def _holds(self) -> bool:
-        """True if the target's tables and columns are named as after the statement, and were not before."""
-        for one in self.change.tables:
-            info = self.infos.get(self._target(one.renamed_to or one.table))
-            if {K.TRUNCATE_TABLE, K.ROWS_REMOVED, K.ROWS_REPLACED, K.UNKNOWN, K.CHANGE_COLUMN} & set(one.kinds):
-                return False
-            if {K.ADD_COLUMN, K.DROP_COLUMN, K.RENAME_COLUMN} & set(one.kinds) and not one.names_differ:
-                return False
-            if K.DROP_TABLE in one.kinds:
-                if info is not None:
-                    return False
-                continue
-            if one.after is None:
-                continue
-            if info is None or not self._named_as_after(one, info):
-                return False
-        return True
-
-    def _named_as_after(self, one: TableChange, info: TableInfo) -> bool:
-        assert one.after is not None
-        there = {column.name.casefold() for column in info.columns}
-        plain = [column.name for column in one.after.columns if column.generated is None]
-        wanted = {n.casefold() for column in plain if (n := self._naming(one.table, column)) is not None}
-        kept = {column.name.lower() for column in one.after.columns}
-        before = one.before.columns if one.before is not None else ()
-        gone = {
-            n.casefold()
-            for c in before
-            if c.name.lower() not in kept and (n := self._naming(one.table, c.name)) is not None
-        }
-        return wanted <= there and not gone & there
+        found = self.change.cut_over
+        if found is None or self._target(found.table) not in self.infos:
+            return None
+        kinds = {*found.kinds, K.PRIMARY_KEY}
+        if {K.ADD_COLUMN, K.DROP_COLUMN} <= kinds:
+            raise self._by_hand(
+                f"a column of {found.table} may have been renamed, or dropped and added: the definitions do not tell",
+                "",
+            )
+        return replace(found, kinds=tuple(kinds))
 
     def _by_hand(self, why: str, statement: str) -> LoadError:
         run = f"run it by hand ({statement})" if statement else "make the change by hand"

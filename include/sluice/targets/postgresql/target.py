@@ -34,6 +34,7 @@ from sluice.targets.postgresql.catalog import Wanted, compare_all, read_referenc
 from sluice.targets.postgresql.collations import Collations
 from sluice.targets.postgresql.comparing import PostgreSQLComparer
 from sluice.targets.postgresql.connection import LOCK_WAIT_S, NOT_THERE, Connection, connect, errors
+from sluice.targets.postgresql.conversions import CONVERSIONS
 from sluice.targets.postgresql.ddl import FOLLOWED, Follower
 from sluice.targets.postgresql.name_clashes import refuse_clashes
 from sluice.targets.postgresql.names import Naming, Route, quoted_table
@@ -100,6 +101,7 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
         consistency=frozenset(Consistency),
         schema_changes=FOLLOWED,
         features=frozenset(Feature) - {Feature.BUNDLES},
+        conversions=CONVERSIONS,
     )
 
     def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:
@@ -202,10 +204,14 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
             self.naming.table(change.target(table)) for one in change.tables for table in one.tables if table.table
         })
 
-        def has_rows(table: TableId) -> bool:
-            session.cursor.execute(f"SELECT EXISTS (SELECT 1 FROM {quoted_table(table)})")  # noqa: S608 - quoted
+        def has_rows(table: TableId, condition: str) -> bool:
+            session.cursor.execute(f"SELECT EXISTS (SELECT 1 FROM {quoted_table(table)} WHERE {condition})")  # noqa: S608 - quoted
             row = session.cursor.fetchone()
             return bool(row and row[0])
+
+        def exists(query: str, parameters: tuple[object, ...]) -> bool:
+            session.cursor.execute(query, parameters)
+            return session.cursor.fetchone() is not None
 
         infos = read_tables(session.cursor, tables)
         statements = Follower(
@@ -214,6 +220,7 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
             has_rows,
             self.naming,
             self._wanted(session),
+            exists,
         ).statements()
         for statement in statements:
             _log.info("target_ddl", consumer=self.name, statement=statement[:500], source=change.where)
@@ -285,6 +292,7 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
             self.options.indexes,
             self._collations,
             session.spatial,
+            self.options.zero_dates,
         )
 
     @property

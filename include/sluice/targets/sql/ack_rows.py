@@ -15,12 +15,18 @@ from typing import Any, ClassVar
 
 from sluice.errors import Fenced
 from sluice.model.positions import Position
-from sluice.targets.base import Agrees, Checkpoint, Fence
+from sluice.targets.base import Agrees, Checkpoint, Fence, OtherWriter
 from sluice.targets.fencing import require_batch, seal_of
 
 TABLE = "_sluice_ack"
 DDL = "#ddl"
 """Scope of the row that says how far a batch's DDL has come. No table is called so: a table's scope has a dot."""
+
+TABLES = "#tables"
+"""Scope of the row that says which tables the pipeline writes: others remove no rows of them."""
+
+MOST_NAMES = 60_000
+"""Bytes of names in that row; MySQL's column takes 65,535."""
 
 UNIT = "#unit:"
 """Begins the scopes of rows that say which work units of a batch are written: then the plan's name, a colon, the unit's number."""
@@ -36,7 +42,7 @@ class AckRows:
         SHARED: ends a SELECT that locks the rows it reads against writers, not against other readers.
         NEW: inserts a row (columns, places), unless there is one.
         PUT: inserts a row (columns, places, settings), or changes the one that is there. GIVEN: in it, the value for a column.
-        TOUCHED: further settings of an UPDATE.
+        TOUCHED: further settings of an UPDATE. IDLE: seconds since a row was written.
     """
 
     SHARED: ClassVar[str]
@@ -44,6 +50,7 @@ class AckRows:
     PUT: ClassVar[str]
     GIVEN: ClassVar[str]
     TOUCHED: ClassVar[str] = ""
+    IDLE: ClassVar[str]
 
     def __init__(self, name: str, pipeline: str, target: str) -> None:
         self.name = name
@@ -168,12 +175,39 @@ class AckRows:
             f"DELETE FROM {self.name} WHERE (pipeline, target) = (%s, %s) AND scope LIKE %s", (*self._who, f"{UNIT}%")
         )
 
-    def others(self, cursor: Any) -> tuple[str, ...]:
-        """Pipelines of another name that acknowledge here."""
+    def others(self, cursor: Any) -> tuple[OtherWriter, ...]:
+        """Pipelines of another name that acknowledge here, with what is noted of their tables."""
         cursor.execute(
-            f"SELECT DISTINCT pipeline FROM {self.name} WHERE pipeline <> %s ORDER BY pipeline", self._who[:1]
+            f"SELECT pipeline, scope, position, {self.IDLE} FROM {self.name} WHERE pipeline <> %s ORDER BY pipeline",
+            self._who[:1],
         )
-        return tuple(str(row[0]) for row in cursor.fetchall())
+        idle: dict[str, float] = {}
+        tables: dict[str, frozenset[str]] = {}
+        for pipeline, scope, position, seconds in cursor.fetchall():
+            name = str(pipeline)
+            idle[name] = min(float(seconds or 0), idle.get(name, float("inf")))
+            if scope == TABLES:
+                tables[name] = tables.get(name, frozenset()) | frozenset(json.loads(position or "[]"))
+        place = self.name.replace("%%", "%")
+        return tuple(
+            OtherWriter(name, tables.get(name), seconds, f"DELETE FROM {place} WHERE pipeline = '{name}'")
+            for name, seconds in idle.items()
+        )
+
+    def noted_tables(self, cursor: Any) -> frozenset[str]:
+        """The tables that are noted as written by this pipeline and target."""
+        cursor.execute(
+            f"SELECT position FROM {self.name} WHERE (pipeline, target, scope) = (%s, %s, %s)", (*self._who, TABLES)
+        )
+        row = cursor.fetchone()
+        return frozenset(json.loads(row[0] or "[]")) if row else frozenset()
+
+    def note_tables(self, cursor: Any, fence: Fence, tables: frozenset[str]) -> None:
+        """Note what is written from now on; of very many tables their schemas. In a transaction, after :meth:`guard`."""
+        names = json.dumps(sorted(tables))
+        if len(names) > MOST_NAMES:
+            names = json.dumps(sorted({f"{name.partition('.')[0]}.*" for name in tables}))
+        self._put(cursor, TABLES, epoch=fence.epoch, batch=fence.batch, position=names)
 
     def ddl_state(self, cursor: Any, batch: int) -> dict[str, Any]:
         """What was noted of the DDL of ``batch``, {} if nothing was."""

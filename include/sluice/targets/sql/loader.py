@@ -54,6 +54,9 @@ class SqlLoader(Protocol):
     def rows_loaded(self, fence: Fence) -> None:
         """All rows of a batch with schema changes are written; the statements follow. Raises Fenced."""
 
+    def note_tables(self, fence: Fence, tables: Sequence[TableId]) -> None:
+        """Note which tables the pipeline writes, before it does: others remove no rows of them. Raises Fenced."""
+
     def apply_ddl(self, fence: Fence, change: SchemaChange) -> tuple[str, ...]:
         """Make the target's tables follow a statement, exactly once. Returns what was run, nothing if the target had it already.
 

@@ -36,6 +36,13 @@ def sent_fields(schema: pa.Schema, table: TargetTable) -> list[tuple[pa.Field, s
     return [(at_target(field, types.get(name, "")), name) for field, name in found if name is not None]
 
 
+def key_fields(schema: pa.Schema, table: TargetTable) -> list[tuple[pa.Field, str]]:
+    """Fields of the table's key in its order. A generated column is never written, and rows are told apart by it all the same."""
+    sent = {name.casefold(): (field, name) for field, name in sent_fields(schema, table)}
+    others = {true_name(field).casefold(): field for field in user_fields(schema)}
+    return [sent.get(name.casefold()) or (at_target(others[name.casefold()], ""), name) for name in table.key]
+
+
 def leaving_unique_values(table: TargetTable, rows: pa.Table) -> pa.Table:
     """Rows to delete before anything is upserted: their value in another unique key changes, so that its old value has to be free.
 

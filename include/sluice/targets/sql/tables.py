@@ -37,6 +37,7 @@ class TargetTable:
         references: foreign keys from this table and to it that have to hold after the batch. Those from it the target checks as rows are written,
             if the table has a generation.
         padded: columns of unique keys in which the target does not see spaces at the end, and the source does.
+        clocks: columns to which the target gives the time of an UPDATE that does not name them.
     """
 
     table: TableId
@@ -49,6 +50,7 @@ class TargetTable:
     padded: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
     named: TableId | None = None
+    clocks: tuple[str, ...] = ()
 
     @property
     def place(self) -> TableId:

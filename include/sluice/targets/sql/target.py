@@ -19,7 +19,16 @@ from sluice.errors import ConfigError, LoadError
 from sluice.model.planned import PlannedTable
 from sluice.model.positions import Position
 from sluice.model.tables import TableId
-from sluice.targets.base import BatchInput, Capabilities, Fence, Finding, RejectedRows, SchemaChange, WriteResult
+from sluice.targets.base import (
+    BatchInput,
+    Capabilities,
+    Fence,
+    Finding,
+    OtherWriter,
+    RejectedRows,
+    SchemaChange,
+    WriteResult,
+)
 from sluice.targets.options import options_of
 from sluice.targets.sql.ack_rows import AckRows
 from sluice.targets.sql.checkpoints import AckCheckpoints
@@ -186,7 +195,7 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
         """See :meth:`sluice.targets.base.Reconciler.refuses`."""
         return self.replaceable(table)[1]
 
-    def others(self) -> tuple[str, ...]:
+    def others(self) -> tuple[OtherWriter, ...]:
         """Other pipelines that acknowledge in the same schema."""
         with self.session("reading who else writes here") as session:
             return self.acks.others(session.cursor)
@@ -215,6 +224,20 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
                 self.acks.guard(session.cursor, fence)
                 state = self.acks.ddl_state(session.cursor, fence.batch)
                 self.acks.note_ddl(session.cursor, fence, {"rows": True, "done": state.get("done", 0)})
+
+            self.transaction(session, work, doing)
+
+    def note_tables(self, fence: Fence, tables: Sequence[TableId]) -> None:
+        """See :meth:`sluice.targets.sql.loader.SqlLoader.note_tables`."""
+        doing = "noting which tables are written"
+        with self.session(doing) as session:
+            known = self.acks.noted_tables(session.cursor)
+            if all(str(table) in known or f"{table.schema}.*" in known for table in tables):
+                return
+
+            def work() -> None:
+                self.acks.guard(session.cursor, fence)
+                self.acks.note_tables(session.cursor, fence, known | {str(table) for table in tables})
 
             self.transaction(session, work, doing)
 

@@ -69,6 +69,7 @@ class SqlBatchWriter:
             return []
         if batch.replay:
             return self._replay()
+        self._loader.note_tables(self._fence, [table.target for table in batch.tables])
         known = known_tables(self._loader, batch.tables, batch.facts)
         phases = plan_phases(
             batch.tables,

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from sluice.errors import CaptureError
 from tests.support.capture.golden_logs import FLAVOURS, Golden, packets, rows_of, run, table_of
+from tests.support.suite.examples import examples
 
 EXAMPLES = int(os.environ.get("SLUICE_TEST_VALUES", "100"))
 STEP = 1 if EXAMPLES >= 1000 else 37
@@ -31,7 +32,7 @@ def test_rows_are_those_the_server_printed(flavour):
 
 
 @every_flavour
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(0.2))
 @given(data=st.data())
 def test_any_split_of_the_stream_and_any_arena_give_the_same_rows(flavour, data):
     golden = Golden(flavour)
@@ -51,6 +52,7 @@ def test_one_byte_at_a_time(flavour):
     assert rows_of(table_of(sealed, golden.columns), golden.columns) == golden.rows
 
 
+@pytest.mark.slow
 @every_flavour
 def test_no_flipped_bit_of_the_whole_log_goes_unnoticed(flavour):
     golden = Golden(flavour)
@@ -70,7 +72,7 @@ def test_no_flipped_bit_of_the_whole_log_goes_unnoticed(flavour):
 
 
 @every_flavour
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 @given(data=st.data())
 def test_fuzzed_bodies_never_crash_nor_loop(flavour, data):
     golden = Golden(flavour)

@@ -8,7 +8,7 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.errors import DecodeError
@@ -91,7 +91,6 @@ def printed(values: list[bytes | None]) -> list[str | None]:
     return json_texts(data, ends, np.array([v is not None for v in values], np.uint8)).to_pylist()
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(documents, max_size=5), st.booleans())
 def test_the_kernel_prints_what_the_tree_prints(values, large):
     try:
@@ -103,7 +102,6 @@ def test_the_kernel_prints_what_the_tree_prints(values, large):
     assert [json.loads(t) for t in texts[1:-1]] == values
 
 
-@settings(max_examples=400, deadline=None)
 @given(documents, st.booleans(), st.data())
 def test_damaged_values_are_broken_or_text_but_never_more(value, large, data):
     raw = bytearray(binary(value, large))
@@ -135,7 +133,6 @@ def test_paths(path, legs):
     assert parse_path(path) == legs
 
 
-@settings(max_examples=200, deadline=None)
 @given(documents, st.binary(max_size=60))
 def test_differences_made_of_anything_end(value, diffs):
     with contextlib.suppress(DecodeError):

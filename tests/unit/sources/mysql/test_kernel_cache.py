@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CALLER = """
 from callee import FACTOR, helper
 from sluice.kernels import kernel
@@ -33,6 +35,7 @@ def run(folder: Path) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.slow
 def test_a_change_of_what_is_called_or_read_compiles_the_caller_anew(tmp_path: Path) -> None:
     (tmp_path / "caller.py").write_text(CALLER)
     for factor, plus, wanted in ((2, 1, "22"), (2, 77, "174"), (333, 77, "28971")):

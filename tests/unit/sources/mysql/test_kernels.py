@@ -6,7 +6,10 @@ import os
 import subprocess
 import sys
 
+import pytest
 
+
+@pytest.mark.slow
 def test_kernels_on_disk_are_loaded_without_the_compiler():
     code = (
         "import sys; from sluice.sources.mysql.reader.batch_reader import warm_up; warm_up()\n"

@@ -40,6 +40,7 @@ def received(stream: SocketReader, size: int, timeout_s: float = 10.0) -> bytes:
     return found
 
 
+@pytest.mark.promise("A3")
 @pytest.mark.parametrize("pause_s", [0.0, 0.001])
 def test_every_byte_comes_once_and_the_last_ones_without_more_behind_them(joined, pause_s):
     stream, theirs = joined

@@ -16,7 +16,9 @@ from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId, quoted_table
 from sluice.mysql.charsets import UTF8, decode_bytes
 from sluice.mysql.ddl.catalog import SchemaState, Session, storable
+from sluice.mysql.ddl.introduced import as_hexadecimal
 from sluice.mysql.ddl.lexer import NO_BACKSLASH_ESCAPES, Dialect
+from sluice.mysql.ddl.names import lower_names
 from sluice.mysql.ddl.parser import dropped_by_failure
 from sluice.mysql.exact_labels import may_hide
 from sluice.sources.mysql.catalog.complete_table_map import complete
@@ -109,10 +111,10 @@ class SchemaTracker:
         )
         sql = self._text(query, session.charset)
         try:
-            changes = self.state.fold(sql, query.schema, session, where, query.error_code)
+            changes = self.state.fold(sql, self.schema(query), session, where, query.error_code)
             return self._doubted(changes, query, sql, where)
         except DecodeError as error:
-            return self._not_understood(storable(sql), query.schema, where, storable(error.message))
+            return self._not_understood(storable(sql), self.schema(query), where, storable(error.message))
 
     def sql_mode(self, query: Query) -> int:
         """How the statement is to be read: what the server wrote has backslashes as escapes, whatever the session's mode is."""
@@ -150,6 +152,10 @@ class SchemaTracker:
             return bool(status.flags & EXPLICIT_TIMESTAMPS)
         return status.timestamps_explicit
 
+    def schema(self, query: Query) -> str:
+        """The session's default schema, as the server stores its name."""
+        return query.schema.lower() if self.state.flavour.lower_case_names else query.schema
+
     def text(self, query: Query) -> str:
         """A statement as text that can be stored and run again: in the log it has the session's charset."""
         status = parse_status(query.status)
@@ -158,8 +164,11 @@ class SchemaTracker:
     def _text(self, query: Query, charset: str) -> str:
         if charset not in UTF8 and _is_printed(query.raw):
             charset = "utf8mb4"
-        text = _text(query, charset)
-        if query.error_code and (dropped := dropped_by_failure(text, query.schema, self._dialect(query, charset))):
+        dialect, schema = self._dialect(query, charset), self.schema(query)
+        text = _text(query, as_hexadecimal(query.raw, dialect), charset)
+        if self.state.flavour.lower_case_names:
+            text = lower_names(text, schema, dialect)
+        if query.error_code and (dropped := dropped_by_failure(text, schema, dialect)):
             return f"DROP TABLE IF EXISTS {quoted_table(dropped)} /* {text.replace('*/', '* /')} */"
         return text
 
@@ -170,6 +179,7 @@ class SchemaTracker:
     def _not_understood(self, sql: str, schema: str, where: str, why: str) -> list[TableChange]:
         changes = []
         for table in named_tables(sql, schema):
+            table = self.state.canonical(table)
             before = self.state.find(table)
             if before is not None or self.state.why_unknown(table) is not None:
                 self.state.lose(table, Unknown(why, where, sql[:2000]))
@@ -204,14 +214,14 @@ class SchemaTracker:
             ) from error
 
 
-def _text(query: Query, charset: str) -> str:
-    """The statement; what is no character of the session's charset (a literal of another one) as lone surrogates."""
+def _text(query: Query, raw: bytes, charset: str) -> str:
+    """The statement, of which ``raw`` is what there is to decode; what is no character of the session's charset as lone surrogates."""
     if query.raw.isascii():
         return query.sql
     try:
-        return decode_bytes(query.raw, charset)
+        return decode_bytes(raw, charset)
     except (LookupError, UnicodeDecodeError, UnsupportedType):
-        return query.raw.decode("utf-8", "surrogateescape") if charset in UTF8 else query.sql
+        return raw.decode("utf-8", "surrogateescape") if charset in UTF8 else query.sql
 
 
 def _is_printed(raw: bytes) -> bool:

@@ -46,7 +46,7 @@ def flavour_of(connection: Any, info: ServerInfo) -> Flavour:
     """What the folding of statements has to know of a server."""
     numbers = (*info.numbers, 0, 0, 0)[:3]
     version = numbers[0] * 10_000 + numbers[1] * 100 + numbers[2]
-    lower = info.variables.get("lower_case_table_names", "0") == "1"
+    lower = info.variables.get("lower_case_table_names", "0") in {"1", "2"}  # with 2 the log has lower-case names, too
     return Flavour(info.is_mariadb, version, read_collations(connection), lower)
 
 

@@ -13,6 +13,7 @@ from sluice.config.connections import Endpoint
 from sluice.errors import DecodeError, UnsupportedType
 from sluice.model.definitions import TableDefinition, Unknown
 from sluice.model.positions import Position
+from sluice.model.tables import TableId
 from sluice.mysql.ddl.catalog import SchemaState
 from sluice.sources.mysql.catalog.history_tracker import Rereader, SchemaTracker
 from sluice.sources.mysql.decoder.row_layout import RowLayout, close_open, is_left_open, plan_table
@@ -30,6 +31,13 @@ _TYPES = "SELECT COLUMN_NAME, DATA_TYPE, DATETIME_PRECISION FROM information_sch
 
 
 _FRACTIONAL = {"datetime", "timestamp", "time"}
+
+
+_SEQUENCE_NAMES = (
+    "next_not_cached_value", "minimum_value", "maximum_value", "start_value", "increment", "cache_size", "cycle_option", "cycle_count",
+)  # fmt: skip
+_SEQUENCE_TYPES = [8, 8, 8, 8, 8, 8, 1, 8]
+"""BIGINT, and TINYINT for the option, as a table map has them."""
 
 
 class TableResolver:
@@ -128,6 +136,27 @@ class TableResolver:
         if self._connection is None:
             self._connection = self._stack.enter_context(self._connect())
         return self._connection
+
+    def is_sequence(self, table_map: TableMap) -> bool:
+        """True for a sequence of MariaDB, whose next values the log has as rows of a table. It is asked again only of tables with its columns."""
+        if [column.type for column in table_map.columns] != _SEQUENCE_TYPES:
+            return False
+        if table_map.named:
+            return tuple(column.name for column in table_map.columns) == _SEQUENCE_NAMES
+        if self.tracker is not None and self.tracker.state.find(table_map.table) is not None:
+            return False
+        asked = "SELECT TABLE_TYPE FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+        return self._rows(asked, (table_map.table.schema, table_map.table.table)) == [("SEQUENCE",)]
+
+    def engine(self, table: TableId, definition: TableDefinition | None = None) -> str:
+        """The storage engine of a table in lower case: as the history has it, or, where no statement named it, as the server has it now."""
+        if definition is None and self.tracker is not None:
+            definition = self.tracker.state.find(table)
+        if definition is not None and definition.engine:
+            return definition.engine.lower()
+        asked = "SELECT COALESCE(ENGINE, '') FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+        rows = self._rows(asked, (table.schema, table.table))
+        return str(rows[0][0]).lower() if rows else ""
 
     def _rows(self, sql: str, names: tuple[str, str]) -> list[tuple[Any, ...]]:
         with source_errors(self._endpoint, f"asking the source about {'.'.join(names)}"):

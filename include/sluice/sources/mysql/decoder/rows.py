@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 from sluice.errors import DecodeError, UnsupportedType
 from sluice.model.row_ops import OP_INSERT, OP_UPDATE
 from sluice.model.tables import ENUM_ERROR_VALUE, META_FIELDS, TableSchema
+from sluice.mysql.column_defaults import default_scalar
 from sluice.mysql.column_types import Fill
+from sluice.mysql.mariadb_types import inet4_text, inet6_text, uuid_text
 from sluice.sources.mysql.decoder import arrow_buffers, column_kernels, json_diff, json_text
 from sluice.sources.mysql.decoder import scan_kernel as sc
-from sluice.sources.mysql.decoder.column_defaults import default_scalar
-from sluice.sources.mysql.decoder.mariadb_types import inet4_text, inet6_text, uuid_text
 from sluice.sources.mysql.decoder.row_layout import ColumnLayout, RowLayout
 from sluice.sources.mysql.decoder.transcode import to_utf8
 
@@ -419,7 +419,7 @@ class _TableDecoder:
         try:
             if definition is None:
                 raise UnsupportedType("its default is not known")
-            default = default_scalar(definition.column(plan.column.name), plan.column)
+            default = default_scalar(definition.column(plan.column.name), plan.column.type)
         except UnsupportedType as error:
             raise self._error(
                 f"an inserted row leaves column {plan.column.name} out: {error.message}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from collections.abc import Callable, Iterable
@@ -53,6 +54,15 @@ class LoggedStatement:
     seq: int
 
 
+_SAVEPOINT = re.compile(r"(?:ROLLBACK\s+(?:WORK\s+)?TO\s+)?(?:SAVEPOINT\s+)?(.*)", re.I | re.S)
+
+
+def _savepoint(sql: str) -> str:
+    """The name in SAVEPOINT and ROLLBACK TO; the server does not look at its case."""
+    found = _SAVEPOINT.fullmatch(sql.strip().rstrip(";").strip())
+    return (found[1] if found else sql).strip("`").lower()
+
+
 class Scanner:
     """Turns log bytes into sealed arenas.
 
@@ -67,6 +77,7 @@ class Scanner:
         checksum: events carry a CRC32 from the first one on.
         first_seq: added to the sequence numbers of changes and to the ordinals of transactions.
         marks: what is done with changes between marks of a load; None: no mark is looked at.
+        transactional: tells whether the engine of a table takes its rows back when a transaction is rolled back.
     """
 
     def __init__(
@@ -83,6 +94,7 @@ class Scanner:
         arena_bytes: int = ARENA_BYTES,
         first_seq: int = 0,
         marks: MarkRules | None = None,
+        transactional: Callable[[RowLayout], bool] = lambda layout: False,
     ) -> None:
         self.start = start
         self._first_seq = first_seq
@@ -111,6 +123,10 @@ class Scanner:
         self.ended_by_statement = False
         self.server_version = ""
         self.skipped: dict[str, int] = {}
+        self._transactional = transactional
+        self._savepoints: dict[str, tuple[int, int, int]] = {}
+        self._seals = 0
+        self._sealed_in = -1
 
     # -- what the caller asks -------------------------------------------------------------------------------------------
     @property
@@ -462,14 +478,14 @@ class Scanner:
         if head == "XA":
             return self._held.statement(query.sql)
         if s[sc.S_IN_TXN] and head in {"SAVEPOINT", "RELEASE"}:
+            if head == "SAVEPOINT":
+                self._savepoints[_savepoint(query.sql)] = (int(s[sc.S_TXNS]), self._seals, int(s[sc.S_EVENTS]))
             return False
         if s[sc.S_IN_TXN] and head == "ROLLBACK":
+            to_savepoint = "TO" in words[1:4]
             if s[sc.S_TXN_MARK]:
-                raise UnknownEvent(
-                    "a transaction over engines with and without transactions was rolled back: which rows stayed cannot be told from the log",
-                    hint=f"use InnoDB for captured tables, or exclude the others; {AROUND}",
-                )
-            return False if "TO" in words[1:4] else self.end_transaction()
+                self._take_back(self._savepoints.get(_savepoint(query.sql)) if to_savepoint else None, to_savepoint)
+            return False if to_savepoint else self.end_transaction()
         txn = int(s[sc.S_TXNS]) - 1
         gtid = self.ledger.gtid_of(txn) if (s[sc.S_HAS_GTID] or s[sc.S_IN_TXN]) and txn >= 0 else None
         commit = int(s[sc.S_TS]) if s[sc.S_HAS_GTID] or s[sc.S_IN_TXN] else 0
@@ -486,6 +502,37 @@ class Scanner:
         limit = self.end_transaction()
         self.ended_by_statement = self.ended_by_statement or close
         return close or limit
+
+    def _take_back(self, savepoint: tuple[int, int, int] | None, to_savepoint: bool) -> None:
+        """Take back the rows of the transaction at hand, from the savepoint on if it is rolled back to one.
+
+        The log has rows that were rolled back if the transaction touched a table without transactions, or, in MariaDB, a temporary one. Rows of
+        engines with transactions are gone. Raises UnknownEvent where others are among them, and where a part of them has been handed over.
+        """
+        s, rev = self.s, self._rev
+        events, here = int(s[sc.S_EVENTS]), int(s[sc.S_TXNS])
+        first = events
+        while first and int(rev[sc.R_TXN, first - 1]) == here - 1:
+            first -= 1
+        begin = first
+        known = self._sealed_in != here
+        if to_savepoint:
+            known = savepoint is not None and savepoint[:2] == (here, self._seals)
+            first = savepoint[2] if savepoint is not None and known else first
+        plans = [self.slots.plans[int(slot)] for slot in {*rev[sc.R_SLOT, first:events].tolist()}]
+        if not known or not all(plan is not None and self._transactional(plan) for plan in plans):
+            raise UnknownEvent(
+                "a transaction over engines with and without transactions was rolled back: which rows stayed cannot be told from the log",
+                hint=f"use InnoDB for captured tables, or exclude the others; {AROUND}",
+            )
+        if first < events:
+            taken = int(s[sc.S_CHANGES]) - int(rev[sc.R_SEQ, first])
+            s[sc.S_CHANGES] = rev[sc.R_SEQ, first]
+            s[sc.S_IMAGES] = rev[sc.R_IMAGE, first]
+            s[sc.S_EVENTS] = first
+            self.skipped["rolled back"] = self.skipped.get("rolled back", 0) + taken
+        if first == begin and self._sealed_in != here:
+            s[sc.S_TXN_MARK] = 0
 
     def end_transaction(self) -> bool:
         """The transaction at hand is complete. True if a limit is reached."""
@@ -508,7 +555,7 @@ class Scanner:
             or (s[sc.S_CHANGES] and s[sc.S_BYTES] >= s[sc.S_MAX_BYTES])
         )
 
-    # -- what held rows ask for (:class:`sluice.sources.mysql.decoder.xa_buffer.Host`) -------------------------------------------------------------
+    # -- what held rows ask for (:class:`sluice.sources.mysql.decoder.xa_buffer.XaScanner`) --------------------------------------------------------
     def behind(self) -> Position:
         """The end of the last complete transaction, without its GTIDs."""
         return Position(self.start.server_uuid, self.file, int(self.s[sc.S_LAST_END]))
@@ -609,6 +656,9 @@ class Scanner:
                 )
             )
             self._arena = np.empty(0, np.uint8)
+        if s[sc.S_TXN_MARK]:
+            self._sealed_in = int(s[sc.S_TXNS])
+        self._seals += 1
         s[sc.S_EVENTS] = s[sc.S_IMAGES] = s[sc.S_ARENA] = 0
 
 

@@ -95,7 +95,7 @@ class BinlogDump:
         self._given_back = b""
 
     def receive(self, buffer: np.ndarray[Any, Any], at: int, timeout_s: float, enough: int = 2**20) -> int:
-        """See :meth:`sluice.sources.mysql.protocol.socket_reader.Wire.receive`."""
+        """See :meth:`sluice.sources.mysql.protocol.socket_reader.SocketReader.receive`."""
         if self._given_back:
             taken = self._given_back[: len(buffer) - at]
             self._given_back = self._given_back[len(taken) :]

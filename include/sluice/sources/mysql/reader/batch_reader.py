@@ -245,6 +245,10 @@ def _write(rows: RowEvents, writer: ChangeSink[Any]) -> None:
         writer.add(schema, table, in_order=True)
 
 
+_WITH_TRANSACTIONS = frozenset({"innodb", "rocksdb", "tokudb", "ndbcluster", "xtradb"})
+"""Engines that take rows back when a transaction is rolled back."""
+
+
 class BinlogReader(Generic[M]):
     """One drain: a scanner, what it asks for, and the clock."""
 
@@ -278,6 +282,7 @@ class BinlogReader(Generic[M]):
             arena_bytes=reading.arena_bytes,
             first_seq=ahead.pieces * SEQ_STEP,
             marks=reading.loads,
+            transactional=lambda layout: catalog.engine(layout.schema.table, layout.definition) in _WITH_TRANSACTIONS,
         )
         self._log_bytes = ahead.log_bytes
         self._intake: ScannerFeed | None = None
@@ -294,6 +299,8 @@ class BinlogReader(Generic[M]):
             return mark_layout(table_map)
         if not self.selection.wants(table_map.table):
             return None
+        if self._mariadb and self.catalog.is_sequence(table_map):
+            return None
         layout = self._layouts.get(table_map.body)
         if layout is None:
             layout = self.catalog.plan(table_map, self.scanner.position(), where)
@@ -308,18 +315,20 @@ class BinlogReader(Generic[M]):
         query = statement.query
         wants = self.selection.wants
         changes: list[TableChange] = []
-        sql, sql_mode = query.sql, parse_status(query.status).sql_mode
-        if self.catalog.tracker is not None:
-            sql, sql_mode = self.catalog.tracker.text(query), self.catalog.tracker.sql_mode(query)
-            changes = self.catalog.tracker.statement(statement)
+        sql, sql_mode, schema = query.sql, parse_status(query.status).sql_mode, query.schema
+        tracker = self.catalog.tracker
+        if tracker is not None:
+            sql, sql_mode, schema = tracker.text(query), tracker.sql_mode(query), tracker.schema(query)
+            changes = tracker.statement(statement)
             self._layouts.clear()
             if changes:
                 self.scanner.definitions_changed()
         known = [
             c for c in changes if any(wants(t) if t.table else self.selection.wants_schema(t.schema) for t in c.tables)
         ]
-        for effect in effects_of(sql, query.schema, Dialect(self._mariadb, 0, sql_mode)):
-            touched = [table for table in effect.tables if wants(table)]
+        for effect in effects_of(sql, schema, Dialect(self._mariadb, 0, sql_mode)):
+            tables = effect.tables if tracker is None else map(tracker.state.canonical, effect.tables)
+            touched = [table for table in tables if wants(table)]
             if effect.kind is Effect.ROWS and touched:
                 raise UnknownEvent(
                     f"a statement that changes rows stands in the log without its rows: {sql[:120]}",
@@ -332,7 +341,7 @@ class BinlogReader(Generic[M]):
             if (named or known) and self.selection.ddl:
                 noted = SchemaStatement(
                     position=statement.position,
-                    schema=query.schema,
+                    schema=schema,
                     table=touched[0] if touched else None,
                     sql=sql,
                     seq=statement.seq,

@@ -50,6 +50,13 @@ def relocate(connection: Any, info: ServerInfo, at: Position, *, patience_s: flo
             where=where,
             hint=_CHOICES,
         )
+    unlogged = _never_logged(connection, info, at)
+    if unlogged:
+        raise LostPosition(
+            f"transactions after {at} are applied on this server, and its log does not have them: {unlogged}",
+            where=where,
+            hint="they were purged, or applied with log_replica_updates=OFF; " + _CHOICES,
+        )
     found = after_gtids(connection, info, at.gtid_set)
     return replace(found, gtid_set=at.gtid_set, commit_time_us=at.commit_time_us)
 
@@ -59,6 +66,14 @@ def _lacks(connection: Any, info: ServerInfo, at: Position) -> str:
     if info.is_mariadb:
         return _lacks_mariadb(connection, info, at)
     found = rows_of(connection, "SELECT GTID_SUBTRACT(%s, @@GLOBAL.gtid_executed)", (at.gtid_set,))[0][0]
+    return str(found or "").replace("\n", "")
+
+
+def _never_logged(connection: Any, info: ServerInfo, at: Position) -> str:
+    """Transactions after ``at`` that the server executed and has in no file of its log, "" for none. MariaDB keeps no such list."""
+    if info.is_mariadb:
+        return ""
+    found = rows_of(connection, "SELECT GTID_SUBTRACT(@@GLOBAL.gtid_purged, %s)", (at.gtid_set,))[0][0]
     return str(found or "").replace("\n", "")
 
 

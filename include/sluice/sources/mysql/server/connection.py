@@ -16,7 +16,7 @@ from sluice.config.connections import Endpoint, tls_settings
 from sluice.errors import ConfigError, PreflightError, SourceUnavailable, UnsupportedType
 from sluice.model.positions import Position
 from sluice.model.tables import TableId, quoted_table
-from sluice.mysql.client import MySQLConnection
+from sluice.mysql.client import SHOW_INVISIBLE_KEYS, MySQLConnection
 
 CONNECT_TIMEOUT_S = 10
 READ_TIMEOUT_S = 60
@@ -82,6 +82,12 @@ def connected(endpoint: Endpoint) -> Iterator[MySQLConnection]:
     """An SQL connection for the block; what is raised in the block stays as it is. Raises ConfigError for a refused login, SourceUnavailable."""
     with source_errors(endpoint, "connecting to the source", login=True):
         connection = MySQLConnection(**connect_settings(endpoint))
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(f"SET @sluice = 1{SHOW_INVISIBLE_KEYS}")
+        except BaseException:
+            connection.close()
+            raise
     try:
         yield connection
     finally:

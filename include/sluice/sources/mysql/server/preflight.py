@@ -19,6 +19,7 @@ from sluice.sources.mysql.server.connection import ServerInfo, first_that_works,
 from sluice.sources.mysql.server.merge_tables import ENGINE, merge_findings
 from sluice.sources.mysql.server.position_check import position_findings
 from sluice.sources.mysql.server.remote_tables import ENGINES, remote_findings
+from sluice.sources.mysql.server.replication_filters import replication_findings
 from sluice.sources.mysql.server.server_ids import AUTO_READERS, ids_of
 from sluice.sources.mysql.server.two_way import two_way_findings
 from sluice.sources.table_filter import Selection
@@ -54,6 +55,8 @@ def preflight(
     found += merge_findings(connection, odd, selection.wants) + remote_findings(odd, selection.wants)
     if pipeline.capture.unlogged_cascades == "stop":
         found += _cascades(connection, info, selection)
+    if pipeline.source.connections:
+        found += replication_findings(connection, info, selection)
     if two_way:
         found += two_way_findings(connection, info, selection)
     if cursor is not None:

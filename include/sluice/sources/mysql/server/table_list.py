@@ -83,7 +83,8 @@ def source_tables(connection: Any, wants: Callable[[TableId], bool]) -> list[Sou
                 unique=tuple(tuple(parts) for parts in uniques[table].values()),
             )
         )
-    return found
+    now = estimates(connection, [table.id for table in found])
+    return [replace(table, rows=now.get(table.id, table.rows)) for table in found]
 
 
 def _with_exact_labels(connection: Any, table: TableId, column: Column) -> Column:
@@ -201,7 +202,7 @@ def table_rows(connection: Any) -> dict[TableId, int]:
 
 
 def estimates(connection: Any, tables: Sequence[TableId]) -> dict[TableId, int]:
-    """The server's guess of their rows now. In :func:`table_rows` it may be a day old: MySQL remembers what information_schema said."""
+    """Return the server's guess of their rows now. In :func:`table_rows` it may be a day old: MySQL remembers what information_schema said."""
     with suppress(pymysql.err.MySQLError):  # MariaDB has no such setting, and remembers nothing
         rows_of(connection, "SET SESSION information_schema_stats_expiry = 0")
     found: dict[TableId, int] = {}
@@ -210,6 +211,16 @@ def estimates(connection: Any, tables: Sequence[TableId]) -> dict[TableId, int]:
         pairs = ", ".join(["(%s, %s)"] * (len(names) // 2))
         sql = f"SELECT TABLE_SCHEMA, TABLE_NAME, COALESCE(TABLE_ROWS, 0) FROM information_schema.TABLES WHERE (TABLE_SCHEMA, TABLE_NAME) IN ({pairs})"
         found |= {TableId(str(s), str(t)): int(n) for s, t, n in rows_of(connection, sql, names)}
+    return found
+
+
+def empty_tables(connection: Any, tables: Sequence[TableId]) -> list[TableId]:
+    """Those of ``tables`` that have no row. The server's guess of a table's rows is 0 for some that have rows, so they are asked."""
+    found = []
+    for table in tables:
+        with suppress(pymysql.err.MySQLError):  # gone since, or not to be read
+            if not rows_of(connection, f"SELECT 1 FROM {quoted_table(table)} LIMIT 1"):
+                found.append(table)
     return found
 
 

@@ -10,8 +10,11 @@ import pytest
 from sluice.errors import UnsupportedType
 from sluice.model.column_types import ColumnKind
 from sluice.model.definitions import ColumnDefinition
+from sluice.model.labels import labels_of
+from sluice.model.sessions import StatementSession
 from sluice.model.tables import Column
-from sluice.sources.mysql.decoder.column_defaults import default_scalar
+from sluice.mysql.column_defaults import Statement, default_scalar
+from sluice.mysql.type_loss import SqlType
 
 K = ColumnKind
 DIGITS = "12345678901234567890123456789012345.678901234567890123456789012345"
@@ -19,7 +22,7 @@ DIGITS = "12345678901234567890123456789012345.678901234567890123456789012345"
 
 def default(text: str | None, kind: ColumnKind, **values: Any) -> Any:
     definition = ColumnDefinition("c", kind.value, nullable=text is not None, default=text)
-    return default_scalar(definition, Column("c", kind, kind.value, **values)).as_py()
+    return default_scalar(definition, Column("c", kind, kind.value, **values).type).as_py()
 
 
 @pytest.mark.parametrize(
@@ -72,3 +75,36 @@ def test_a_default_that_is_known(text, kind, values, expected) -> None:
 def test_a_default_that_nobody_knows_is_refused(text, kind, values, why) -> None:
     with pytest.raises(UnsupportedType, match=why):
         default(text, kind, **values)
+
+
+UTC = StatementSession(1_718_454_896_789_012, "+00:00")
+
+
+@pytest.mark.parametrize(
+    ("sql_type", "text", "mysql", "mariadb"),
+    [
+        ("double", "'-0.0'", "-0.0", "0.0"),
+        ("int", "2.5e0", "2", "2"),
+        ("int", "2.5", "3", "3"),
+        ("decimal(10,2)", "x'3132'", "12594.00", "12.00"),
+        ("enum('x','y')", "2", None, "y"),
+        ("set('x','y')", "3", None, "x,y"),
+        ("datetime(3)", "'2024-01-01 00:00:00.1239'", "2024-01-01 00:00:00.124000", "2024-01-01 00:00:00.123000"),
+        ("timestamp", "'2024-01-01 02:00:00'", "2024-01-01 02:00:00+00:00", "2024-01-01 02:00:00+00:00"),
+        ("datetime(6)", "CURRENT_TIMESTAMP(6)", "2024-06-15 12:34:56.789012", "2024-06-15 12:34:56.789012"),
+        ("date", "'2024-02-31'", None, None),
+        ("tinyint", "300", None, None),
+        ("varchar(3)", "'abcd'", None, None),
+    ],
+)
+def test_what_a_statement_means_by_a_default_depends_on_its_server(sql_type, text, mysql, mariadb) -> None:
+    definition = ColumnDefinition("c", sql_type, default=text, labels=labels_of(sql_type))
+    made = SqlType.parse(sql_type, "utf8mb4").neutral("utf8mb4_bin")
+    assert made is not None
+    for server, wanted in ((False, mysql), (True, mariadb)):
+        statement = Statement(server, 0, UTC)
+        if wanted is None:
+            with pytest.raises(UnsupportedType):
+                default_scalar(definition, made, statement)
+        else:
+            assert str(default_scalar(definition, made, statement).as_py()) == wanted

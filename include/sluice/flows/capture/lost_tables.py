@@ -1,0 +1,102 @@
+"""Tables of which a target holds rows, and the source none: what a replica that skipped or filtered changes looks like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from sluice.coordination.state import PipelineState
+from sluice.errors import SluiceError
+from sluice.flows.dump.reconcile import key_plan, why_not
+from sluice.flows.runtime import Runtime
+from sluice.flows.stored_definitions import definitions_at
+from sluice.mapping import Mapping as Routes
+from sluice.model.positions import Position
+from sluice.model.tables import TableId, TableSchema, stored_name
+from sluice.sources.base import SourceSession
+from sluice.sources.table_filter import Selection
+from sluice.targets.base import KeyLister, KeyRange, comparer_of
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class LostTable:
+    """A captured table: ``missing`` at the source, or empty there, although ``target`` holds rows of it."""
+
+    table: TableId
+    target: str
+    missing: bool
+
+    @property
+    def why(self) -> str:
+        """The sentence for people."""
+        there = "does not have the table" if self.missing else "has no row in it"
+        return f"target {self.target} holds rows of {self.table}, and the source {there}"
+
+
+def lost_tables(
+    runtime: Runtime, state: PipelineState, session: SourceSession, at: Position, targets: Iterable[str] = ()
+) -> list[LostTable]:
+    """Look at the captured tables that the source of ``session`` lacks, or that are empty there, at each target that can be read back.
+
+    ``at``: the captured position, whose definitions tell which tables there were. ``targets``: names; none: all. A target that does not answer is
+    left out: this is a hint, and nothing waits for it.
+    """
+    suspects = {schema.table: (schema, missing) for schema, missing in _suspects(runtime, state, session, at)}
+    if not suspects:
+        return []
+    refused = why_not(runtime, suspects, suspects, ())
+    found = []
+    for name in [*targets] or [target.name for target in runtime.pipeline.targets]:
+        with suppress(SluiceError):
+            found += [
+                LostTable(table, name, missing)
+                for table, (schema, missing) in suspects.items()
+                if table not in refused and _holds_rows(runtime, name, schema, session.identity.dialect)
+            ]
+    return found
+
+
+def _suspects(
+    runtime: Runtime, state: PipelineState, session: SourceSession, at: Position
+) -> Iterator[tuple[TableSchema, bool]]:
+    """(table, True if it is missing) of tables with a key that have no row at the source."""
+    selection = Selection.compile(runtime.pipeline.capture)
+    there = {table.id: table.schema for table in session.tables(selection.wants)}
+    for table in session.empty_tables([table for table, schema in there.items() if schema.primary_key]):
+        yield there[table], False
+    known = definitions_at(runtime, state, at)
+    for table, definition in known.tables.items() if known is not None else ():
+        if selection.wants(table) and table not in there:
+            with suppress(SluiceError):
+                schema = runtime.source.stored_table(definition)
+                if schema.primary_key:
+                    yield schema, True
+
+
+def _holds_rows(runtime: Runtime, target: str, schema: TableSchema, dialect: str) -> bool:
+    config = runtime.pipeline.target(target)
+    comparer = None if config.changes == "all" else comparer_of(runtime.open_target(target))
+    if comparer is None:
+        return False
+    key = schema.primary_key
+    route = Routes.compile(runtime.pipeline.mapping).route(schema.table)
+    plan = key_plan(schema.table, schema.arrow_schema, key, route, dialect)
+    if isinstance(comparer, KeyLister):
+        return not comparer.not_listed(plan) and any(keys.num_rows for keys in comparer.keys(plan))
+    fields = pa.schema([schema.arrow_schema.field(stored_name(name)) for name in key])
+    return bool(comparer.compare(plan, route.apply(fields.empty_table()), KeyRange(plan.key)).extra)
+
+
+def shown(lost: Iterable[LostTable]) -> str:
+    """The sentences, of many tables some, "" for none."""
+    said = list(dict.fromkeys(one.why for one in lost))
+    more = f"; and {len(said) - _SHOWN} more tables" if len(said) > _SHOWN else ""
+    return "; ".join(said[:_SHOWN]) + more
+
+
+__all__ = ["LostTable", "lost_tables", "shown"]

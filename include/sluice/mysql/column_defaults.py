@@ -1,0 +1,510 @@
+"""The value that the server itself stores for a column's default: in the rows that are there when the column is added, and in a row without it.
+
+The one place that reads a default's text for its value: row images that leave a column out, and targets of every kind, have it from here. What is
+not known raises :class:`~sluice.errors.UnsupportedType`, and says why.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+import json
+import unicodedata
+import uuid
+import zoneinfo
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sluice.errors import DecodeError, UnsupportedType
+from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.model.definitions import ColumnDefinition, may_be_cut
+from sluice.model.sessions import StatementSession
+from sluice.mysql.charsets import decode_bytes, decoded, has_character
+from sluice.mysql.column_types import NUMERIC, Literal, type_named
+from sluice.mysql.ddl.lexer import Dialect, Kind, Token, tokens
+from sluice.mysql.mariadb_types import inet4_text, inet6_text
+from sluice.mysql.temporal_text import Precision, is_calendar_day, read_day, read_moment, read_span, read_year
+
+K = ColumnKind
+_TRUNCATES, _ROUNDS, _INVALID_DATES = 1 << 32, 1 << 34, 1 << 25
+"""Bits of ``sql_mode``: TIME_TRUNCATE_FRACTIONAL of MySQL, TIME_ROUND_FRACTIONAL of MariaDB, ALLOW_INVALID_DATES of both."""
+_WIDE = {"utf8mb4", "utf16", "utf16le", "utf32", "gb18030"}
+"""Charsets with characters that information_schema prints as ?, since it is in utf8mb3."""
+_ROUNDED = Context(prec=200, rounding=ROUND_HALF_UP)
+"""DECIMAL has up to 65 digits; Python's own context would stop at 28."""
+_MOST_DIGITS = 15
+_NOW = {"CURRENT_TIMESTAMP", "NOW", "LOCALTIME", "LOCALTIMESTAMP"}
+_TODAY = {"CURRENT_DATE", "CURDATE"}
+_EMPTY_JSON = {"JSON_OBJECT": "{}", "JSON_ARRAY": "[]"}
+_TYPED = {"DATE", "TIME", "TIMESTAMP"}
+_DAYS = frozenset({K.DATE, K.DATETIME, K.TIMESTAMP})
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """The statement that a default stands in.
+
+    Attributes:
+        mariadb: which server ran it. sql_mode: bits of its session's.
+        session: what else the log says of its session, None if nothing.
+    """
+
+    mariadb: bool
+    sql_mode: int = 0
+    session: StatementSession | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Constant:
+    """A literal: text or the bytes of a hexadecimal or bit literal.
+
+    ``number``: text that was not in quotes. ``charset``: of its introducer, "" for none; ``bracketed``: it is an expression to the server.
+    """
+
+    value: str | bytes
+    number: bool = False
+    charset: str = ""
+    bracketed: bool = False
+
+    @property
+    def exact(self) -> bool:
+        """True for a number that is a decimal to the server, and not a double."""
+        return self.number and isinstance(self.value, str) and "e" not in self.value.lower()
+
+
+def default_scalar(definition: ColumnDefinition, made: ColumnType, statement: Statement | None = None) -> pa.Scalar:
+    """Return the value of the default, of the column's Arrow type.
+
+    Args:
+        definition: the column; made: what its values are.
+        statement: the statement that wrote the default. None: the text may be as the server prints it, by whatever session it was written.
+
+    Raises:
+        UnsupportedType: the value is not known, e.g. of an expression, or of a timestamp whose time zone is not known.
+    """
+    if definition.auto_increment:
+        raise UnsupportedType("it is numbered")
+    if definition.generated is not None:
+        raise UnsupportedType("it is generated")
+    try:
+        found = None if definition.default is None else _parsed(definition, made, statement)
+        if isinstance(found, pa.Scalar):
+            return found
+        if found is None:
+            return pa.scalar(None, made.arrow_type) if definition.nullable else _implicit(definition, made)
+        return _Reader(definition, made, statement).read(found)
+    except (ValueError, OverflowError, InvalidOperation, pa.ArrowException, DecodeError) as error:
+        raise UnsupportedType(f"its default {definition.default} is not understood") from error
+
+
+def _parsed(
+    definition: ColumnDefinition, made: ColumnType, statement: Statement | None
+) -> _Constant | pa.Scalar | None:
+    """The literal, or the value of a function of the statement's time; None for NULL."""
+    found: Sequence[Token] = tokens(definition.default or "", Dialect(statement is not None and statement.mariadb))[:-1]
+    expression = UnsupportedType(f"its default {definition.default} is an expression")
+    bracketed = False
+    while len(found) > 2 and found[0].text == "(" and found[-1].text == ")":
+        found, bracketed = found[1:-1], True
+    sign = ""
+    while found and found[0].text in {"+", "-"} and found[0].kind is Kind.SIGN:
+        sign = "-" if (found[0].text == "-") != (sign == "-") else ""
+        found = found[1:]
+    if not found:
+        raise expression
+    name = found[0].upper if found[0].kind is Kind.WORD else ""
+    charset = ""
+    if len(found) > 1 and (name.startswith("_") or name in {*_TYPED, "N"}):
+        if found[1].kind not in {Kind.STRING, Kind.HEX, Kind.BITS}:
+            raise expression
+        charset = name[1:].lower() if name.startswith("_") else ""
+        found = found[1:]
+        if (
+            charset and found[0].kind is Kind.STRING
+        ):  # its bytes are of that charset, whatever the statement was sent in
+            data = "".join(token.text for token in found).encode("utf-8", "surrogateescape")
+            return _Constant(data if charset == "binary" else decoded(data, charset), bracketed=bracketed)
+    if all(token.kind is Kind.STRING for token in found):
+        if sign:
+            raise expression
+        return _Constant("".join(token.text for token in found), charset=charset, bracketed=bracketed)
+    if name in _NOW | _TODAY and not sign:
+        return _now(found, definition, made, statement, bracketed=bracketed)
+    if name in _EMPTY_JSON and made.kind is K.JSON and [t.text for t in found[1:]] == ["(", ")"]:
+        return _Constant(_EMPTY_JSON[name], bracketed=True)
+    if len(found) != 1:
+        raise expression
+    token = found[0]
+    if token.kind is Kind.NUMBER:
+        return _Constant(sign + token.text, number=True, bracketed=bracketed)
+    if sign:
+        raise expression
+    if token.kind is Kind.BITS:
+        data = int(token.text or "0", 2).to_bytes((len(token.text) + 7) // 8, "big")
+        return _Constant(data, charset=charset, bracketed=bracketed)
+    if token.kind is Kind.HEX:
+        data = bytes.fromhex(token.text if len(token.text) % 2 == 0 else "0" + token.text)
+        return _Constant(data, charset=charset, bracketed=bracketed)
+    if token.upper == "0X":  # how information_schema prints an empty binary string
+        return _Constant(b"")
+    if token.upper in {"TRUE", "FALSE"}:
+        return _Constant("1" if token.upper == "TRUE" else "0", number=True, bracketed=bracketed)
+    if token.upper == "NULL":
+        return None
+    raise expression
+
+
+# -- the statement's own time -------------------------------------------------------------------------------------------
+
+
+def _now(
+    found: Sequence[Token], definition: ColumnDefinition, made: ColumnType, statement: Statement | None, *, bracketed: bool
+) -> pa.Scalar:  # fmt: skip
+    """The value of NOW() and its like: the time at which the statement began, in its session's time zone."""
+    rest = [token.text for token in found[1:]]
+    asked = int(rest[1]) if len(rest) == 3 and rest[1].isdigit() else 0
+    session = statement.session if statement is not None else None
+    plain = not rest or (rest[0] == "(" and rest[-1] == ")" and len(rest) == 2 + (len(rest) == 3 and rest[1].isdigit()))
+    today = found[0].upper in _TODAY
+    if not plain or made.kind not in _DAYS or (today and rest[1:2] not in ([], [")"])):
+        raise UnsupportedType(f"its default {definition.default} is an expression")
+    if session is None or not session.timestamp_us:
+        raise UnsupportedType(f"its default {definition.default} is the time of a statement, which is not known")
+    micros = session.timestamp_us
+    digits = 0 if today else min(asked, made.digits) if bracketed or rest[1:2] not in ([], [")"]) else made.digits
+    micros -= micros % 10 ** (6 - digits)
+    if made.kind is K.TIMESTAMP and not today:
+        return pa.scalar(micros, pa.int64()).cast(made.arrow_type)
+    zone = _zone(session, f"its default {definition.default}")
+    there = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=micros)
+    there = there.astimezone(zone).replace(tzinfo=None)
+    if made.kind is K.DATE:
+        return pa.scalar(there.date(), made.arrow_type)
+    if today:
+        raise UnsupportedType(f"its default {definition.default} is an expression")
+    return pa.scalar(there, made.arrow_type)
+
+
+def _zone(session: StatementSession | None, what: str) -> dt.tzinfo:
+    """The session's time zone. Raises UnsupportedType."""
+    name = session.time_zone if session is not None else None
+    if name is None or name.upper() == "SYSTEM":
+        raise UnsupportedType(f"{what} is a time in a time zone that the log does not name")
+    if name[:1] in {"+", "-"}:
+        hours, _, minutes = name[1:].partition(":")
+        off = dt.timedelta(hours=int(hours), minutes=int(minutes or 0))
+        return dt.timezone(-off if name[0] == "-" else off)
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError) as error:
+        raise UnsupportedType(f"{what} is a time in the time zone {name}, which is not known here") from error
+
+
+def _in_utc(micros: int, zone: dt.tzinfo) -> int:
+    """A wall time as a point in time. Raises ValueError for one that the zone has twice, or not at all."""
+    wall = dt.datetime(1970, 1, 1) + dt.timedelta(microseconds=micros)
+    first, second = (wall.replace(tzinfo=zone, fold=fold).utcoffset() for fold in (0, 1))
+    if first is None or first != second:
+        raise ValueError(wall)
+    return micros - first // dt.timedelta(microseconds=1)
+
+
+# -- literals -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads a literal as the default of one column. Its methods raise ValueError for what no server takes."""
+
+    definition: ColumnDefinition
+    made: ColumnType
+    statement: Statement | None
+
+    def read(self, found: _Constant) -> pa.Scalar:
+        """The value, of the column's Arrow type."""
+        made, literal = self.made, type_named(self.definition.type).literal
+        arrow_type = made.arrow_type
+        as_printed = self.statement is None and (literal is Literal.BYTES or made.charset in _WIDE)
+        if as_printed and isinstance(found.value, str) and "?" in found.value:
+            raise self._unknown("may have other characters where the server prints ?")
+        if made.kind is K.GEOMETRY or made.kind is K.VECTOR:
+            raise self._unknown("is an expression")
+        if found.number and made.kind in {K.ENUM, K.SET} and (self.statement is None or self.statement.mariadb):
+            return pa.scalar(self._numbered(found), arrow_type)
+        if found.bracketed and found.number and made.kind in {K.ENUM, K.SET, K.YEAR, K.BIT, *_DAYS, K.TIME, K.JSON}:
+            raise self._unknown("is an expression")
+        if literal is Literal.BYTES:
+            return pa.scalar(self._bytes(found), arrow_type)
+        number = isinstance(found.value, bytes) and literal in NUMERIC
+        if number:
+            found = self._as_number(found)
+        elif isinstance(found.value, bytes):
+            found = replace(found, value=self._characters(found), charset="")
+        assert isinstance(found.value, str)
+        value = found.value
+        if made.kind is K.BIT:
+            return pa.scalar(self._bits(found, is_number=number), arrow_type)
+        if made.kind is K.YEAR:
+            whole = int(_ROUNDED.quantize(Decimal(value), Decimal(1)))
+            return pa.scalar(read_year(value, whole, quoted=not found.number), arrow_type)
+        if literal is Literal.NUMBER:
+            return pa.scalar(self._whole(found), arrow_type)
+        if literal is Literal.DECIMAL:
+            return pa.scalar(self._decimal(value), arrow_type)
+        if literal is Literal.FLOAT:
+            return pa.scalar(self._float(found), arrow_type)
+        if literal is Literal.TEMPORAL:
+            return self._temporal(found)
+        return pa.scalar(self._text(found), arrow_type)
+
+    def _unknown(self, why: str) -> UnsupportedType:
+        return UnsupportedType(f"its default {self.definition.default} {why}")
+
+    # -- numbers ---------------------------------------------------------------------------------------------------
+    def _as_number(self, found: _Constant) -> _Constant:
+        """A hexadecimal or bit literal in a column of numbers."""
+        assert isinstance(found.value, bytes)
+        text = (self.definition.default or "").lstrip("( ").lower()
+        if found.charset:
+            raise self._unknown("is text to a column of numbers")
+        if text.startswith("x'"):
+            if self.statement is None:
+                raise self._unknown("is a number to MySQL and text to MariaDB")
+            if self.statement.mariadb:
+                return _Constant(found.value.decode("ascii"))
+        if len(found.value.lstrip(b"\0")) > 8:
+            raise ValueError(found.value)
+        return _Constant(str(int.from_bytes(found.value, "big")), number=True)
+
+    def _whole(self, found: _Constant) -> int:
+        assert isinstance(found.value, str)
+        double = found.number and not found.exact  # it is rounded to the even one of two
+        number = int(np.rint(float(found.value)) if double else _ROUNDED.quantize(Decimal(found.value), Decimal(1)))
+        low, high = type_named(self.definition.type).range[self.made.unsigned]
+        if not low <= number <= high:
+            raise ValueError(found.value)
+        return number
+
+    def _decimal(self, value: str) -> Decimal:
+        number = _ROUNDED.quantize(Decimal(value), Decimal(1).scaleb(-self.made.scale))
+        if self.made.unsigned and number < 0:
+            raise ValueError(value)
+        return number
+
+    def _float(self, found: _Constant) -> float:
+        assert isinstance(found.value, str)
+        number = float(found.value)
+        if self.made.kind is K.FLOAT and self.statement is None and may_be_cut(found.value):
+            raise UnsupportedType(
+                f"its default {found.value} may have more digits than the six that the server prints "
+                "(`sluice schema reload` asks it for all of them, with SELECT on the table)"
+            )
+        mariadb = self.statement is not None and self.statement.mariadb
+        if found.exact or (mariadb and not found.number):  # a decimal, and text to MariaDB, has no zero below zero
+            number += 0.0
+        elif mariadb and number == 0 and found.value.startswith("-"):
+            raise self._unknown("is a zero whose sign is not known")
+        if len(self.definition.arguments) == 2:
+            number = self._cut(number, *self.definition.arguments)
+        kept = float(np.float32(number)) if self.made.kind is K.FLOAT else number
+        if not np.isfinite(kept) or (self.made.unsigned and kept < 0):
+            raise ValueError(found.value)
+        return number
+
+    def _cut(self, number: float, width: int, digits: int) -> float:
+        """A FLOAT(M,D) or DOUBLE(M,D) is rounded by the server's own arithmetic."""
+        down = float(np.floor(number))
+        made = down + float(np.rint((number - down) * 10.0**digits)) / 10.0**digits
+        if abs(made) > 10.0 ** (width - digits) - 10.0**-digits:
+            raise ValueError(number)
+        return made
+
+    def _bits(self, found: _Constant, *, is_number: bool) -> int:
+        assert isinstance(found.value, str)
+        if found.number:
+            number = int(_ROUNDED.quantize(Decimal(found.value), Decimal(1)))
+        elif is_number:
+            number = int(found.value)
+        else:  # a string's bytes are its bits
+            number = int.from_bytes(self._encoded(found.value), "big")
+        if not 0 <= number < 1 << (self.made.length or 1):
+            raise ValueError(found.value)
+        return number
+
+    # -- dates and times -------------------------------------------------------------------------------------------
+    def _temporal(self, found: _Constant) -> pa.Scalar:
+        made = self.made
+        assert isinstance(found.value, str)
+        text = found.value
+        if found.number and not found.exact:
+            raise ValueError(text)
+        if made.kind is K.TIME:
+            return pa.scalar(read_span(text, self._precision()), pa.int64()).cast(made.arrow_type)
+        if found.number and len(text.partition(".")[0]) not in {6, 8, 12, 14}:
+            if not Decimal(text).is_zero():
+                raise ValueError(text)
+            text = "0000-00-00"
+        if made.kind is K.DATE:
+            number, day, rest = read_day(text)
+            if rest:
+                read_moment(text, Precision(6, rounds=False))
+            self._require_day(is_calendar_day(number), day)
+            return pa.scalar(number, pa.int32()).cast(made.arrow_type)
+        micros, there = read_moment(text, self._precision())
+        self._require_day(there, read_day(text)[1])
+        if made.kind is K.TIMESTAMP and there:
+            what = f"its default {self.definition.default}"
+            session = self.statement.session if self.statement is not None else None
+            micros = _in_utc(micros, _zone(session, what))
+        return pa.scalar(micros, pa.int64()).cast(made.arrow_type)
+
+    def _require_day(self, there: bool, day: tuple[int, int, int]) -> None:
+        """A day that no calendar has is stored as it is if it has a zero, or if the session allows it."""
+        if not there and all(day) and self.statement is not None and not self.statement.sql_mode & _INVALID_DATES:
+            raise ValueError(day)
+
+    def _precision(self) -> Precision:
+        if self.statement is None:
+            return Precision(self.made.digits)
+        mode = self.statement.sql_mode
+        rounds = bool(mode & _ROUNDS) if self.statement.mariadb else not mode & _TRUNCATES
+        return Precision(self.made.digits, rounds)
+
+    # -- text and bytes --------------------------------------------------------------------------------------------
+    def _characters(self, found: _Constant) -> str:
+        """What a hexadecimal or bit literal is as text: bytes of its introducer's charset, else of the column's."""
+        assert isinstance(found.value, bytes)
+        if found.charset not in {"", "binary"}:
+            return decoded(found.value, found.charset)
+        return decode_bytes(found.value, self.made.charset or "utf8mb4")
+
+    def _encoded(self, text: str) -> bytes:
+        """The bytes of a text in a column that keeps bytes: those of the session's charset, which only ASCII does without."""
+        if self.statement is not None and not text.isascii():
+            raise self._unknown("has characters whose bytes depend on the session")
+        return text.encode()
+
+    def _bytes(self, found: _Constant) -> bytes:
+        data = (
+            found.value
+            if isinstance(found.value, bytes)
+            else self._encoded(_number_text(found) if found.number else found.value)
+        )
+        length = self.made.length
+        if self.made.kind in {K.BINARY, K.VARBINARY} and len(data) > length > 0:
+            raise ValueError(data)
+        return data.ljust(length, b"\0") if self.made.kind is K.BINARY else data
+
+    def _text(self, found: _Constant) -> str:
+        made = self.made
+        assert isinstance(found.value, str)
+        value = _number_text(found) if found.number else found.value
+        if made.kind is K.JSON:
+            if self.statement is not None and found.number:
+                raise self._unknown("is an expression")
+            return _json_text(json.loads(value)) if found.bracketed else value
+        if made.kind is K.ENUM:
+            return self._label(value, exact=found.bracketed)
+        if made.kind is K.SET:
+            chosen = (
+                {self._label(part, exact=found.bracketed) for part in value.rstrip(" ").split(",")}
+                if value.rstrip(" ")
+                else set()
+            )
+            return ",".join(label for label in made.labels if label in chosen)
+        if made.kind is K.UUID:
+            return str(uuid.UUID(value))
+        if made.kind in {K.INET4, K.INET6}:
+            return _address(value, made.kind)
+        if made.kind is K.CHAR:
+            value = value.rstrip(" ")
+        if made.kind in {K.CHAR, K.VARCHAR} and 0 < made.length < len(value):
+            if value[made.length :].strip(" "):
+                raise ValueError(value)
+            value = value[: made.length]
+        narrow = made.charset if self.statement is not None and made.charset not in _WIDE else ""
+        if narrow and not value.isascii() and not all(has_character(narrow, one) for one in value):
+            raise ValueError(value)
+        return value
+
+    def _numbered(self, found: _Constant) -> str:
+        """A number of MariaDB's is the number of a label, or has a bit for each label of a SET. To MySQL it is text."""
+        if self.statement is None or found.bracketed or not found.exact:
+            raise self._unknown("is a number, and the servers do not mean the same label by it")
+        number, labels = int(str(found.value)), self.made.labels
+        if self.made.kind is K.ENUM:
+            if not 1 <= number <= len(labels):
+                raise ValueError(found.value)
+            return labels[number - 1]
+        if not 0 <= number < 1 << len(labels):
+            raise ValueError(found.value)
+        return ",".join(label for place, label in enumerate(labels) if number >> place & 1)
+
+    def _label(self, value: str, *, exact: bool) -> str:
+        """The label that is meant: the server compares in the column's collation, by which no two labels are equal.
+
+        ``exact``: of an expression, which is allowed to name no label.
+        """
+        value = value.rstrip(" ")
+        for alike in (str,) if exact else (str, str.casefold, _bare):
+            found = [label for label in self.made.labels if alike(label) == alike(value)]
+            if len(found) == 1:
+                return found[0]
+        raise ValueError(value)
+
+
+def _bare(text: str) -> str:
+    """The text without case and accents."""
+    apart = unicodedata.normalize("NFKD", text.casefold())
+    return "".join(character for character in apart if not unicodedata.combining(character))
+
+
+def _number_text(found: _Constant) -> str:
+    """A number as text: a decimal keeps its digits."""
+    assert isinstance(found.value, str)
+    if not found.exact:
+        number = float(found.value)
+        if not number.is_integer() or abs(number) >= 10.0**_MOST_DIGITS:
+            raise ValueError(found.value)
+        return str(int(number))
+    number_ = Decimal(found.value)
+    return f"{-number_ if number_.is_zero() and number_.is_signed() else number_:f}"
+
+
+def _json_text(value: Any) -> str:
+    """A document as MySQL prints it. Raises ValueError for what may be printed otherwise."""
+    match value:
+        case None | bool():
+            return json.dumps(value)
+        case int() if -(1 << 63) <= value < 1 << 63:
+            return str(value)
+        case str() if value.isprintable() and "/" not in value:
+            return json.dumps(value, ensure_ascii=False)
+        case list():
+            return "[" + ", ".join(map(_json_text, value)) + "]"
+        case dict():
+            names = sorted(value, key=lambda name: (len(name.encode()), name.encode()))
+            return "{" + ", ".join(f"{_json_text(name)}: {_json_text(value[name])}" for name in names) + "}"
+    raise ValueError(value)
+
+
+def _address(text: str, kind: ColumnKind) -> str:
+    """An address as MariaDB prints it. Raises ValueError for what is none."""
+    if kind is K.INET4:
+        return inet4_text(ipaddress.IPv4Address(text).packed)
+    return inet6_text(ipaddress.IPv6Address(text).packed)
+
+
+def _implicit(definition: ColumnDefinition, made: ColumnType) -> pa.Scalar:
+    """What a session that is not strict puts into a column that must have a value and got none."""
+    if made.kind is K.ENUM and made.labels:
+        return pa.scalar(made.labels[0], made.arrow_type)
+    row = type_named(definition.type)
+    if row.zero is None:
+        raise UnsupportedType("it has no default")
+    return _Reader(definition, made, None).read(_Constant(row.zero, number=row.literal in NUMERIC))

@@ -1,0 +1,325 @@
+"""What an ALTER TABLE did to the values that were stored before it, as far as it can be told from the definitions and the session's settings.
+
+The server copies a table row by row into its new definition: a value that does not fit is an error in strict mode, and is cut or becomes another
+one without it. What is not in these rules is unknown. Source: ``Field::get_copy_func`` and the ``store`` functions of both servers; what is
+claimed here is compared with the servers' own rows by ``test_row_effects_truth``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sluice.errors import DecodeError
+from sluice.model.column_types import ColumnKind
+from sluice.model.definitions import ColumnDefinition
+from sluice.model.row_effects import ColumnEffect, Ran, Step, StepKind
+from sluice.model.schema_changes import ColumnChange, TableChange, column_changes
+from sluice.mysql.charsets import MAX_BYTES
+from sluice.mysql.column_types import find_type, words
+from sluice.mysql.ddl import ast
+from sluice.mysql.ddl.columns import altered_columns
+from sluice.mysql.ddl.lexer import Dialect
+from sluice.mysql.ddl.parser import parse_statement
+
+_STRICT = 1 << 21 | 1 << 22
+_STRICT_ALL = 1 << 22
+_ZERO_IS_A_NUMBER = 1 << 19
+_PADS_CHAR = 1 << 31
+_CUTS_TIME = 1 << 32
+"""MySQL's TIME_TRUNCATE_FRACTIONAL."""
+_ROUNDS_TIME = 1 << 34
+"""MariaDB's TIME_ROUND_FRACTIONAL."""
+_TRANSACTIONAL = frozenset({"", "innodb", "rocksdb", "tokudb", "ndbcluster"})
+
+_TEXTS, _BLOBS = words(kind=ColumnKind.TEXT), words(kind=ColumnKind.BLOB)
+_CHARACTERS = frozenset({"char", "varchar", *_TEXTS})
+_LABELLED = frozenset({"enum", "set"})
+_BYTES = frozenset({"binary", "varbinary", *_BLOBS})
+_WHOLE = frozenset({*words(kind=ColumnKind.TINYINT), *words(kind=ColumnKind.SMALLINT), *words(kind=ColumnKind.MEDIUMINT),
+                    *words(kind=ColumnKind.INT), *words(kind=ColumnKind.BIGINT)})  # fmt: skip
+_TIMES = frozenset({"datetime", "timestamp", "time"})
+_ONE_BYTE = 255
+"""Bytes of a VARCHAR whose length is one byte."""
+_EXACT_BITS = {"float": 24, "double": 53}
+_ANY_TEXT = frozenset({"utf8mb4", "utf16", "utf16le", "utf32"})
+"""Charsets that hold every character."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """Under which a server converts rows.
+
+    Attributes:
+        strict: a value that does not fit is an error. mode: bits of sql_mode; None: not known (rows were copied by another program).
+        mariadb: the server is MariaDB.
+    """
+
+    strict: bool
+    mode: int | None
+    mariadb: bool
+
+    @classmethod
+    def of(cls, change: TableChange, mode: int, *, ignore: bool, mariadb: bool) -> Conditions:
+        """The conditions of an ALTER TABLE. STRICT_TRANS_TABLES does not protect tables without transactions."""
+        engines = {d.engine.lower() for d in (change.before, change.after) if d is not None}
+        strict = bool(mode & _STRICT_ALL or (mode & _STRICT and engines <= _TRANSACTIONAL))
+        return cls(strict and not ignore, mode, mariadb)
+
+
+def row_effects(change: TableChange, statement: Ran, *, mariadb: bool) -> tuple[ColumnEffect, ...]:
+    """Return the effects on columns whose definition changed, also those that change nothing.
+
+    A change whose statement is no ALTER TABLE of it is one that another program copied (an online schema change).
+    """
+    if change.before is None or change.after is None or change.before.columns == change.after.columns:
+        return ()
+    dialect = Dialect(mariadb, 0, statement.mode)
+    try:
+        parsed = parse_statement(statement.text, statement.schema, dialect)
+        parts = altered_columns(statement.text, statement.schema, dialect, change.before, change.after)
+    except DecodeError as error:
+        return tuple(
+            ColumnEffect(change.table, old, new, unknown=f"the statement is not understood: {error.message}")
+            for old, new in _pairs(column_changes(change.before, change.after))
+        )
+    if parts is None or not isinstance(parsed, ast.AlterTable):
+        parts, conditions = column_changes(change.before, change.after), Conditions(False, None, mariadb)
+    else:
+        conditions = Conditions.of(change, statement.mode, ignore=parsed.ignore, mariadb=mariadb)
+    found = []
+    for old, new in _pairs(parts):
+        steps, unknown = column_effect(old, new, conditions)
+        found.append(ColumnEffect(change.table, old, new, steps, unknown))
+    return tuple(found)
+
+
+def column_effect(old: ColumnDefinition, new: ColumnDefinition, under: Conditions) -> tuple[tuple[Step, ...], str]:
+    """Return the steps that make the values before into those after, and "" or why that is not known."""
+    if old.generated is not None and new.generated is not None:
+        return (), ""  # every server computes its own
+    if (old.generated is None) != (new.generated is None):
+        word = "is generated by" if new.generated is not None else "was generated by"
+        return (), f"it {word} an expression"
+    try:
+        steps = _converted(old, new, under)
+    except _UnknownError as error:
+        return (), str(error)
+    strict = under.strict and new.family != "timestamp"  # NULL is the time of now to a TIMESTAMP of old
+    if old.nullable and not new.nullable and not strict:
+        steps.append(Step(StepKind.NO_NULL))
+    if new.auto_increment and not old.auto_increment and not (under.mode or 0) & _ZERO_IS_A_NUMBER:
+        steps.append(Step(StepKind.NO_ZERO))
+    return tuple(steps), ""
+
+
+class _UnknownError(Exception):
+    """Says why the values after a conversion cannot be told."""
+
+
+def _pairs(parts: Sequence[ColumnChange]) -> list[tuple[ColumnDefinition, ColumnDefinition]]:
+    found = {(one.old, one.new): None for one in parts if one.old is not None and one.new is not None}
+    return [(old, new) for old, new in found if old is not None and new is not None and old != new]
+
+
+def _converted(old: ColumnDefinition, new: ColumnDefinition, under: Conditions) -> list[Step]:
+    """Raises _UnknownError."""
+    one, other = old.family, new.family
+    if (old.type, old.charset) == (new.type, new.charset):
+        return []
+    if one in _CHARACTERS | _LABELLED and other in _CHARACTERS | _LABELLED:
+        return _of_text(old, new, under)
+    if one in _BYTES and other in _BYTES:
+        return _of_bytes(old, new, under)
+    if one in _WHOLE | {"decimal"} and other in _CHARACTERS:
+        return _as_text(old, new, under)
+    if other in _WHOLE | {"decimal"} and one in _WHOLE | {"decimal", "year"}:
+        return _of_numbers(old, new, under)
+    if one in _WHOLE and other in _EXACT_BITS and not new.arguments and _bits(old) <= _EXACT_BITS[other]:
+        return _signed(old, new, under)
+    if {one, other} <= {"float", "double"} and (one == other or other == "double") and not new.arguments:
+        return _signed(old, new, under)
+    if one == other == "bit" and (new.arguments >= old.arguments or under.strict):
+        return []
+    if one == other and one in _TIMES:
+        return _of_times(old, new, under)
+    if (one, other) == ("date", "datetime"):
+        return [Step(StepKind.AT_MIDNIGHT)]
+    if one == other == "year" or (other == "geometry" and _is_shape(one)):
+        return []
+    raise _UnknownError("the server converts the values in its own way")
+
+
+def _is_shape(family: str) -> bool:
+    row = find_type(family)
+    return row is not None and row.shape is not None
+
+
+def _bits(column: ColumnDefinition) -> int:
+    row = find_type(column.type)
+    return row.bits if row is not None else 0
+
+
+def _range(column: ColumnDefinition) -> tuple[int, int]:
+    """The whole numbers between which the values of a number lie."""
+    if column.family == "year":
+        return 0, 2155
+    if column.family == "decimal":
+        precision, scale = column.arguments
+        most = 10 ** (precision - scale) - 1
+        return (0 if column.unsigned else -most), most
+    row = find_type(column.type)
+    assert row is not None
+    return row.range[column.unsigned]
+
+
+def _of_numbers(old: ColumnDefinition, new: ColumnDefinition, under: Conditions) -> list[Step]:
+    had = old.arguments[1] if old.family == "decimal" else 0
+    keeps = new.arguments[1] if new.family == "decimal" else 0
+    steps = [Step(StepKind.ROUND, keeps)] if keeps < had else []
+    (low, high), (least, most) = _range(old), _range(new)
+    if old.family == "decimal":  # the digits after the point make it larger, and rounding may give one digit more
+        low, high = (low - 1 if low else 0), high + 1
+    fits = least <= low and high <= most
+    if old.family == new.family == "decimal" and not steps:
+        fits = new.arguments[0] - keeps >= old.arguments[0] - had and (old.unsigned or not new.unsigned)
+    return steps if fits or under.strict else [*steps, Step(StepKind.WITHIN, low=least, high=most)]
+
+
+def _signed(old: ColumnDefinition, new: ColumnDefinition, under: Conditions) -> list[Step]:
+    """Floating point numbers that stay what they are, but for the sign."""
+    if new.unsigned and not old.unsigned and not under.strict:
+        raise _UnknownError("negative numbers become 0")
+    return []
+
+
+def _of_times(old: ColumnDefinition, new: ColumnDefinition, under: Conditions) -> list[Step]:
+    had, keeps = (old.arguments or (0,))[0], (new.arguments or (0,))[0]
+    if keeps >= had:
+        return []
+    if under.mode is None:
+        raise _UnknownError("another program copied the rows, and digits may have been rounded or cut")
+    cuts = not under.mode & _ROUNDS_TIME if under.mariadb else bool(under.mode & _CUTS_TIME)
+    if cuts:
+        return [Step(StepKind.CUT_TIME, keeps)]
+    if old.family == "datetime" and not under.strict:
+        raise _UnknownError("a time that is rounded beyond the last day becomes zero without strict mode")
+    return [Step(StepKind.ROUND_TIME, keeps)]
+
+
+def _of_bytes(old: ColumnDefinition, new: ColumnDefinition, under: Conditions) -> list[Step]:
+    had, holds = _most_bytes(old), _most_bytes(new)
+    padded = old.family == "binary"
+    if had > holds and (padded or not under.strict):
+        raise _UnknownError("bytes that do not fit are cut")
+    return [Step(StepKind.PAD_ZEROS, holds)] if new.family == "binary" and not (padded and had == holds) else []
+
+
+def _most_bytes(column: ColumnDefinition) -> int:
+    row = find_type(column.type)
+    assert row is not None
+    return row.most_bytes or column.arguments[0]
+
+
+def _as_text(old: ColumnDefinition, new: ColumnDefinition, under: Conditions) -> list[Step]:
+    if " zerofill" in old.type:
+        raise _UnknownError("the text has the zeros of ZEROFILL")
+    low, high = _range(old)
+    scale = old.arguments[1] if old.family == "decimal" else 0
+    longest = max(len(str(low)), len(str(high))) + (scale + 1 if scale else 0)
+    if longest > _holds(new) and not under.strict:
+        raise _UnknownError("digits that do not fit are cut")
+    return [Step(StepKind.TO_TEXT, scale)]
+
+
+def _holds(column: ColumnDefinition) -> int:
+    """Characters that a column of text holds, whatever they are."""
+    row = find_type(column.type)
+    assert row is not None
+    return row.most_bytes // MAX_BYTES.get(column.charset or "", 1) if row.most_bytes else column.arguments[0]
+
+
+def _of_text(old: ColumnDefinition, new: ColumnDefinition, under: Conditions) -> list[Step]:
+    one, other = old.family, new.family
+    if "binary" in {old.charset, new.charset}:
+        raise _UnknownError("bytes become text, or text bytes")
+    if not under.strict and not _keeps_characters(old.charset or "", new.charset or ""):
+        raise _UnknownError(f"characters that {new.charset} does not have become question marks")
+    if other in _LABELLED:
+        if one != other:
+            raise _UnknownError("the server looks for the label that a text means")
+        return _of_labels(old, new, under)
+    if one in _LABELLED:
+        lengths = list(map(len, old.labels)) or [0]
+        longest = max(lengths) if one == "enum" else sum(lengths) + len(lengths) - 1
+        if longest > _holds(new) and not under.strict:
+            raise _UnknownError("labels that do not fit are cut")
+        return []
+    if one == "char" and other != "char" and under.mode is not None and under.mode & _PADS_CHAR:
+        raise _UnknownError("texts are padded with blanks (PAD_CHAR_TO_FULL_LENGTH)")
+    return _of_characters(old, new, under)
+
+
+def _of_characters(old: ColumnDefinition, new: ColumnDefinition, under: Conditions) -> list[Step]:
+    one, other = old.family, new.family
+    if other in _TEXTS:
+        return [] if _bytes_fit(old, new) else [Step(StepKind.AT_MOST, _holds(new))]
+    holds, steps = new.arguments[0], []
+    fits = one not in _TEXTS and old.arguments[0] <= holds
+    if not fits and not (under.strict and (one == "char" or _copied_as_it_is(old, new))):
+        steps.append(Step(StepKind.LEFT, holds))
+    if other == "char" and (steps or one != "char"):
+        steps.append(Step(StepKind.TRIM_BLANKS))
+    return steps
+
+
+def _copied_as_it_is(old: ColumnDefinition, new: ColumnDefinition) -> bool:
+    """True for a VARCHAR that is copied without being stored anew: only then blanks that do not fit are an error in strict mode, too."""
+
+    def is_long(column: ColumnDefinition) -> bool:
+        return column.arguments[0] * MAX_BYTES.get(column.charset or "", 1) > _ONE_BYTE
+
+    return old.family == new.family == "varchar" and old.collation == new.collation and is_long(old) == is_long(new)
+
+
+def _bytes_fit(old: ColumnDefinition, new: ColumnDefinition) -> bool:
+    """True if a TEXT type has room for every value."""
+    if old.family not in _TEXTS:
+        return old.arguments[0] <= _holds(new)
+    was, now = _TEXTS.index(old.family), _TEXTS.index(new.family)
+    grows = old.charset != new.charset and MAX_BYTES.get(new.charset or "", 1) > 1
+    return now == len(_TEXTS) - 1 or now > was or (now == was and not grows)
+
+
+def _keeps_characters(old: str, new: str) -> bool:
+    """True if every text in one charset is a text in the other."""
+    utf8 = {"utf8", "utf8mb3"}
+    return old == new or new in _ANY_TEXT or {old, new} <= utf8 or (old == "ascii" and new in {"latin1", *utf8})
+
+
+def _of_labels(old: ColumnDefinition, new: ColumnDefinition, under: Conditions) -> list[Step]:
+    """The server finds a value's label by its text, under the collation, or keeps its number where labels were only added."""
+    if new.labels[: len(old.labels)] == old.labels:
+        return []
+    distinct = len({label.lower() for label in new.labels}) == len(new.labels) and all(map(_is_plain, new.labels))
+    if not distinct and not under.strict:
+        raise _UnknownError("labels may be taken for others of them")
+    missing = [label for label in old.labels if label not in new.labels]
+    if old.family == "set":
+        if missing:
+            raise _UnknownError(f"the label {missing[0]!r} is gone")
+        places = [new.labels.index(label) for label in old.labels]
+        return [] if places == sorted(places) else [Step(StepKind.REORDER, labels=new.labels)]
+    lowered = {label.lower() for label in new.labels}
+    for label in missing:
+        if not under.strict or not all(map(_is_plain, (label, *new.labels))) or label.lower() in lowered:
+            raise _UnknownError(f"the label {label!r} is gone, or has another spelling")
+    return []
+
+
+def _is_plain(label: str) -> bool:
+    """True for a label that is no number, and that every collation takes for another one if its letters are others."""
+    return label.isascii() and label.replace("_", "a").isalnum() and not label.isdigit()
+
+
+__all__ = ["Conditions", "column_effect", "row_effects"]

@@ -1,0 +1,49 @@
+"""What a lake table shows of the source's changes of definitions, see :mod:`sluice.targets.schema.policy`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from sluice.model.row_effects import ColumnEffect
+from sluice.model.schema_changes import ColumnChange, TableChange
+from sluice.model.tables import TableId
+from sluice.mysql.type_loss import SqlType
+from sluice.targets.base import SchemaChange
+from sluice.targets.lake.changelog import column_name
+from sluice.targets.lake.column_types import takes
+from sluice.targets.lake.columns import TableInfo
+from sluice.targets.lake.site import LakeSite
+from sluice.targets.schema.policy import Answer, OnlyColumns, has
+
+
+class LakeHeld(OnlyColumns):
+    """See :class:`sluice.targets.schema.policy.Held`."""
+
+    def __init__(self, change: SchemaChange, site: LakeSite) -> None:
+        super().__init__(change)
+        self.site = site
+        self._infos: dict[TableId, TableInfo | None] = {}
+
+    def _info(self, table: TableId) -> TableInfo | None:
+        if table not in self._infos:
+            found = self.site.open(table)
+            self._infos[table] = self.site.info(found) if found is not None else None
+        return self._infos[table]
+
+    def column(self, one: TableChange, name: str) -> str | None:
+        found = super().column(one, name)
+        return column_name(found) if found is not None and self.site.every else found
+
+    def columns(self, table: TableId) -> Collection[str] | None:
+        info = self._info(table)
+        return {one.name.casefold() for one in info.columns} if info is not None else None
+
+    def type(self, table: TableId, name: str, part: ColumnChange, effect: ColumnEffect | None) -> Answer:
+        info, new = self._info(table), part.new
+        assert info is not None
+        assert new is not None
+        there, made = info.find(name), SqlType.parse(new.type, new.charset or "").neutral(new.collation or "")
+        if there is None or made is None or not isinstance(there.kind, str):
+            return Answer.UNSEEN
+        fits = takes(made, there.kind)
+        return has(fits) if effect is None or not fits else Answer.UNSEEN

@@ -1,0 +1,158 @@
+"""What a MySQL target's information_schema says of the source's changes of definitions, see :mod:`sluice.targets.schema.policy`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from sluice.model.definitions import ColumnDefinition, IndexDefinition
+from sluice.model.row_effects import ColumnEffect
+from sluice.model.schema_changes import ColumnChange, TableChange
+from sluice.model.tables import TableId
+from sluice.mysql.type_loss import SqlType
+from sluice.targets.base import SchemaChange
+from sluice.targets.mysql.table_info import ColumnInfo, TableInfo
+from sluice.targets.schema.policy import Answer, OnlyColumns, has
+
+_INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "year"})
+
+
+class MysqlHeld(OnlyColumns):
+    """See :class:`sluice.targets.schema.policy.Held`. ``mariadb``: the target is."""
+
+    def __init__(self, change: SchemaChange, infos: Mapping[TableId, TableInfo], cursor: Any, *, mariadb: bool) -> None:
+        super().__init__(change)
+        self.infos, self.cursor = infos, cursor
+        self.same_dialect = (change.statement.dialect == "mariadb") == mariadb
+
+    def columns(self, table: TableId) -> Collection[str] | None:
+        info = self.infos.get(table)
+        return {column.name.casefold() for column in info.columns} if info is not None else None
+
+    def _info(self, table: TableId, name: str) -> ColumnInfo:
+        return next(one for one in self.infos[table].columns if one.name.casefold() == name.casefold())
+
+    def type(self, table: TableId, name: str, part: ColumnChange, effect: ColumnEffect | None) -> Answer:
+        """Compare the words of the types; the server that got the type by hand has converted the rows itself."""
+        there, new = self._info(table, name), part.new
+        assert new is not None
+        if _words(there.sql_type) != _words(new.type):
+            return Answer.LACKS
+        if new.charset and _charset(there.charset) != _charset(new.charset):
+            return Answer.LACKS
+        compares = self.same_dialect and part.old is not None and part.old.collation != new.collation
+        return has(not compares or there.collation == new.collation)
+
+    def nullable(self, table: TableId, name: str) -> bool | None:
+        return self._info(table, name).nullable
+
+    def attributes(self, table: TableId, name: str, part: ColumnChange) -> Answer:
+        assert part.new is not None
+        rows = self._rows(
+            "SELECT column_default, extra, column_comment FROM information_schema.columns "
+            "WHERE table_schema = %s AND table_name = %s AND column_name = %s",
+            (table.schema, table.table, name),
+        )
+        old, new = part.old, part.new
+        [(default, extra, comment)] = rows
+        told = _Attributes(_default(default), str(extra or "").lower(), str(comment or ""))
+        return has(all(told.agree(field, old, new) for field in _Attributes.FIELDS))
+
+    def order(self, table: TableId, names: list[str]) -> Answer:
+        there = [column.name.casefold() for column in self.infos[table].columns]
+        wanted = [name.casefold() for name in names if name.casefold() in there]
+        return has([name for name in there if name in set(wanted)] == wanted)
+
+    def key(self, table: TableId, names: tuple[str, ...]) -> Answer:
+        keys = [tuple(column.casefold() for column in key) for key in self.infos[table].unique_keys]
+        primary = any(key.name == "PRIMARY" for key in self.infos[table].keys)
+        return has(tuple(name.casefold() for name in names) in keys if names else not primary)
+
+    def index(self, table: TableId, index: IndexDefinition, names: tuple[str, ...], *, wanted: bool) -> Answer:
+        rows = self._rows(
+            "SELECT index_name, non_unique, column_name, sub_part FROM information_schema.statistics "
+            "WHERE table_schema = %s AND table_name = %s ORDER BY index_name, seq_in_index",
+            (table.schema, table.table),
+        )
+        found: dict[str, tuple[bool, list[tuple[str, int]]]] = {}
+        for key, other, column, prefix in rows:
+            found.setdefault(str(key).lower(), (not int(other), []))[1].append((
+                (column or "").casefold(),
+                int(prefix or 0),
+            ))
+        parts = [(name.casefold(), prefix) for name, (_, prefix) in zip(names, index.columns, strict=True)]
+        plain = index.kind == "index" and all(name for name, _ in index.columns)
+        there = found.get(index.name.lower())
+        same = there is not None and (not plain or there == (index.unique, parts))
+        return has(same if wanted else not same)
+
+    def options(self, table: TableId, one: TableChange) -> Answer:
+        assert one.before is not None
+        assert one.after is not None
+        rows = self._rows(
+            "SELECT engine, table_collation, table_comment FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
+            (table.schema, table.table),
+        )
+        [(engine, collation, comment)] = rows
+        before, after = one.before, one.after
+        fits = before.comment == after.comment or (comment or "") == after.comment
+        fits = fits and (before.engine == after.engine or str(engine or "").lower() == after.engine.lower())
+        moved = self.same_dialect and before.collation != after.collation
+        return has(fits and (not moved or collation == after.collation))
+
+    def partitions(self, table: TableId) -> Answer:
+        return Answer.UNSEEN
+
+    def _rows(self, query: str, parameters: tuple[str, ...]) -> list[tuple[Any, ...]]:
+        self.cursor.execute(query, parameters)
+        return list(self.cursor.fetchall())
+
+
+class _Attributes:
+    """What a column has in addition to its type, compared one by one where the change touched it."""
+
+    FIELDS = ("default", "on_update", "auto_increment", "invisible", "comment", "generated")
+
+    def __init__(self, default: str | None, extra: str, comment: str) -> None:
+        self.default, self.extra, self.comment = default, extra, comment
+
+    def agree(self, field: str, old: ColumnDefinition | None, new: ColumnDefinition) -> bool:
+        wanted = getattr(new, field)
+        if old is not None and getattr(old, field) == wanted:
+            return True
+        match field:
+            case "default":
+                return self.default == _default(wanted)
+            case "comment":
+                return bool(self.comment == wanted)
+            case "on_update":
+                return ("on update" in self.extra) is (wanted is not None)
+            case "generated":
+                return ("generated" in self.extra.replace("default_generated", "")) is (wanted is not None)
+        return (field in self.extra) is bool(wanted)
+
+
+def _words(declared: str) -> SqlType:
+    """A type without display widths."""
+    found = SqlType.parse(declared)
+    return SqlType(found.word, (), found.unsigned) if found.word in _INTEGERS else found
+
+
+def _charset(name: str | None) -> str:
+    return "utf8mb3" if name == "utf8" else name or ""
+
+
+def _default(text: str | None) -> str | None:
+    """A default as both the history and information_schema may have it, in one spelling."""
+    if text is None or text.upper() == "NULL":
+        return None
+    plain = text.strip()
+    while plain.startswith("(") and plain.endswith(")"):
+        plain = plain[1:-1].strip()
+    if plain.startswith("'") and plain.endswith("'") and len(plain) > 1:
+        plain = plain[1:-1].replace("''", "'")
+    try:
+        return str(Decimal(plain).normalize())
+    except InvalidOperation:
+        return plain.lower().removesuffix("()")

@@ -1,0 +1,87 @@
+"""What a PostgreSQL target's catalog says of the source's changes of definitions, see :mod:`sluice.targets.schema.policy`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from sluice.model.definitions import IndexDefinition
+from sluice.model.row_effects import ColumnEffect
+from sluice.model.schema_changes import ColumnChange, TableChange
+from sluice.model.tables import TableId
+from sluice.mysql.type_loss import SqlType
+from sluice.targets.base import SchemaChange
+from sluice.targets.postgresql.catalog import ColumnInfo, TableInfo, Wanted
+from sluice.targets.postgresql.column_types import own_type, pg_type, takes
+from sluice.targets.postgresql.extras import index_name
+from sluice.targets.postgresql.names import Naming
+from sluice.targets.schema.policy import Answer, OnlyColumns, has
+
+Exists = Callable[[str, tuple[object, ...]], bool]
+"""True if a query with these parameters has a row."""
+
+_INDEX = "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('i', 'I') AND n.nspname = %s AND c.relname = %s"
+_DEFAULT = (
+    "SELECT 1 FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace "
+    "WHERE n.nspname = %s AND c.relname = %s AND a.attname = %s AND a.atthasdef"
+)
+
+
+class PostgresHeld(OnlyColumns):
+    """See :class:`sluice.targets.schema.policy.Held`."""
+
+    def __init__(
+        self, change: SchemaChange, infos: Mapping[TableId, TableInfo], spelling: Naming, wanted: Wanted, exists: Exists
+    ) -> None:
+        super().__init__(change)
+        self.infos, self.spelling, self.wanted, self.exists = infos, spelling, wanted, exists
+
+    def table(self, source: TableId) -> TableId:
+        return self.spelling.table(super().table(source))
+
+    def column(self, one: TableChange, name: str) -> str | None:
+        found = super().column(one, name)
+        return None if found is None else self.spelling.name(found)
+
+    def columns(self, table: TableId) -> Collection[str] | None:
+        info = self.infos.get(table)
+        return {column.name.casefold() for column in info.columns} if info is not None else None
+
+    def _info(self, table: TableId, name: str) -> ColumnInfo:
+        return next(one for one in self.infos[table].columns if one.name.casefold() == name.casefold())
+
+    def type(self, table: TableId, name: str, part: ColumnChange, effect: ColumnEffect | None) -> Answer:
+        assert part.old is not None
+        assert part.new is not None
+        declared = self._info(table, name).declared
+        words = [
+            SqlType.parse(one.type, one.charset or "").neutral(one.collation or "") for one in (part.old, part.new)
+        ]
+        old, new = (None if one is None else own_type(one, self.wanted.json, self.wanted.spatial) for one in words)
+        if declared == new and old != new:
+            return Answer.HAS  # somebody changed it
+        if effect is not None or words[1] is None:
+            return Answer.UNSEEN
+        return has(takes(words[1], pg_type(declared)))
+
+    def nullable(self, table: TableId, name: str) -> bool | None:
+        return self._info(table, name).nullable
+
+    def attributes(self, table: TableId, name: str, part: ColumnChange) -> Answer:
+        """Of a default, whether there is one at all: its text is PostgreSQL's own."""
+        if part.old is None or part.new is None or part.old.default == part.new.default:
+            return Answer.HAS
+        there = self.exists(_DEFAULT, (table.schema, table.table, self._info(table, name).name))
+        if (part.new.default is None) is there:
+            return Answer.LACKS
+        return Answer.HAS if part.new.default is None or part.old.default is None else Answer.UNSEEN
+
+    def key(self, table: TableId, names: tuple[str, ...]) -> Answer:
+        wanted = {name.casefold() for name in names}
+        keys = [{column.casefold() for column in key.columns} for key in self.infos[table].keys if key.arbiter]
+        return has(wanted in keys if wanted else not any(key.primary for key in self.infos[table].keys))
+
+    def index(self, table: TableId, index: IndexDefinition, names: tuple[str, ...], *, wanted: bool) -> Answer:
+        """The index under the name that Sluice gives it. Without ``options.indexes`` the target has the source's indexes as a choice of its own."""
+        if not self.wanted.indexes:
+            return Answer.HAS
+        return has(self.exists(_INDEX, (table.schema, index_name(table, index.name))) is wanted)

@@ -1,0 +1,288 @@
+"""The policy ``stop``: does a target have a change of definitions already, because somebody made it by hand?
+
+Every kind asks this module. It says of each kind of change that the policy does not ignore whether the target shows it, lacks it, or cannot show it
+(a name that the statement used again, rows that were removed); a kind of target says what its catalog has, see :class:`Held`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from enum import Enum, auto
+from typing import Protocol
+
+from sluice.errors import DecodeError, LoadError
+from sluice.model.definitions import IndexDefinition, TableDefinition
+from sluice.model.row_effects import ColumnEffect
+from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange, column_changes
+from sluice.model.tables import TableId
+from sluice.mysql.ddl.columns import altered_columns
+from sluice.mysql.ddl.lexer import Dialect
+from sluice.targets.base import SchemaChange
+from sluice.targets.offers import to_ignore
+
+K = ChangeKind
+_ROWS = frozenset({K.TRUNCATE_TABLE, K.ROWS_REMOVED, K.ROWS_REPLACED, K.UNKNOWN})
+"""Kinds that no definition shows."""
+_TYPES = frozenset({K.WIDEN_COLUMN, K.CHANGE_COLUMN})
+_NAMES = frozenset({K.ADD_COLUMN, K.DROP_COLUMN, K.RENAME_COLUMN})
+
+
+class Answer(Enum):
+    """Whether a target has a change."""
+
+    HAS = auto()
+    """It has it, or there is no such thing at this kind of target."""
+    LACKS = auto()
+    UNSEEN = auto()
+    """Its definitions do not show it."""
+
+
+def has(found: bool) -> Answer:
+    """Return HAS or LACKS."""
+    return Answer.HAS if found else Answer.LACKS
+
+
+class Held(Protocol):
+    """What one target's catalog has. Tables and columns are the target's own; a column is asked for only if its table has it."""
+
+    def table(self, source: TableId) -> TableId:
+        """The target's name of a source table."""
+
+    def column(self, one: TableChange, name: str) -> str | None:
+        """The target's name of a source column, None for one that does not go over."""
+
+    def columns(self, table: TableId) -> Collection[str] | None:
+        """Casefolded names, None if there is no such table."""
+
+    def type(self, table: TableId, name: str, part: ColumnChange, effect: ColumnEffect | None) -> Answer:
+        """Whether the column has the type after the change. ``effect``: on the rows; None: they stay as they are."""
+
+    def nullable(self, table: TableId, name: str) -> bool | None:
+        """Whether the column takes NULL; None: the catalog does not say."""
+
+    def attributes(self, table: TableId, name: str, part: ColumnChange) -> Answer:
+        """Whether the column has the default, comment and so on after the change."""
+
+    def order(self, table: TableId, names: list[str]) -> Answer:
+        """Whether the columns are in this order."""
+
+    def key(self, table: TableId, names: tuple[str, ...]) -> Answer:
+        """Whether rows are told apart by these columns."""
+
+    def index(self, table: TableId, index: IndexDefinition, names: tuple[str, ...], *, wanted: bool) -> Answer:
+        """Whether there is the index, or (not ``wanted``) whether it is gone."""
+
+    def options(self, table: TableId, one: TableChange) -> Answer:
+        """Whether the table has the comment, charset and engine after the change."""
+
+    def partitions(self, table: TableId) -> Answer:
+        """Whether the table is partitioned as after the change."""
+
+
+def require_held(change: SchemaChange, held: Held) -> None:
+    """Raise LoadError unless the target has all of a change (``SchemaChange.check_only``) that the policy does not ignore."""
+    swapped = change.cut_over
+    answers: list[tuple[str, Answer]] = []
+    for one in change.tables if swapped is None else (swapped,):
+        if not set(one.tables) <= change.not_captured:
+            answers += _answers(change, one, held)
+    missing = [what for what, answer in answers if answer is Answer.LACKS]
+    unseen = [what for what, answer in answers if answer is Answer.UNSEEN]
+    if missing or unseen:
+        raise stopped(change, missing, unseen)
+
+
+def stopped(change: SchemaChange, missing: Iterable[str], unseen: Iterable[str]) -> LoadError:
+    """Return the error of the policy ``stop``. ``missing``: what the target lacks; ``unseen``: what its definitions do not show."""
+    missing, unseen = list(dict.fromkeys(missing)), list(dict.fromkeys(unseen))
+    said = [f"it lacks {', '.join(missing)}"] if missing else []
+    said += [f"its definitions do not show {', '.join(unseen)}"] if unseen else []
+    kinds = ", ".join(change.ddl_kinds) or ", ".join(sorted(kind.value for kind in change.wanted))
+    ignored = to_ignore(change.consumer, kinds)
+    return LoadError(
+        f"the source changed a definition, and the policy of target {change.consumer} is to stop: {'; '.join(said)}: {change.statement.text[:500]}",
+        where=change.where,
+        hint=f"make the change at the target by hand, then {ignored}; or set {kinds} to apply"
+        if unseen
+        else f"make the change at the target by hand: the load goes on once it is there; or {ignored}, or to apply",
+    )
+
+
+def _answers(change: SchemaChange, one: TableChange, held: Held) -> Iterator[tuple[str, Answer]]:
+    kinds = set(one.kinds) if change.kinds is None else set(one.kinds) & change.kinds
+    for kind in kinds & _ROWS:
+        yield kind.value, Answer.UNSEEN
+    table = held.table(one.renamed_to or one.table)
+    there = held.columns(table)
+    if K.DROP_TABLE in kinds:
+        yield f"the end of table {table}", has(there is None)
+        return
+    if one.after is None or not kinds - _ROWS - {K.NOTHING}:
+        return
+    if there is None:
+        yield f"table {table}", Answer.LACKS
+        return
+    old = held.table(one.table)
+    if K.RENAME_TABLE in kinds and old != table:
+        yield f"the end of table {old}", has(held.columns(old) is None)
+    if K.CREATE_TABLE in kinds:
+        yield from _columns(one, one.after, set(_NAMES), held, there)
+        return
+    if one.before is None:
+        yield "what it changed", Answer.UNSEEN
+        return
+    parts = _parts(change, one)
+    if parts is None:
+        yield "which columns it changed", Answer.UNSEEN
+        return
+    if kinds & _NAMES:
+        yield from _columns(one, one.after, kinds, held, there)
+        yield from ((f"column {name} under a name used again", Answer.UNSEEN) for name in _reused(one.after, parts))
+    for part in parts:
+        if part.kind in kinds:
+            yield from _part(change, one, part, held, table, there)
+    yield from _of_table(one, parts, kinds, held, table)
+
+
+def _columns(
+    one: TableChange, after: TableDefinition, kinds: set[ChangeKind], held: Held, there: Collection[str]
+) -> Iterator[tuple[str, Answer]]:
+    plain = [column.name for column in after.columns if column.generated is None]
+    for name in filter(None, (held.column(one, name) for name in plain)):
+        if name.casefold() not in there:
+            yield f"column {name}", Answer.LACKS
+    kept = {column.name.lower() for column in after.columns}
+    for column in one.before.columns if one.before is not None and kinds & {K.DROP_COLUMN, K.RENAME_COLUMN} else ():
+        gone = held.column(one, column.name)
+        if column.name.lower() not in kept and gone is not None and gone.casefold() in there:
+            yield f"the end of column {gone}", Answer.LACKS
+
+
+def _parts(change: SchemaChange, one: TableChange) -> tuple[ColumnChange, ...] | None:
+    """Column by column; which was renamed, only the statement tells. None: it does not."""
+    assert one.before is not None
+    assert one.after is not None
+    if not set(one.kinds) & _NAMES:
+        return column_changes(one.before, one.after)
+    statement = change.statement
+    dialect = Dialect(statement.dialect == "mariadb", 0, statement.mode)
+    try:
+        found = altered_columns(statement.text, statement.schema, dialect, one.before, one.after)
+    except DecodeError:
+        return None
+    return found if found is not None or change.cut_over is None else one.columns
+
+
+def _reused(after: TableDefinition, parts: Iterable[ColumnChange]) -> Iterator[str]:
+    """Names that another column has now: no one can see whether the target's column is the old or the new one."""
+    names = {column.name.lower() for column in after.columns}
+    for part in parts:
+        if part.old is None or part.old.name.lower() not in names:
+            continue
+        renamed = part.new is not None and part.new.name.lower() != part.old.name.lower()
+        if part.kind is K.DROP_COLUMN or (part.kind is K.RENAME_COLUMN and renamed):
+            yield part.old.name
+
+
+def _part(
+    change: SchemaChange, one: TableChange, part: ColumnChange, held: Held, table: TableId, there: Collection[str]
+) -> Iterator[tuple[str, Answer]]:
+    column = part.new
+    name = held.column(one, column.name) if column is not None and column.generated is None else None
+    if column is None or name is None or name.casefold() not in there:
+        return
+    if part.kind in _TYPES:
+        effects = (e for e in change.effects if e.table == one.table and e.new.name.lower() == column.name.lower())
+        yield f"{column.type} of column {name}", held.type(table, name, part, next(effects, None))
+    elif part.kind in {K.ALLOW_NULL, K.REQUIRE_VALUE}:
+        nullable, wanted = held.nullable(table, name), part.kind is K.ALLOW_NULL
+        yield f"{'NULL' if wanted else 'NOT NULL'} of column {name}", has(nullable is None or nullable is wanted)
+    elif part.kind is K.COLUMN_ATTRIBUTES:
+        yield f"the attributes of column {name}", held.attributes(table, name, part)
+
+
+def _of_table(
+    one: TableChange, parts: Iterable[ColumnChange], kinds: set[ChangeKind], held: Held, table: TableId
+) -> Iterator[tuple[str, Answer]]:
+    assert one.before is not None
+    assert one.after is not None
+    if K.MOVE_COLUMN in kinds:
+        order = [name for column in one.after.columns if (name := held.column(one, column.name)) is not None]
+        yield "the order of the columns", held.order(table, order)
+    if K.PRIMARY_KEY in kinds:
+        key = tuple(held.column(one, name) or name for name in one.after.row_key)
+        yield "the primary key", held.key(table, key)
+    if K.INDEXES in kinds:
+        renamed = {p.old.name.lower(): p.new.name for p in parts if p.kind is K.RENAME_COLUMN and p.old and p.new}
+        before = {_index_text(index, renamed): index for index in one.before.indexes if not index.primary}
+        after = {_index_text(index, {}): index for index in one.after.indexes if not index.primary}
+        for text, index in [
+            *((t, i) for t, i in after.items() if t not in before),
+            *((t, i) for t, i in before.items() if t not in after),
+        ]:
+            wanted = text in after
+            names = [
+                held.column(one, renamed.get(name.lower(), name) if not wanted else name) for name, _ in index.columns
+            ]
+            if None not in names:
+                given = tuple(name for name in names if name is not None)
+                yield (
+                    f"{'' if wanted else 'the end of '}index {index.name}",
+                    held.index(table, index, given, wanted=wanted),
+                )
+    if K.TABLE_OPTIONS in kinds:
+        yield "the options of the table", held.options(table, one)
+    if K.PARTITIONS in kinds:
+        yield "the partitions of the table", held.partitions(table)
+
+
+def _index_text(index: IndexDefinition, renamed: dict[str, str]) -> tuple[object, ...]:
+    names = tuple((renamed.get(name.lower(), name).lower(), prefix) for name, prefix in index.columns)
+    return index.name.lower(), names, index.unique, index.kind
+
+
+class OnlyColumns:
+    """A :class:`Held` of a kind whose tables have columns and nothing else: no keys, indexes, NOT NULL, defaults, comments or options.
+
+    What there is no such thing of needs no change, so that the policy has no object.
+    """
+
+    def __init__(self, change: SchemaChange) -> None:
+        self.change = change
+
+    def table(self, source: TableId) -> TableId:
+        return self.change.target(source)
+
+    def column(self, one: TableChange, name: str) -> str | None:
+        tables, lowered = set(one.tables), name.lower()
+        if any(table in tables and left.lower() == lowered for table, left in self.change.excluded):
+            return None
+        renamed = (new for table, old, new in self.change.columns if table in tables and old.lower() == lowered)
+        return next(renamed, name)
+
+    def columns(self, table: TableId) -> Collection[str] | None:
+        raise NotImplementedError
+
+    def type(self, table: TableId, name: str, part: ColumnChange, effect: ColumnEffect | None) -> Answer:
+        return Answer.HAS if effect is None else Answer.UNSEEN
+
+    def nullable(self, table: TableId, name: str) -> bool | None:
+        return None
+
+    def attributes(self, table: TableId, name: str, part: ColumnChange) -> Answer:
+        return Answer.HAS
+
+    def order(self, table: TableId, names: list[str]) -> Answer:
+        return Answer.HAS
+
+    def key(self, table: TableId, names: tuple[str, ...]) -> Answer:
+        return Answer.HAS
+
+    def index(self, table: TableId, index: IndexDefinition, names: tuple[str, ...], *, wanted: bool) -> Answer:
+        return Answer.HAS
+
+    def options(self, table: TableId, one: TableChange) -> Answer:
+        return Answer.HAS
+
+    def partitions(self, table: TableId) -> Answer:
+        return Answer.HAS

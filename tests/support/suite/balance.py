@@ -1,0 +1,68 @@
+"""Seconds of each test file (``tests/durations.json``), and the units of work that two workers share by them."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+DURATIONS = Path(__file__).resolve().parents[2] / "durations.json"
+
+LANES = {
+    "tests/integration/kafka/": "kafka",
+    "tests/integration/postgresql/": "postgresql",
+    "tests/integration/airflow/": "airflow",
+    "tests/ui/": "airflow",
+    "tests/integration/spark/": "spark",
+    "tests/integration/lake/test_target_delta_spark": "spark",
+    "tests/faults/": "faults",
+}
+"""Files that need one server that the others do without go to one worker, which starts it once."""
+
+_NEW = {"unit": 2.0, "dags": 3.0, "contract": 20.0, "integration": 20.0, "faults": 60.0, "ui": 60.0}
+"""Seconds of a file that was not measured yet, by its folder."""
+
+
+def file_of(nodeid: str) -> str:
+    """The file of a test."""
+    return nodeid.partition("::")[0]
+
+
+def unit_of(nodeid: str) -> str:
+    """The unit of work to which the test belongs: a lane or its file."""
+    return next((lane for prefix, lane in LANES.items() if nodeid.startswith(prefix)), file_of(nodeid))
+
+
+@cache
+def measured(path: Path = DURATIONS) -> dict[str, float]:
+    """Seconds by file, as the last ``make durations`` or ``make test-all`` wrote them."""
+    found: dict[str, float] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found
+
+
+def seconds_of(file: str) -> float:
+    """Measured seconds of a file, or those that its folder is taken to need."""
+    parts = file.split("/")
+    return measured().get(file, _NEW.get(parts[1] if len(parts) > 1 else "", 5.0))
+
+
+def in_order(nodeids: list[str]) -> list[int]:
+    """Places of the tests, the longest unit first, each unit's tests as they were: two workers end at about the same time."""
+    files = {file_of(nodeid): unit_of(nodeid) for nodeid in nodeids}
+    units: dict[str, float] = {}
+    for file, unit in files.items():
+        units[unit] = units.get(unit, 0.0) + seconds_of(file)
+
+    def place(n: int) -> tuple[float, float, str, int]:
+        file = file_of(nodeids[n])
+        return -units[files[file]], -seconds_of(file), file, n
+
+    return sorted(range(len(nodeids)), key=place)
+
+
+def save(seconds: dict[str, float], path: Path = DURATIONS) -> None:
+    """Write new seconds over the old ones; files that are gone leave."""
+    root = path.parents[1]
+    known = {**measured(path), **seconds}
+    kept = {file: round(value, 1) for file, value in sorted(known.items()) if (root / file).exists()}
+    path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,88 @@
+"""What a run says at its end: counts, reasons of skipped tests, seconds of each room, the ten longest tests; and the page of a full run."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import platform
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.support.suite import balance
+
+LAST_FULL_RUN = Path(__file__).resolve().parents[2] / "last-full-run.md"
+
+
+def room_of(nodeid: str) -> str:
+    """``unit/flows``, ``integration/lake``, ``dags``: the folder below ``tests``."""
+    return "/".join(balance.file_of(nodeid).split("/")[1:-1]) or "tests"
+
+
+class Report:
+    """Counts and seconds of one run, from the reports of its tests."""
+
+    def __init__(self) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self.skipped: Counter[str] = Counter()
+        self.tests: dict[str, float] = {}
+        self.files: dict[str, float] = {}
+        self.rooms: dict[str, float] = {}
+        self.began = dt.datetime.now(dt.UTC)
+
+    def add(self, report: Any) -> None:
+        """Take one phase of one test."""
+        seconds = float(report.duration)
+        for table, key in (
+            (self.tests, report.nodeid),
+            (self.files, balance.file_of(report.nodeid)),
+            (self.rooms, room_of(report.nodeid)),
+        ):
+            table[key] = table.get(key, 0.0) + seconds
+        if report.outcome == "skipped":
+            self.outcomes["skipped"] += 1
+            self.skipped[_reason(report)] += 1
+        elif report.when == "call" or report.outcome == "failed":
+            self.outcomes[report.outcome] += 1
+
+    def lines(self) -> list[str]:
+        """What the terminal shows."""
+        counts = ", ".join(f"{number} {outcome}" for outcome, number in sorted(self.outcomes.items()))
+        found = [f"{counts or 'no tests'} in {self.minutes()}"]
+        found += [f"  skipped {number}: {reason}" for reason, number in self.skipped.most_common()]
+        found += ["seconds of each room (of both workers together):"]
+        found += [f"  {seconds:7.1f}  {room}" for room, seconds in _longest(self.rooms)]
+        found += ["the ten longest tests:"]
+        found += [f"  {seconds:7.1f}  {test}" for test, seconds in _longest(self.tests)[:10]]
+        return found
+
+    def minutes(self) -> str:
+        """How long the run took until now."""
+        seconds = int((dt.datetime.now(dt.UTC) - self.began).total_seconds())
+        return f"{seconds // 60} min {seconds % 60} s"
+
+    def page(self) -> str:
+        """The page of a full run."""
+        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+        memory = psutil.virtual_memory().total >> 30
+        system = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
+        head = [
+            "# The last full run",
+            "",
+            f"- {self.began:%Y-%m-%d %H:%M} UTC, commit {commit.stdout.strip() or 'unknown'}",
+            f"- {os.cpu_count()} cores, {memory} GB, {system}, load {os.getloadavg()[2]:.1f} over the last quarter of an hour",
+        ]
+        return "\n".join([*head, "", "```", *self.lines(), "```", ""])
+
+
+def _longest(seconds: dict[str, float]) -> list[tuple[str, float]]:
+    return sorted(seconds.items(), key=lambda one: -one[1])
+
+
+def _reason(report: Any) -> str:
+    if isinstance(report.longrepr, tuple):
+        return str(report.longrepr[2]).removeprefix("Skipped: ")
+    return str(report.longrepr)

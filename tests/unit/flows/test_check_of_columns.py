@@ -1,0 +1,97 @@
+"""sluice check: what goes where, what is lost on the way, what is missing and the DDL that makes it;."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.pipelines.case import Case, case
+
+PEOPLE = """CREATE TABLE `{db}`.people (id INT UNSIGNED AUTO_INCREMENT PRIMARY KEY, email VARCHAR(120) NOT NULL, born DATETIME(6),
+  balance DECIMAL(14,4) NOT NULL DEFAULT 7, name VARCHAR(40) COLLATE utf8mb4_bin, twice INT AS (balance * 2) STORED, UNIQUE KEY (email))"""
+HEAP = "CREATE TABLE `{db}`.heap (a INT, b TEXT)"
+
+
+@pytest.fixture
+def shop(tmp_path: Path, twin_source: Any, twin_target: Any, twin_zookeeper: Any, fresh_schema: Any) -> Any:
+    schema = fresh_schema(twin_source, twin_target, options="CHARACTER SET utf8mb4")
+    twin_source.execute(PEOPLE.format(db=schema), HEAP.format(db=schema))
+    with case(tmp_path, twin_source, twin_target, twin_zookeeper, schema) as made:
+        yield made
+
+
+def report(made: Case, *arguments: str, code: int = 0) -> Any:
+    done = made.cli("check", str(made.path), "--json", *arguments)
+    assert done.returncode == code, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+def lines(said: Any, severity: str) -> list[tuple[str, str, str]]:
+    return [
+        (f["value"], f["why"], f["fix"])
+        for f in said["findings"]
+        if f["severity"] == severity and f["setting"] == "table"
+    ]
+
+
+@pytest.mark.promise("B21", "B22")
+def test_missing_columns_renamed_and_left_out_ones(shop: Case) -> None:
+    mapping = (
+        f"mapping:\n  - {{from: {shop.schema}.people, to: {shop.schema}.persons, columns: {{exclude: [name], rename: {{email: mail}}}}}}\n"
+        f"  - {{from: {shop.schema}.heap, to: {shop.schema}.heap}}\n"
+    )
+    shop.path.write_text(shop.yaml + mapping, encoding="utf-8")
+    shop.target.execute(
+        f"CREATE TABLE {shop.schema}.persons (id INT UNSIGNED PRIMARY KEY)", HEAP.format(db=shop.schema)
+    )
+    said = report(shop, code=1)
+    persons = next(t for t in said["tables"] if t["target_table"].endswith(".persons"))
+    assert persons["left_out"] == ["name"]
+    assert persons["renamed"] == {"email": "mail"}
+    assert {r["column"] for r in persons["remarks"] if r["severity"] == "error"} == {"mail", "born", "balance"}
+    assert lines(report(shop, "--apply", "--yes"), "error") == []
+    shop.run_until_head()
+    shop.source.execute(f"INSERT INTO {shop.schema}.people (email, name) VALUES ('a', 'x')")
+    shop.run_until_head()
+    assert [
+        tuple(map(str, r)) for r in shop.target.execute(f"SELECT id, mail, balance FROM {shop.schema}.persons")
+    ] == [("1", "a", "7.0000")]
+
+
+MISSPELT = """\
+mapping:
+  - from: {schema}.people
+    to: {schema}.people
+    columns: {{exclude: [emial], rename: {{brn: x}}, convert: {{balanse: {{type: text}}}}}}
+    column_groups: [[nam, email]]
+  - {{from: {schema}.heap, to: {schema}.heap, key: [aa]}}
+  - {{from: {schema}.peple, to: {schema}.x}}
+rules: engine.yaml
+"""
+RULES = """\
+rules:
+  - {{name: hide, builtin: mask, params: {{columns: [emial]}}, match: {{schema: {schema}, table: people}}}}
+  - {{name: salted, builtin: hash, params: {{columns: [b], salt_env: SLUICE_NO_SUCH_SALT}}, match: {{schema: {schema}, table: heap}}}}
+"""
+
+
+def test_names_that_nothing_has_are_errors_with_the_nearest(shop: Case) -> None:
+    """A column that is misspelt in exclude would go over, one in a rule would be found at the first row."""
+    for table in (PEOPLE, HEAP):
+        shop.target.execute(table.format(db=shop.schema))
+    shop.path.write_text(shop.yaml + MISSPELT.format(schema=shop.schema), encoding="utf-8")
+    (shop.folder / "rules" / "engine.yaml").write_text(RULES.format(schema=shop.schema))
+    said = report(shop, code=1)
+    found = {(f["severity"], f["value"]): f["why"] for f in said["findings"] if f["part"] == "mapping"}
+    assert "did you mean 'email'" in found["error", "emial"]
+    assert "did you mean 'born'" in found["error", "brn"]
+    assert "did you mean 'balance'" in found["error", "balanse"]
+    assert "did you mean 'name'" in found["error", "nam"]
+    assert ("error", "aa") in found
+    assert "did you mean" in found["warning", "no table"]
+    rules = {f["setting"]: f["why"] for f in said["findings"] if f["part"] == "rules" and f["severity"] == "error"}
+    assert "did you mean 'email'" in rules[f"hide on {shop.schema}.people"]
+    assert "SLUICE_NO_SUCH_SALT" in rules[f"salted on {shop.schema}.heap"]

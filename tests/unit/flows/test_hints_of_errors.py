@@ -1,0 +1,150 @@
+"""What an error says to do next is done, word for word, until the pipeline goes on: commands by the command line, SQL by the server that is meant."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from sluice.cli import app
+from sluice.errors import SluiceError
+from sluice.flows.operate import control
+from tests.support.pipelines.case import Case, case
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+ASKS = {"seek", "skip", "rollback", "redeliver"}
+"""Commands that show a plan and ask."""
+
+
+@pytest.fixture
+def shop(
+    tmp_path: Any,
+    twin_source: Any,
+    twin_target: Any,
+    twin_zookeeper: Any,
+    fresh_schema: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Case]:
+    schema = fresh_schema(twin_source, twin_target)
+    for server in (twin_source, twin_target):
+        server.execute(f"CREATE TABLE `{schema}`.orders (id INT PRIMARY KEY, note VARCHAR(40), total INT)")
+    with case(tmp_path, twin_source, twin_target, twin_zookeeper, schema) as made:
+        made.run_until_head()
+        for name, value in made.environment.items():
+            monkeypatch.setenv(name, value)
+        yield made
+
+
+def at_source(made: Case, *statements: str) -> None:
+    """In one session, in the schema."""
+    made.source.execute(f"USE `{made.schema}`", *statements)
+
+
+def stops(made: Case, *words: str) -> SluiceError:
+    """The error that the pipeline stops with, and stops with again."""
+    for _ in range(2):
+        with pytest.raises(SluiceError) as raised:
+            made.run_until_head()
+        for word in words:
+            assert word in raised.value.message, raised.value
+    assert raised.value.hint
+    return raised.value
+
+
+def commands(made: Case, error: SluiceError, **words: str) -> list[list[str]]:
+    """The commands in a hint, with what it leaves to the reader: which pipeline, table, target, batch."""
+    found = re.findall(r"`sluice ([^`]+)`", error.hint or "")
+    assert found, error.hint
+    given = {"PIPELINE": "case", "SCHEMA.TABLE": f"{made.schema}.orders", **words}
+    return [[given.get(word, word) for word in one.split()] for one in found]
+
+
+def does(made: Case, command: list[str]) -> str:
+    """Run it in this process, by the command line's own parser; returns what it printed."""
+    command = [*command, "--yes"] if command[0] in ASKS else command
+    done = CliRunner().invoke(app, command, env=dict(os.environ))
+    assert done.exit_code == 0, (command, done.output, done.exception)
+    return done.output
+
+
+def same(made: Case, table: str = "orders") -> bool:
+    """Rows, and the order of the columns."""
+    rows = [
+        server.execute(f"SELECT * FROM `{made.schema}`.{table} ORDER BY 1, 2") for server in (made.source, made.target)
+    ]
+    return bool(rows[0] == rows[1])
+
+
+def test_a_paused_pipeline(shop: Case) -> None:
+    control.pause(shop.runtime(), by="a test", reason="tea")
+    at_source(shop, "INSERT INTO orders VALUES (1, 'a', 1)")
+    [resume] = commands(shop, stops(shop, "was paused by a test"))
+    does(shop, resume)
+    shop.run_until_head()
+    assert same(shop)
+
+
+def test_a_rule_that_fails(shop: Case) -> None:
+    (shop.folder / "rules/engine.yaml").write_text("rules: [{name: up, path: up.py}]\n")
+    rule = shop.folder / "rules/up.py"
+    rule.write_text("def transform(row, context):\n    return {**row, 'note': row['noet'].upper()}\n")
+    shop.path.write_text(shop.yaml + "rules: engine.yaml\n")
+    at_source(shop, "INSERT INTO orders VALUES (1, 'a', 1)")
+    error = stops(shop, "rule 'up'")
+    assert "fix the rule; the batch is retried" in str(error.hint)
+    rule.write_text(rule.read_text().replace("noet", "note"))
+    shop.run_until_head()
+    assert shop.target.execute(f"SELECT note FROM `{shop.schema}`.orders") == [("A",)]
+
+
+def test_a_position_behind_undelivered_batches(shop: Case) -> None:
+    shop.target.execute(f"RENAME TABLE `{shop.schema}`.orders TO `{shop.schema}`.away")
+    at_source(shop, "INSERT INTO orders VALUES (1, 'a', 1)")
+    stops(shop, "has no table")
+    done = CliRunner().invoke(app, ["seek", "case", "latest", "--yes"], env=dict(os.environ))
+    assert isinstance(done.exception, SluiceError)
+    assert "wait until they are delivered" in str(done.exception.hint)
+    shop.target.execute(f"RENAME TABLE `{shop.schema}`.away TO `{shop.schema}`.orders")
+    shop.run_until_head()
+    does(shop, ["seek", "case", "latest"])
+    at_source(shop, "INSERT INTO orders VALUES (2, 'b', 2)")
+    shop.run_until_head()
+    assert same(shop)
+
+
+def test_every_command_in_a_hint_exists() -> None:
+    """Names of commands and options, in all hints of the product."""
+    import ast
+    from pathlib import Path
+
+    import typer.main
+
+    root: Any = typer.main.get_command(app)
+    checked = 0
+    for path in Path(__file__).parents[3].joinpath("include/sluice").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            text = (
+                ast.unparse(node)
+                if isinstance(node, ast.JoinedStr)
+                else node.value
+                if isinstance(node, ast.Constant)
+                else ""
+            )
+            for said in re.findall(r"`sluice ([^`]+)`", str(text)):
+                words, command = said.split(), root
+                while hasattr(command, "commands") and words and re.fullmatch(r"[a-z-]+(\|[a-z-]+)*", words[0]):
+                    found = [command.commands.get(name) for name in words.pop(0).split("|")]
+                    assert all(found), (path.name, said)
+                    command = found[0]
+                if hasattr(command, "by_default"):
+                    command = command.commands[command.by_default]
+                known = {option for one in command.params for option in (*one.opts, *one.secondary_opts)} | {"--help"}
+                for option in re.findall(r"(?<!\S)--[a-z-]+", " ".join(words)):
+                    assert option in known, (path.name, said, option)
+                checked += 1
+    assert checked > 40

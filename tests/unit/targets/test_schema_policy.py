@@ -1,0 +1,160 @@
+"""The policy to stop, for every kind of change: what a target shows, what it lacks, and what nobody can see."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from sluice.config.pipeline import PipelineConfig
+from sluice.errors import LoadError
+from sluice.flows.load.schema_changes import plan_ddl
+from sluice.model.schema_changes import ChangeKind
+from sluice.model.tables import TableId
+from sluice.mysql.ddl.catalog import SchemaState, Session
+from sluice.mysql.ddl.collations import Collations
+from sluice.mysql.ddl.row_effects import row_effects
+from sluice.mysql.ddl.types import Flavour
+from sluice.segments.manifest import DdlRecord, PositionRecord, SegmentManifest
+from sluice.targets.base import Capabilities, SchemaChange
+from sluice.targets.schema.policy import Answer, OnlyColumns, has, require_held
+
+STRICT = 1 << 22
+COLLATIONS = Collations({"utf8mb4_bin": "utf8mb4"}, {"utf8mb4": "utf8mb4_bin"}, {"utf8mb4": 4})
+TABLE = "CREATE TABLE t (id INT PRIMARY KEY, a INT, b INT, s VARCHAR(9))"
+WAS = {"id", "a", "b", "s"}
+
+
+class Target(OnlyColumns):
+    """A target with these columns; ``done``: and with all that a definition shows beside them."""
+
+    def __init__(self, change: SchemaChange, columns: Collection[str] | None, *, done: bool = False) -> None:
+        super().__init__(change)
+        self.there, self.done = columns, done
+
+    def columns(self, table: TableId) -> Collection[str] | None:
+        return self.there
+
+    def type(self, *given: Any) -> Answer:
+        return has(self.done)
+
+    def nullable(self, *given: Any) -> bool | None:
+        return None
+
+    def _answer(self, *given: Any, **more: Any) -> Answer:
+        return has(self.done)
+
+    attributes = order = key = index = options = _answer
+
+
+def planned(sql: str, policy: Any = "stop") -> SchemaChange:
+    """The change that a statement is, after TABLE."""
+    state = SchemaState(Flavour(collations=COLLATIONS), server_collation="utf8mb4_bin")
+    state.fold("CREATE DATABASE s", "s", Session())
+    state.fold(TABLE, "s", Session())
+    changes = state.fold(sql, "s", Session(sql_mode=STRICT))
+    record = DdlRecord(
+        file="log",
+        offset=9,
+        schema="s",
+        sql=sql,
+        sql_mode=STRICT,
+        seq=0,
+        changes=tuple(one.to_json() for one in changes),
+    )
+    place = PositionRecord(server_uuid="u", file="log", offset=4)
+    manifest = SegmentManifest(
+        pipeline="p", batch=1, epoch=1, first=place, last=place, changes=0, transactions=0, log_bytes=0, files=(), ddl=(record,)
+    )  # fmt: skip
+    config = PipelineConfig.model_validate({
+        "pipeline": "p", "source": {"connection": "s"}, "capture": {"include": ["s\\..*"]},
+        "targets": [{"name": "copy", "type": "mysql", "connection": "c", "ddl": policy}],
+    })  # fmt: skip
+    offered = Capabilities(schema_changes=frozenset(ChangeKind))
+    effects = lambda change, ran: row_effects(change, ran, mariadb=False)  # noqa: E731
+    [change] = plan_ddl(manifest, config, config.targets[0], offered, "mysql", effects)
+    return change
+
+
+def stops(change: SchemaChange, columns: Collection[str] | None, *, done: bool = False) -> str:
+    """What the error's hint says, "" if there is none."""
+    found = ""
+    with suppress_load_error() as caught:
+        require_held(change, Target(change, columns, done=done))
+    for error in caught:
+        assert "the policy of target copy is to stop" in error.message
+        found = error.hint or ""
+    return found
+
+
+@contextmanager
+def suppress_load_error() -> Iterator[list[LoadError]]:
+    """Give the errors that were raised inside."""
+    errors: list[LoadError] = []
+    try:
+        yield errors
+    except LoadError as error:
+        errors.append(error)
+
+
+SEEN = {
+    "ADD c INT": {*WAS, "c"},
+    "DROP COLUMN a": WAS - {"a"},
+    "RENAME COLUMN a TO c": {"id", "c", "b", "s"},
+    "CHANGE a c INT": {"id", "c", "b", "s"},
+    "ADD KEY (a)": WAS,
+    "ADD UNIQUE KEY (b)": WAS,
+    "DROP PRIMARY KEY, ADD PRIMARY KEY (id, b)": WAS,
+    "MODIFY a BIGINT": WAS,
+    "MODIFY s VARCHAR(20)": WAS,
+    "MODIFY a INT NOT NULL DEFAULT 5": WAS,
+    "ALTER a SET DEFAULT 7": WAS,
+    "COMMENT 'x'": WAS,
+    "MODIFY a INT AFTER b": WAS,
+}
+UNSEEN = (
+    "RENAME COLUMN a TO b, RENAME COLUMN b TO a", "CHANGE a b INT, CHANGE b a INT", "DROP COLUMN a, ADD COLUMN a INT DEFAULT 5",
+    "DROP COLUMN a, RENAME COLUMN b TO a", "RENAME COLUMN a TO c, ADD COLUMN a INT", "RENAME COLUMN a TO b, RENAME COLUMN b TO a, ADD c INT",
+    "RENAME COLUMN a TO b, RENAME COLUMN b TO c",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("alter", SEEN)
+def test_it_stops_until_the_target_has_the_change(alter: str) -> None:
+    change = planned(f"ALTER TABLE t {alter}")
+    assert "the load goes on once it is there" in stops(change, WAS)
+    assert stops(change, None)
+    assert not stops(change, SEEN[alter], done=True)
+
+
+@pytest.mark.parametrize("alter", UNSEEN)
+def test_what_no_definition_shows_stops_until_it_is_ignored(alter: str) -> None:
+    change = planned(f"ALTER TABLE t {alter}")
+    [one] = change.tables
+    assert one.after is not None
+    names = {column.name for column in one.after.columns}
+    assert "then set " in stops(change, names, done=True)
+
+
+def test_rows_that_went_are_not_seen() -> None:
+    assert "then set truncate_table to ignore" in stops(planned("TRUNCATE TABLE t"), WAS, done=True)
+
+
+def test_a_dropped_table_is_seen() -> None:
+    assert stops(planned("DROP TABLE t"), WAS)
+    assert not stops(planned("DROP TABLE t"), None)
+
+
+def test_a_statement_with_several_policies_stops_as_a_whole() -> None:
+    """Each part is there, or ignored: none is left out."""
+    change = planned("ALTER TABLE t MODIFY b BIGINT, ADD KEY (a)", {"indexes": "stop"})
+    assert change.check_only
+    for wanted in (ChangeKind.WIDEN_COLUMN, ChangeKind.INDEXES):
+        assert wanted in change.wanted
+    assert stops(change, WAS)
+    assert not stops(change, WAS, done=True)
+    change = planned("ALTER TABLE t MODIFY b BIGINT, ADD KEY (a)", {"indexes": "stop", "change_column": "ignore"})
+    assert change.wanted == {ChangeKind.INDEXES}
+    assert stops(change, WAS)
