@@ -194,8 +194,7 @@ def test_a_client_that_never_heard_of_its_session_goes_on_by_itself(shop: Case) 
         first.until(numbers[0])
         first.ack(numbers[0])
         known = first.hello["session"]
-        for _ in range(2):  # their answers are lost
-            Exchanger(reader, client="a", session=known)
+        unheard = [Exchanger(reader, client="a", session=known) for _ in range(2)]  # their answers are lost
         on = Exchanger(reader, client="a", session=known)
         assert on.hello["session"] == known + 3
         assert on.hello["acknowledged"] == numbers[0]
@@ -206,4 +205,6 @@ def test_a_client_that_never_heard_of_its_session_goes_on_by_itself(shop: Case) 
         with pytest.raises(flight.FlightServerError, match="another client's now"):
             Exchanger(reader, session=known)  # one that does not say who it is
         assert other.until(numbers[2]) == numbers[1:]
+        for one in (first, *unheard, on):
+            assert "another client's now" in str(one.ending())
         other.leave()
