@@ -41,6 +41,7 @@ from sluice.formats import FORMATS
 from sluice.model.nearest import meant
 from sluice.serve.access import ANYBODY, Reader, Readers, is_loopback
 from sluice.serve.documents import DocumentShape
+from sluice.serve.http_connections import KEEP_ALIVE_S, REQUEST_S, Connection, notice_lost_peers
 from sluice.serve.http_streams import Pull, PulledResponse, about, encoding_of, events, lines
 from sluice.serve.reading import Reading
 from sluice.serve.requests import MAX_BYTES, MAX_NUMBER, ReadRequest, parsed, wrong_request
@@ -149,10 +150,19 @@ class HttpDoor:
         if readers is None and is_loopback(host):  # a page in a browser of this machine is not to read by another name
             app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "[::1]", host])
         files = {"ssl_certfile": str(tls[0]), "ssl_keyfile": str(tls[1])} if tls is not None else {}
-        config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=8, **files)  # type: ignore[arg-type]
+        config = uvicorn.Config(
+            app,
+            http=Connection,
+            log_config=None,
+            access_log=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=8,
+            **files,  # type: ignore[arg-type]
+        )
         config.load()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = socket.create_server((host.strip("[]"), port), family=family)
+        notice_lost_peers(listening)
         self.port: int = listening.getsockname()[1]
         self._server = uvicorn.Server(config)
         run = partial(self._server.run, sockets=[listening])
@@ -194,7 +204,13 @@ class _Reads:
             gone.set()
             give_back()
             raise
-        pieces = events(reading, is_over) if asked.as_events else lines(reading, is_over, marks=asked.how.marks)
+        sending = events if asked.as_events else partial(lines, marks=asked.how.marks)
+        pieces = sending(reading, is_over, gone.is_set)
+
+        def hung_up() -> None:
+            gone.set()
+            reading.feed.wake()
+
         headers = {"Cache-Control": "no-store", "Vary": "Accept, Accept-Encoding"}
         headers |= {"Content-Encoding": asked.encoding} if asked.encoding else {}
         if reading.snapshot is not None:
@@ -203,7 +219,7 @@ class _Reads:
             headers["Sluice-Next-Batch"] = str(max(reading.first, reading.last + 1))
         pull = Pull(pieces, asked.encoding, self.threads, give_back)
         media = _EVENTS if asked.as_events else _NDJSON
-        return PulledResponse(pull, gone.set, headers, media, keep_alive=asked.as_events)
+        return PulledResponse(pull, hung_up, headers, media, keep_alive=asked.as_events)
 
 
 def application(reads: _Reads) -> FastAPI:
@@ -319,10 +335,14 @@ async def post_changes(
 ) -> Response:
     """The same for a ticket, which may have a predicate."""
     text = b""
-    async for part in client.stream():
-        text += part
-        if len(text) > MAX_BYTES:
-            break
+    try:
+        async with asyncio.timeout(REQUEST_S):
+            async for part in client.stream():
+                text += part
+                if len(text) > MAX_BYTES:
+                    break
+    except TimeoutError:
+        raise ConfigError(f"the ticket was not sent within {REQUEST_S:.0f} s", hint="send all of it at once") from None
     return await reads.answer(client, parsed(text), _Asked(reader, how, *sending))
 
 
