@@ -118,6 +118,23 @@ def test_a_row_written_by_both_sites_goes_back_and_is_listed(pair: Network) -> N
     assert f"sluice channel conflicts {name}" in pair.cli("status", "b_to_a").stdout
 
 
+@pytest.mark.parametrize("first", ["a_to_b", "b_to_a"])
+def test_a_key_change_at_one_site_against_an_update_at_the_other_is_listed(pair: Network, first: str) -> None:
+    """By both sites, whichever pipeline is earlier: both end with the same rows, and the list names the key that both changed."""
+    name = joined(pair, channel=REPAIRS)
+    pair.execute("a", "INSERT INTO items VALUES (1, 'a', 1), (2, 'a', 1), (3, 'a', 1)")
+    pair.once("a_to_b", "b_to_a")
+    pair.execute("a", "UPDATE items SET id = 10 WHERE id = 1", "UPDATE items SET n = 7 WHERE id = 2")
+    pair.execute("b", "UPDATE items SET n = 5 WHERE id = 1", "UPDATE items SET id = 20 WHERE id = 2")
+    second = "b_to_a" if first == "a_to_b" else "a_to_b"
+    pair.once(first, second, first, second)
+    print("ROWS", pair.assert_equal("items"))
+    pair.assert_still()
+    told = json.loads(pair.cli("channel", "conflicts", name, "--json").stdout)
+    print("TOLD", told)
+    assert {line["key"]["id"] for line in told["conflicts"]} == {"1", "2"}
+
+
 def test_sites_that_write_one_row_in_turn_are_not_in_conflict(pair: Network) -> None:
     """Each after it has the other's change: nothing goes back, whatever the time between."""
     name = joined(pair, channel=REPAIRS)
