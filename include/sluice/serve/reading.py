@@ -188,7 +188,7 @@ class Reading:
 
         Args:
             is_over: asked while a read that follows waits; it ends then.
-            is_gone: asked between pieces of a file, also where nothing of them is sent: nobody takes what comes, so it ends where it stands.
+            is_gone: asked between pieces of a file, also where nothing of them is sent: no client takes what comes, so it ends where it stands.
         """
         self._is_gone = is_gone
         with suppress(_ClientGone):
