@@ -300,6 +300,7 @@ WRONG: dict[int, tuple[type[MemoryTarget], dict[str, Any]]] = {
     22: (ClaimsTooMuch, {"options": {"guarantee": "idempotent", "keeps_checkpoint": False}}),
     24: (with_work(_loses_the_last_row_of_a_bundle), {"options": {"features": ["delete", "bundles"]}}),
     25: (with_changes(_texts_of_defaults), {}),
+    26: (with_changes(lambda change: replace(change, effects=())), {}),
 }
 
 

@@ -22,7 +22,10 @@ STRICT = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
 """Every date the source could hold, zero in AUTO_INCREMENT columns, and nothing cut to fit without an error."""
 
 LAX = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
-"""For rows whose ENUM holds the error value (index 0), which a strict session refuses."""
+"""For rows whose ENUM holds the error value (index 0), or whose computed values do not fit, which a strict session refuses."""
+
+MAX_WARNINGS = 65_535
+"""Warnings that the server keeps of a statement, the most it can: each is looked at."""
 
 CONTENTION = {ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT, 3572}
 """Errors after which the same transaction may succeed at once."""
@@ -40,6 +43,8 @@ _GONE = {
     ER.TOO_MANY_USER_CONNECTIONS, 0,
 }  # fmt: skip
 _DENIED = {ER.ACCESS_DENIED_ERROR, 1698, ER.DBACCESS_DENIED_ERROR, 1142, 1227, 3118, 1820}
+
+_NOT_TRANSACTIONAL = 1785
 
 _LOAD_PACKET = 128 * 1024
 _CONNECT_TIMEOUT_S = 8
@@ -130,6 +135,7 @@ def connect(endpoint: Endpoint) -> TargetConnection:
                 f"SET SESSION foreign_key_checks = 0, unique_checks = 1, sql_mode = '{STRICT}', time_zone = '+00:00', "
                 "character_set_client = utf8mb4, character_set_connection = utf8mb4, collation_connection = utf8mb4_bin, "
                 f"innodb_lock_wait_timeout = {LOCK_WAIT_S}, lock_wait_timeout = {LOCK_WAIT_S}, wait_timeout = {IDLE_S}, "
+                f"max_error_count = {MAX_WARNINGS}, "
                 f"@sluice = 1{SHOW_INVISIBLE_KEYS}"  # by which a trigger at the target can tell these rows from others
             )
             cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
@@ -171,6 +177,12 @@ def errors(endpoint: Endpoint, doing: str, where: str | None = None) -> Iterator
             ) from error
         refused = LoadError(f"the target refused a statement while {doing}: {text} (error {code})", where=place)
         refused.code = code
+        if code == _NOT_TRANSACTIONAL:
+            refused.hint = (
+                "a server with enforce_gtid_consistency=ON takes rows of a table without transactions into no transaction: "
+                "ALTER TABLE … ENGINE = InnoDB at the target (the source's may stay as it is); "
+                "`sluice check` names these tables. The same batch is tried again"
+            )
         raise refused from error
     except OSError as error:
         raise TargetUnavailable(
