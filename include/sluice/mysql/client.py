@@ -24,7 +24,7 @@ else:
     _Base = pymysql.connections.Connection
 
 Rows = list[tuple[Any, ...]]
-_QUESTION = re.compile(r"[\s(]*(?:SELECT|SHOW|WITH|EXPLAIN|CHECKSUM)\b", re.I)
+_QUESTION = re.compile(r"[\s(]*(?:SELECT|SHOW|EXPLAIN|CHECKSUM)\b", re.I)
 _HEAD = 64
 """Characters of a statement that tell whether it asks for rows."""
 _COUNTER = re.compile(r" AUTO_INCREMENT=\d+")
@@ -125,7 +125,7 @@ class MySQLConnection(_Base):
         """Read one answer. A server that asks for a file of this machine gets none; one that answers a question without rows is none of ours."""
         try:
             count = int(super()._read_query_result(unbuffered) or 0)  # type: ignore[misc]
-            if self._asks and self._result.description is None:  # type: ignore[has-type]
+            if self._asks and self._result.description is None:  # type: ignore[attr-defined]
                 self._force_close()  # type: ignore[attr-defined]
                 raise pymysql.err.InterfaceError(
                     0,
