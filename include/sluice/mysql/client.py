@@ -122,7 +122,7 @@ class MySQLConnection(_Base):
             self._asks = _QUESTION.match(text) is not None
 
     def _read_query_result(self, unbuffered: bool = False) -> int:
-        """Read one answer. A server that asks for a file of this machine gets none; one that answers a question without rows is none of ours."""
+        """Read one answer. A server that asks for a file of this machine gets none; one that answers a question without rows is not MySQL."""
         try:
             count = int(super()._read_query_result(unbuffered) or 0)  # type: ignore[misc]
             if self._asks and self._result.description is None:  # type: ignore[attr-defined]
