@@ -124,3 +124,22 @@ def test_the_load_goes_on_once_a_person_made_the_change(tmp_path: Path, request:
             first = "d" if "RENAME" in alter else "a"
             assert table_rows(site, made.schema, table, "id") == [(1,), (2,)], alter
             assert {row[1] for row in table_rows(site, made.schema, table, "id", first) if row[0] == 1} == {10}, alter
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_that_alter_ignore_removes_stop_the_load(tmp_path: Path, request: Any, kind: str) -> None:
+    """No row event names them."""
+    with pipeline(tmp_path, kind, request, source=request.getfixturevalue("mariadb")) as (made, site):
+        made.source.execute(
+            "CREATE TABLE t (id INT PRIMARY KEY, a INT)",
+            "INSERT INTO t VALUES (1, 10), (2, 10), (3, 30)",
+            database=made.schema,
+        )
+        made.run_until_head()
+        made.source.execute("ALTER IGNORE TABLE t ADD x INT", database=made.schema)  # removes none
+        made.run_until_head()
+        made.source.execute("ALTER IGNORE TABLE t ADD UNIQUE (a)", database=made.schema)
+        error = stopped(made)
+        assert "rows removed" in error.message
+        assert "ADD UNIQUE" in error.message
+        assert table_rows(site, made.schema, "t", "id") == [(1,), (2,), (3,)]
