@@ -213,6 +213,9 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[CheckFinding]:
             if remark.absent and copy.target in begun:
                 one = IncompleteTable(copy.target, copy.plan.source.schema, copy.plan.source.table)
                 fix += f"; then `{copy_command(runtime.name, one)}`: rows that it had before lack what is made now until they are copied"
+            elif remark.statement and remark.column and copy.target in begun:
+                verify = f"sluice verify {runtime.name} --table {copy.plan.source} --target {copy.target} --repair"
+                fix += f"; then `{verify}`: rows that it had before keep what was cut"
             lines.append(CheckFinding(remark.severity, part, "table", place, remark.why, fix))
         if copy.key == "whole row":
             fix = f"name its unique key: mapping: [{{from: {copy.plan.source}, to: {copy.plan.target}, key: [{', '.join(copy.unique)}]}}]"

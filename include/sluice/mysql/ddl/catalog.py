@@ -371,7 +371,7 @@ class _Step:
             self.state.forget(before.table)
             after = replace(after, table=renamed_to)
         self.state.put(after)
-        self.changes.append(altered(before, after, statement.actions, renamed_to))
+        self.changes.append(altered(before, after, statement.actions, renamed_to, ignore=statement.ignore))
 
     def _alter_unknown(self, statement: s.AlterTable, renamed_to: TableId | None) -> None:
         why = self.state.why_unknown(statement.table)

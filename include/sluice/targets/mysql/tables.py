@@ -178,7 +178,8 @@ def compare(plan: PlannedTable, info: TableInfo | None, *, columns: bool = True)
                 f"column {column.name!r} of table {plan.target} at the target is a generated one: the values that {plan.source} has in it would "
                 "never be written",
                 where=f"{plan.target}.{column.name}",
-                hint="make it a plain column at the target (ALTER TABLE … DROP COLUMN, then ADD COLUMN), or leave it out: mapping.columns.exclude",
+                hint=f"drop it: ALTER TABLE {quoted_table(plan.target)} DROP COLUMN {quoted(found.name)}; the next attempt stops for the missing "
+                "column, and says how it is added as a plain one, and then copied; or leave it out: mapping.columns.exclude",
             )
         if columns and column.name.casefold() not in there and not column.generated:
             raise MappingError(
