@@ -89,7 +89,7 @@ class Reading:
     snapshot: SnapshotStart | None = field(init=False)
     first: int = field(init=False)
     last: int = field(init=False)
-    _is_gone: Callable[[], bool] = field(init=False, default=lambda: False, repr=False)
+    _is_gone: Callable[[], bool] | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Raises AccessDenied, BatchesGone, ConfigError, SegmentError, RuleError, StorageUnavailable, CoordinationUnavailable."""
@@ -201,7 +201,7 @@ class Reading:
                     yield from self.of_batch(manifest)
 
     def _require_client(self) -> None:
-        if self._is_gone():
+        if self._is_gone is not None and self._is_gone():
             raise _ClientGone
 
     def _shaped(self, rows: pa.Table, table: TableId, batch: int) -> pa.Table:

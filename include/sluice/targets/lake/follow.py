@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
 
 from sluice.errors import DecodeError, LoadError, TargetUnavailable
@@ -58,8 +59,13 @@ class Refused(Exception):
         self.column, self.kind, self.why = column, error.kind, str(error)
 
 
-def converted_rows(rows: pa.Table, steps: Mapping[str, Sequence[Step]]) -> pa.Table | None:
-    """Return rows with converted values, None if every value is what it was. Raises Refused."""
+def converted_rows(
+    rows: pa.Table, steps: Mapping[str, Sequence[Step]], partitions: Collection[str] = ()
+) -> pa.Table | None:
+    """Return rows with converted values, None if every value is what it was. ``partitions``: columns by which the table is partitioned.
+
+    Raises Refused.
+    """
     changed = False
     for name, todo in steps.items():
         place = rows.schema.get_field_index(name)
@@ -69,6 +75,9 @@ def converted_rows(rows: pa.Table, steps: Mapping[str, Sequence[Step]]) -> pa.Ta
             new = after_steps(old, todo)
         except NotConvertedError as error:
             raise Refused(name, error) from error
+        if name in partitions and pa.types.is_string(new.type) and pc.any(pc.equal(new, "")).as_py():
+            why = "an empty text is NULL in a column by which the table is partitioned"
+            raise Refused(name, NotConvertedError(None, why))
         if not new.equals(old):
             changed = True
             rows = rows.set_column(place, rows.schema.field(place), new)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pymysql
 from pymysql.constants import CLIENT, COMMAND, CR, ER
@@ -25,7 +25,9 @@ LAX = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
 """For rows whose ENUM holds the error value (index 0), or whose computed values do not fit, which a strict session refuses."""
 
 MAX_WARNINGS = 65_535
-"""Warnings that the server keeps of a statement, the most it can: each is looked at."""
+"""Warnings that the server keeps of a statement, the most it can: each is looked at. MySQL lets only SESSION_VARIABLES_ADMIN raise it; with fewer
+kept, a statement that has more of them is refused."""
+_NOT_ALLOWED = 1227
 
 CONTENTION = {ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT, 3572}
 """Errors after which the same transaction may succeed at once."""
@@ -135,14 +137,23 @@ def connect(endpoint: Endpoint) -> TargetConnection:
                 f"SET SESSION foreign_key_checks = 0, unique_checks = 1, sql_mode = '{STRICT}', time_zone = '+00:00', "
                 "character_set_client = utf8mb4, character_set_connection = utf8mb4, collation_connection = utf8mb4_bin, "
                 f"innodb_lock_wait_timeout = {LOCK_WAIT_S}, lock_wait_timeout = {LOCK_WAIT_S}, wait_timeout = {IDLE_S}, "
-                f"max_error_count = {MAX_WARNINGS}, "
                 f"@sluice = 1{SHOW_INVISIBLE_KEYS}"  # by which a trigger at the target can tell these rows from others
             )
             cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+            _keep_warnings(cursor)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _keep_warnings(cursor: Any) -> None:
+    """Raise the number of kept warnings where the login may; else the server's own number has to do."""
+    try:
+        cursor.execute(f"SET SESSION max_error_count = {MAX_WARNINGS}")
+    except pymysql.err.MySQLError as error:
+        if error.args[:1] != (_NOT_ALLOWED,):
+            raise
 
 
 def code_of(error: BaseException) -> int:
