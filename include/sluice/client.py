@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import random
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -197,6 +198,7 @@ class Subscription(Iterator[StoredBatch]):
     def __init__(self, door: _Door, ticket: Mapping[str, Any], patience_s: float) -> None:
         self._door = door
         self._ticket = dict(ticket)
+        self._name = uuid.uuid4().hex
         self._patience_s = patience_s
         self._until = time.monotonic() + patience_s
         self._call: _Call | None = None
@@ -279,8 +281,7 @@ class Subscription(Iterator[StoredBatch]):
     def _connect(self) -> None:
         if "session" in self._ticket:
             self._ticket["from"] = {"batch": self._received + 1}
-        call = _Call(self._door, self._ticket)
-        self._call = call
+        call = self._call = self._opened()
         self._acknowledged, self._window = call.hello["acknowledged"], call.hello["window"]
         if "session" not in self._ticket:
             self._received = call.first - 1
@@ -293,6 +294,17 @@ class Subscription(Iterator[StoredBatch]):
         self._ticket["session"] = call.hello["session"]
         if self._asked > self._acknowledged:
             call.say({"ack": self._asked})
+
+    def _opened(self) -> _Call:
+        """Open a session. One that goes on says which client this is: the answer before may have been lost with the link, and its session counted."""
+        if "session" not in self._ticket:
+            return _Call(self._door, self._ticket)
+        try:
+            return _Call(self._door, {**self._ticket, "client": self._name})
+        except flight.FlightServerError as error:
+            if "client: Extra inputs are not permitted" not in str(error):
+                raise
+            return _Call(self._door, self._ticket)  # a service of an older version
 
     def _take(self, said: StoredBatch | Mapping[str, Any]) -> None:
         if isinstance(said, StoredBatch):

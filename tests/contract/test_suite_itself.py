@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -21,6 +22,7 @@ from sluice.targets.base import (
     KeyRange,
     RangeDifferences,
     RejectedRows,
+    SchemaChange,
     Share,
     WriteResult,
 )
@@ -190,13 +192,39 @@ class IgnoresSchemaChanges(MemoryWriter):
         pass
 
 
+def with_changes(change: Callable[[SchemaChange], SchemaChange]) -> type[Wrong]:
+    """A target that follows other schema changes than it is given."""
+
+    class Writer(MemoryWriter):
+        def _follow(self, *, before_rows: bool) -> None:
+            given = self._batch
+            self._batch = replace(given, schema_changes=tuple(map(change, given.schema_changes)))
+            super()._follow(before_rows=before_rows)
+            self._batch = given
+
+    return with_writer(Writer)
+
+
+def _texts_of_defaults(change: SchemaChange) -> SchemaChange:
+    found = {
+        column: replace(value, value=pa.scalar(column.default, pa.string()))
+        for column, value in change.defaults.items()
+    }
+    return replace(change, defaults=found)
+
+
+def _loses_the_last_row_of_a_bundle(work: Work) -> Work:
+    return replace(work, puts=work.puts[:-1]) if work.fence.batch - work.fence.held > 1 else work
+
+
 _random = itertools.count()
 
 
 class VisibleAtOnce(Wrong):
     class Writer(MemoryWriter):
         def plan(self, parallelism: int) -> list[list[MemoryUnit]]:
-            at_once = Wrong(self._target.config.model_copy(update={"consistency": "row"}), None, "p")  # type: ignore[arg-type]
+            at_once = copy(self._target)
+            at_once.config = self._target.config.model_copy(update={"consistency": "row"})
             return [[replace(one, target=at_once) for one in phase] for phase in super().plan(parallelism)]
 
 
@@ -270,10 +298,13 @@ WRONG: dict[int, tuple[type[MemoryTarget], dict[str, Any]]] = {
     21: (TakesAnyOption, {}),
     23: (FindsEverythingEqual, {}),
     22: (ClaimsTooMuch, {"options": {"guarantee": "idempotent", "keeps_checkpoint": False}}),
+    24: (with_work(_loses_the_last_row_of_a_bundle), {"options": {"features": ["delete", "bundles"]}}),
+    25: (with_changes(_texts_of_defaults), {}),
+    26: (with_changes(lambda change: replace(change, effects=())), {}),
 }
 
 
-@pytest.mark.parametrize("number", range(1, 24))
+@pytest.mark.parametrize("number", [check.number for check in CHECKS])
 def test_a_target_that_is_wrong_fails_the_check(number: int) -> None:
     kind, settings = WRONG[number]
     check = CHECKS[number - 1]

@@ -28,6 +28,7 @@ class Subscription:
         session: how many clients have connected; the last one may move the cursor.
         made_ms, connected_ms, acknowledged_ms: when, milliseconds since 1970; acknowledged_ms 0: nothing was.
         expired_ms: when retention took batches that it had not acknowledged; 0: it did not.
+        client: which client connected last, as it named itself; "": it did not.
         identity: of the pipeline's state that ``batch`` is a number of.
         from_snapshot: nothing is acknowledged since it began with the snapshot as of the batch after ``batch``, so that the next client does so, too.
     """
@@ -42,6 +43,7 @@ class Subscription:
     expired_ms: int = 0
     identity: str = ""
     from_snapshot: bool = False
+    client: str = ""
     version: int = -1
 
     def encoded(self) -> bytes:
@@ -127,6 +129,7 @@ class Subscriptions:
         now_ms: int,
         *,
         from_snapshot: bool = False,
+        client: str = "",
     ) -> Subscription | None:
         """A client takes the subscription over, and its cursor stands at batch ``acknowledged``. None: it changed since it was ``seen``.
 
@@ -144,7 +147,7 @@ class Subscriptions:
         made_ms, session, version = (seen.made_ms, seen.session + 1, seen.version) if seen else (now_ms, 1, -1)
         begun = Subscription(
             name, reader, acknowledged, session, made_ms, now_ms,
-            identity=self._identity.read(), from_snapshot=from_snapshot,
+            identity=self._identity.read(), from_snapshot=from_snapshot, client=client,
         )  # fmt: skip
         if seen is not None and seen.batch == acknowledged:
             begun = replace(begun, acknowledged_ms=seen.acknowledged_ms)

@@ -15,7 +15,7 @@ from sluice.coordination.state import PipelineState
 from sluice.errors import MappingError
 from sluice.flows.runtime import Runtime
 from sluice.flows.stored_definitions import definitions_at
-from sluice.mapping.names import KnownTable, named_columns, tables_by_line, wrong_names
+from sluice.mapping.names import KnownTable, misspelt_tables, named_columns, protects, tables_by_line, wrong_names
 from sluice.model.fields import true_name
 from sluice.model.tables import META_COLUMNS, TableId
 from sluice.segments.manifest import SegmentManifest
@@ -38,7 +38,8 @@ def require_known_names(runtime: Runtime, state: PipelineState, manifest: Segmen
     """Look up the names of the mapping that no batch has met yet. Costs nothing where there is none.
 
     Raises:
-        MappingError: no table of its line has such a column. SourceUnavailable: there are new names, and the source does not answer.
+        MappingError: no table of its line has such a column; or a line that keeps columns back names a table that is probably meant to be another.
+        SourceUnavailable: there are new names, and the source does not answer.
     """
     lines = runtime.pipeline.mapping
     named = named_columns(lines)
@@ -57,7 +58,8 @@ def require_known_names(runtime: Runtime, state: PipelineState, manifest: Segmen
                 _join(tables, id_, (column.name for column in table.columns))
     for file in manifest.files:
         _join(tables, TableId(file.schema_, file.table), _columns_of(runtime, file.path))
-    for wrong in wrong_names(lines, tables):
+    misspelt = [wrong for wrong in misspelt_tables(lines, tables) if protects(lines[wrong.name.number])]
+    for wrong in [*misspelt, *wrong_names(lines, tables)]:
         if wrong.name.stored not in seen:
             raise MappingError(
                 f"{wrong.name.place}: {wrong.why}",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sluice.config.pipeline import TableMapping
 from sluice.mapping.tables import Mapping as Routes
-from sluice.model.nearest import meant
+from sluice.model.nearest import meant, meant_table
 from sluice.model.tables import TableId
 
 
@@ -73,6 +73,28 @@ def tables_by_line(lines: Sequence[TableMapping], tables: Mapping[TableId, Known
         if matched is not None:
             found.setdefault(lines.index(matched[0]), []).append(known)
     return found
+
+
+def misspelt_tables(lines: Sequence[TableMapping], tables: Mapping[TableId, KnownTable]) -> list[WrongName]:
+    """Return the lines by which no table goes, and whose table was probably meant to be another one that no line names.
+
+    That one goes over by its own name, with all of its columns.
+    """
+    by_line, found = tables_by_line(lines, tables), []
+    named = {line.from_ for line in lines}
+    unnamed = [str(table) for table in tables if str(table) not in named]
+    for number, line in enumerate(lines):
+        likely = "" if number in by_line or line.from_.endswith(".*") else meant_table(line.from_, unnamed)
+        if likely:
+            name = NamedColumn(number, line.from_, "from", line.from_)
+            why = f"no captured table goes by this line; did you mean {likely!r}?"
+            found.append(WrongName(name, why, "correct its from, or remove the line until there is such a table"))
+    return found
+
+
+def protects(line: TableMapping) -> bool:
+    """Whether a line keeps columns back."""
+    return bool(line.columns.exclude) or line.columns.include is not None
 
 
 def wrong_names(lines: Sequence[TableMapping], tables: Mapping[TableId, KnownTable]) -> list[WrongName]:

@@ -3,7 +3,34 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+
+_DIGITS = re.compile(r"\d+")
+
+
+def meant_table(word: str, known: Iterable[str]) -> str:
+    """Return the known ``schema.table`` that a wrong one was probably meant to be, "" for none.
+
+    Tables of one name in schemas that are alike, or alike in one schema, whatever the case. Names that differ in digits alone are a series, of which
+    the next one may be still to come.
+    """
+    schema, _, table = word.lower().partition(".")
+    near: dict[str, str] = {}
+    for name in known:
+        other_schema, _, other = name.lower().partition(".")
+        if schema == other_schema and (table == other or not _in_series(table, other)):
+            near[other] = name
+        elif table == other and not _in_series(schema, other_schema):
+            near[other_schema] = name
+    for part in (table, schema):
+        if close := difflib.get_close_matches(part, near, n=1, cutoff=0.75):
+            return near[close[0]]
+    return ""
+
+
+def _in_series(one: str, other: str) -> bool:
+    return _DIGITS.sub("#", one) == _DIGITS.sub("#", other)
 
 
 def meant(word: str, known: Iterable[str]) -> str:

@@ -82,6 +82,11 @@ class TableChange:
         return (self.table, self.renamed_to) if self.renamed_to else (self.table,)
 
     @property
+    def never_was(self) -> bool:
+        """True for a table that was dropped ``IF EXISTS`` and did not exist."""
+        return self.kinds == (ChangeKind.DROP_TABLE,) and self.before is None and not self.reason
+
+    @property
     def names_differ(self) -> bool:
         """True if the columns have other names than before, whatever their order."""
         before, after = (

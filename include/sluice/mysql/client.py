@@ -24,6 +24,9 @@ else:
     _Base = pymysql.connections.Connection
 
 Rows = list[tuple[Any, ...]]
+_QUESTION = re.compile(r"[\s(]*(?:SELECT|SHOW|EXPLAIN|CHECKSUM)\b", re.I)
+_HEAD = 64
+"""Characters of a statement that tell whether it asks for rows."""
 _COUNTER = re.compile(r" AUTO_INCREMENT=\d+")
 
 
@@ -61,6 +64,8 @@ class MySQLConnection(_Base):
     _read_timeout: float | None
     connect_timeout: float
 
+    _asks: bool = False
+    """The statement under way is one that is answered with rows, be it none of them."""
     _owed: tuple[int, ...] = ()
     """Of each statement that was sent ahead and not answered yet: the number of its answer's first packet."""
 
@@ -104,6 +109,7 @@ class MySQLConnection(_Base):
         """A command of 16 MiB or more leaves in several packets, and its answer's first number follows the last of them."""
         super()._execute_command(command, sql)  # type: ignore[misc]
         first, owed, self._owed = self._next_seq_id, self._owed, ()
+        self._asks = False
         try:
             for other in owed:
                 self._answer(other)
@@ -111,11 +117,21 @@ class MySQLConnection(_Base):
             self._force_close()  # type: ignore[attr-defined]  # the answers could no longer be told apart
             raise
         self._next_seq_id = first
+        if command == COMMAND.COM_QUERY:
+            text = sql[:_HEAD] if isinstance(sql, str) else bytes(sql[:_HEAD]).decode("latin-1")
+            self._asks = _QUESTION.match(text) is not None
 
     def _read_query_result(self, unbuffered: bool = False) -> int:
-        """A server that answers with a request for a file of this machine gets none."""
+        """Read one answer. A server that asks for a file of this machine gets none; one that answers a question without rows is not MySQL."""
         try:
-            return int(super()._read_query_result(unbuffered) or 0)  # type: ignore[misc]
+            count = int(super()._read_query_result(unbuffered) or 0)  # type: ignore[misc]
+            if self._asks and self._result.description is None:  # type: ignore[attr-defined]
+                self._force_close()  # type: ignore[attr-defined]
+                raise pymysql.err.InterfaceError(
+                    0,
+                    "the server answered a question with an OK and without rows: is it MySQL or MariaDB, or another service with their protocol?",
+                )
+            return count
         except RuntimeError as error:
             self._force_close()  # type: ignore[attr-defined]
             raise pymysql.err.InternalError(

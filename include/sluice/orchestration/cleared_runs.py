@@ -171,11 +171,14 @@ def _watch() -> None:
             except Exception as error:
                 log.warning("events_not_removed", error=str(error)[:300])
         try:
-            with create_session() as session:
-                for run in release_ended_runs(session):
-                    log.info("failed_run_released", run=run)
-                for run in requeue_for_cleared_runs(session):
-                    log.info("run_gives_way", run=run)
+            for act, event in (
+                (release_ended_runs, "failed_run_released"),
+                (requeue_for_cleared_runs, "run_gives_way"),
+            ):
+                with create_session() as session:  # one each, and short: SQLite has one writer at a time
+                    runs = act(session)
+                for run in runs:
+                    log.info(event, run=run)
         except Exception as error:  # the database is busy, or of another version: Airflow goes on without this
             log.warning("no_room_made", error=str(error)[:300])
 

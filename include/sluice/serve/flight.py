@@ -145,7 +145,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
 
 def _sent(reading: Reading, is_over: Callable[[], bool], give_back: Callable[[], None]) -> Iterator[Sent]:
     hung_up = threading.Event()
-    pieces = ahead(reading.sent(lambda: hung_up.is_set() or is_over()))
+    pieces = ahead(reading.sent(lambda: hung_up.is_set() or is_over(), hung_up.is_set))
     try:
         with told():
             for piece in pieces:

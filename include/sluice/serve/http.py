@@ -34,14 +34,17 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
 from sluice import __version__
+from sluice.config.loading import shown
 from sluice.config.pipeline import IDENTIFIER
 from sluice.errors import AccessDenied, BatchesGone, ConfigError, SluiceError, TooManyReads
 from sluice.formats import FORMATS
+from sluice.model.nearest import meant
 from sluice.serve.access import ANYBODY, Reader, Readers, is_loopback
 from sluice.serve.documents import DocumentShape
+from sluice.serve.http_connections import KEEP_ALIVE_S, REQUEST_S, Connection, notice_lost_peers
 from sluice.serve.http_streams import Pull, PulledResponse, about, encoding_of, events, lines
 from sluice.serve.reading import Reading
-from sluice.serve.requests import MAX_BYTES, ReadRequest, parsed, wrong_request
+from sluice.serve.requests import MAX_BYTES, MAX_NUMBER, ReadRequest, parsed, wrong_request
 from sluice.serve.service import Service
 
 _log = structlog.get_logger()
@@ -60,7 +63,11 @@ class HowSent(BaseModel):
         False, description="NDJSON: a line after each batch, with its number and position. Server-sent events have it."
     )
     wait: float = Field(
-        0, ge=0, le=300, description="Seconds to wait for the batch that the read begins with (long poll)."
+        0,
+        ge=0,
+        le=300,
+        allow_inf_nan=False,
+        description="Seconds to wait for the batch that the read begins with (long poll).",
     )
 
 
@@ -75,10 +82,10 @@ class WhatIsRead(HowSent):
         alias="from",
         description="earliest: the oldest stored batch; latest: what comes next; snapshot: all rows of the snapshot, and what came after it.",
     )
-    from_batch: int | None = Field(None, ge=1)
+    from_batch: int | None = Field(None, ge=1, le=MAX_NUMBER)
     from_timestamp: AwareDatetime | None = None
     from_position: str | None = Field(None, description="file:offset in the source's log")
-    to: int | None = Field(None, ge=0, description="The last batch; none: the last that is stored.")
+    to: int | None = Field(None, ge=0, le=MAX_NUMBER, description="The last batch; none: the last that is stored.")
     follow: bool = Field(False, description="Go on with new batches as they are stored.")
     columns: list[str] | None = Field(None, description="Columns of the tables; none: all.")
     on_lost_batches: Literal["snapshot", "stop"] | None = Field(
@@ -92,10 +99,11 @@ class WhatIsRead(HowSent):
             "batch": self.from_batch, "timestamp": self.from_timestamp, "position": self.from_position,
         }  # fmt: skip
         named = {name: value for name, value in starts.items() if value is not None}
+        places = [f"from_{name}" for name in named] + (["from"] if self.from_ != "earliest" else [])
+        if len(places) > 1:
+            raise ConfigError(f"a read begins at one place, not at {' and '.join(places)}")
         if last_event is not None:
             named = {"batch": last_event + 1}
-        if len(named) > 1:
-            raise ConfigError(f"a read begins at one place, not at {' and '.join(f'from_{name}' for name in named)}")
         more = {} if self.columns is None else {"columns": self.columns}
         try:
             return ReadRequest.model_validate({
@@ -142,10 +150,19 @@ class HttpDoor:
         if readers is None and is_loopback(host):  # a page in a browser of this machine is not to read by another name
             app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "[::1]", host])
         files = {"ssl_certfile": str(tls[0]), "ssl_keyfile": str(tls[1])} if tls is not None else {}
-        config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=8, **files)  # type: ignore[arg-type]
+        config = uvicorn.Config(
+            app,
+            http=Connection,
+            log_config=None,
+            access_log=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=8,
+            **files,  # type: ignore[arg-type]
+        )
         config.load()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = socket.create_server((host.strip("[]"), port), family=family)
+        notice_lost_peers(listening)
         self.port: int = listening.getsockname()[1]
         self._server = uvicorn.Server(config)
         run = partial(self._server.run, sockets=[listening])
@@ -187,7 +204,13 @@ class _Reads:
             gone.set()
             give_back()
             raise
-        pieces = events(reading, is_over) if asked.as_events else lines(reading, is_over, marks=asked.how.marks)
+        sending = events if asked.as_events else partial(lines, marks=asked.how.marks)
+        pieces = sending(reading, is_over, gone.is_set)
+
+        def hung_up() -> None:
+            gone.set()
+            reading.feed.wake()
+
         headers = {"Cache-Control": "no-store", "Vary": "Accept, Accept-Encoding"}
         headers |= {"Content-Encoding": asked.encoding} if asked.encoding else {}
         if reading.snapshot is not None:
@@ -196,7 +219,7 @@ class _Reads:
             headers["Sluice-Next-Batch"] = str(max(reading.first, reading.last + 1))
         pull = Pull(pieces, asked.encoding, self.threads, give_back)
         media = _EVENTS if asked.as_events else _NDJSON
-        return PulledResponse(pull, gone.set, headers, media, keep_alive=asked.as_events)
+        return PulledResponse(pull, hung_up, headers, media, keep_alive=asked.as_events)
 
 
 def application(reads: _Reads) -> FastAPI:
@@ -230,6 +253,28 @@ def _sending(accept: Annotated[str, Header()] = "", accept_encoding: Annotated[s
 
 Asking = Annotated[Reader, Depends(_reader_of)]
 Sending = Annotated[tuple[bool, str], Depends(_sending)]
+
+
+def _query(model: type[BaseModel] | None = None) -> Any:
+    """A dependency of a route: its query has the parameters of ``model`` and no others, and one value for each that is no list.
+
+    A parameter that is not read would make the answer wider than what was asked for. Raises ConfigError.
+    """
+    known = {field.alias or name: field for name, field in model.model_fields.items()} if model is not None else {}
+
+    async def only_known(request: Request) -> None:
+        for name in dict.fromkeys(key for key, _ in request.query_params.multi_items()):
+            if name not in known:
+                there = f"there are {', '.join(known)}" if known else "this address has none"
+                raise ConfigError(
+                    f"the query has a parameter {shown(name)[:100]!r}, which is none{meant(name, known)}", hint=there
+                )
+            if len(request.query_params.getlist(name)) > 1 and "list" not in str(known[name].annotation):
+                raise ConfigError(f"the query has {name} more than once", hint="send it once")
+
+    return Depends(only_known)
+
+
 PipelineName = Annotated[str, Path(pattern=IDENTIFIER)]
 _router = APIRouter(prefix="/v1")
 _ANSWERS: dict[int | str, dict[str, Any]] = {
@@ -240,13 +285,13 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
 _TICKET = {"requestBody": {"required": True, "content": {"application/json": {"schema": ReadRequest.model_json_schema()}}}}  # fmt: skip
 
 
-@_router.get("/pipelines")
+@_router.get("/pipelines", dependencies=[_query()])
 def list_pipelines(reads: Reads, reader: Asking) -> dict[str, list[str]]:
     """Names of the pipelines of which something may be read."""
     return {"pipelines": reads.service.pipelines(reader)}
 
 
-@_router.get("/pipelines/{pipeline}/tables")
+@_router.get("/pipelines/{pipeline}/tables", dependencies=[_query()])
 def list_tables(pipeline: PipelineName, reads: Reads, reader: Asking) -> dict[str, list[dict[str, Any]]]:
     """Tables that may be read, with their columns and the columns' Arrow types."""
     found = reads.service.tables(pipeline, reader)
@@ -258,7 +303,9 @@ def list_tables(pipeline: PipelineName, reads: Reads, reader: Asking) -> dict[st
     }
 
 
-@_router.get("/pipelines/{pipeline}/changes", response_class=Response, responses=_ANSWERS)
+@_router.get(
+    "/pipelines/{pipeline}/changes", response_class=Response, responses=_ANSWERS, dependencies=[_query(WhatIsRead)]
+)
 async def get_changes(
     client: Request,
     pipeline: PipelineName,
@@ -266,13 +313,19 @@ async def get_changes(
     reads: Reads,
     reader: Asking,
     sending: Sending,
-    last_event_id: Annotated[int | None, Header(ge=0)] = None,
+    last_event_id: Annotated[int | None, Header(ge=0, lt=MAX_NUMBER)] = None,
 ) -> Response:
     """Documents, one a change."""
     return await reads.answer(client, what.request(pipeline, last_event_id), _Asked(reader, what, *sending))
 
 
-@_router.post("/changes", response_class=Response, responses=_ANSWERS, openapi_extra=_TICKET)
+@_router.post(
+    "/changes",
+    response_class=Response,
+    responses=_ANSWERS,
+    openapi_extra=_TICKET,
+    dependencies=[_query(HowSent)],
+)
 async def post_changes(
     client: Request,
     how: Annotated[HowSent, Query()],
@@ -282,10 +335,14 @@ async def post_changes(
 ) -> Response:
     """The same for a ticket, which may have a predicate."""
     text = b""
-    async for part in client.stream():
-        text += part
-        if len(text) > MAX_BYTES:
-            break
+    try:
+        async with asyncio.timeout(REQUEST_S):
+            async for part in client.stream():
+                text += part
+                if len(text) > MAX_BYTES:
+                    break
+    except TimeoutError:
+        raise ConfigError(f"the ticket was not sent within {REQUEST_S:.0f} s", hint="send all of it at once") from None
     return await reads.answer(client, parsed(text), _Asked(reader, how, *sending))
 
 

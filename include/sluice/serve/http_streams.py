@@ -35,14 +35,14 @@ def about(error: SluiceError) -> dict[str, Any]:
     return {"title": type(error).__name__, "detail": str(error), **for_programs(error)}
 
 
-def lines(reading: Reading, is_over: Callable[[], bool], *, marks: bool) -> Pieces:
+def lines(reading: Reading, is_over: Callable[[], bool], is_gone: Callable[[], bool], *, marks: bool) -> Pieces:
     """NDJSON: a document a line. ``marks``: after each batch a line ``{"batch": …}``, and ``{"error": …}`` where the stream breaks off.
 
     With marks a line ``{"reset": …}`` comes before the rows of a snapshot.
     Without marks a stream that breaks off is cut, so that it is not taken for whole. Raises SluiceError then.
     """
     try:
-        for piece, mark in reading.sent(is_over):
+        for piece, mark in reading.sent(is_over, is_gone):
             if mark and marks:
                 yield mark + b"\n"
             elif not mark:
@@ -54,14 +54,14 @@ def lines(reading: Reading, is_over: Callable[[], bool], *, marks: bool) -> Piec
         yield json.dumps({"error": about(error)}).encode() + b"\n"
 
 
-def events(reading: Reading, is_over: Callable[[], bool]) -> Pieces:
+def events(reading: Reading, is_over: Callable[[], bool], is_gone: Callable[[], bool]) -> Pieces:
     """Server-sent events: a document each; after each batch one of type ``batch`` whose id is its number; at the end of what broke off ``error``.
 
     Before the rows of a snapshot comes one of type ``reset``.
     """
     yield b"retry: 3000\n\n"
     try:
-        for piece, mark in reading.sent(is_over):
+        for piece, mark in reading.sent(is_over, is_gone):
             if mark and "reset" in (said := json.loads(mark)):
                 yield b"event: reset\ndata: %b\n\n" % mark
             elif mark:

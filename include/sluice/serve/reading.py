@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Protocol
@@ -36,6 +37,10 @@ _ATTEMPTS, _PAUSE_S = 10, 0.05
 
 Sent = tuple[pa.RecordBatch, bytes]
 """Rows, and what is said with them (JSON); an empty record batch with a mark ends a stored batch, one with ``reset`` comes before a snapshot."""
+
+
+class _ClientGone(Exception):
+    """The client of a read hung up."""
 
 
 class Shape(Protocol):
@@ -84,6 +89,7 @@ class Reading:
     snapshot: SnapshotStart | None = field(init=False)
     first: int = field(init=False)
     last: int = field(init=False)
+    _is_gone: Callable[[], bool] | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Raises AccessDenied, BatchesGone, ConfigError, SegmentError, RuleError, StorageUnavailable, CoordinationUnavailable."""
@@ -175,24 +181,38 @@ class Reading:
             if following is not None:
                 self.last = following - 1 if end is None else min(end, following - 1)
 
-    def sent(self, is_over: Callable[[], bool]) -> Generator[Sent, None, None]:
+    def sent(
+        self, is_over: Callable[[], bool], is_gone: Callable[[], bool] = lambda: False
+    ) -> Generator[Sent, None, None]:
         """What the stream has. Memory: two files of a table, and rows that wait for others. Raises as :class:`Reading`, and SchemaMoved.
 
         Args:
             is_over: asked while a read that follows waits; it ends then.
+            is_gone: asked between pieces of a file, also where nothing of them is sent: no client takes what comes, so it ends where it stands.
         """
-        if self.snapshot is not None:
-            yield from self.of_snapshot(self.snapshot)
-        for number in self._numbers(is_over):
-            manifest = self.manifest(number)
-            if manifest is not None:
-                yield from self.of_batch(manifest)
+        self._is_gone = is_gone
+        with suppress(_ClientGone):
+            if self.snapshot is not None:
+                yield from self.of_snapshot(self.snapshot)
+            for number in self._numbers(is_over):
+                self._require_client()
+                manifest = self.manifest(number)
+                if manifest is not None:
+                    yield from self.of_batch(manifest)
+
+    def _require_client(self) -> None:
+        if self._is_gone is not None and self._is_gone():
+            raise _ClientGone
+
+    def _shaped(self, rows: pa.Table, table: TableId, batch: int) -> pa.Table:
+        self._require_client()
+        return self.shape.rows(rows, table, batch)
 
     def of_snapshot(self, start: SnapshotStart) -> Generator[Sent, None, None]:
         """What a read begins with that starts from the snapshot, and the mark that ends it. The first thing that is said is that it does."""
         shape = self.shape
         yield pa.RecordBatch.from_pylist([], schema=shape.schema), start.reset
-        for table, rows in start.pieces(lambda table, rows: shape.rows(rows, table, start.batch)):
+        for table, rows in start.pieces(lambda table, rows: self._shaped(rows, table, start.batch)):
             for piece in shape.sent(rows, table, start.batch):
                 if piece.num_rows:
                     yield piece, b""
@@ -240,7 +260,7 @@ class Reading:
         if not any(self.rows.ruling.concerning(file.table_id) for file in manifest.files):
             for table, columns in self.rows.columns(manifest, self.wants):  # before any row of the batch is sent
                 shape.require(columns, table, batch)
-        for table, rows in self.rows.rows(manifest, self.wants, lambda table, rows: shape.rows(rows, table, batch)):
+        for table, rows in self.rows.rows(manifest, self.wants, lambda table, rows: self._shaped(rows, table, batch)):
             for piece in shape.sent(rows, table, batch):
                 if piece.num_rows:
                     yield piece, b""

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import re
+from decimal import Decimal
 from typing import Annotated, Any, Literal, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from sluice.config.loading import shown
 from sluice.config.pipeline import Identifier
 from sluice.errors import ConfigError, SluiceError
+from sluice.model.nearest import meant
 from sluice.model.tables import TableId
 
 MAX_BYTES = 64 * 2**10
 """Of a ticket."""
+
+MAX_NUMBER = 2**63 - 1
+"""Of a batch."""
+
+_MOST_DIGITS = 76
+"""Of a decimal in Arrow."""
 
 _NAME = re.compile(r"[\w$-]+\.[\w$-]+")
 
@@ -26,7 +36,7 @@ class _Model(BaseModel):
 class FromBatch(_Model):
     """From this batch on."""
 
-    batch: int = Field(ge=1)
+    batch: int = Field(ge=1, le=MAX_NUMBER, strict=True)
 
 
 class FromTimestamp(_Model):
@@ -48,6 +58,17 @@ class Condition(_Model):
     is_: Literal["=", "!=", "<", "<=", ">", ">=", "in", "null", "not null"] = Field(alias="is")
     value: str | int | float | bool | None = None
     values: tuple[str | int | float | bool, ...] = Field((), max_length=10_000)
+
+    @model_validator(mode="after")
+    def _has_what_it_compares_with(self) -> Condition:
+        given = self.model_fields_set & {"value", "values"}
+        wanted = {"in": {"values"}, "null": set(), "not null": set()}.get(self.is_, {"value"})
+        if given != wanted:
+            takes = f"takes {' '.join(wanted)}" if wanted else "takes no value"
+            raise ValueError(
+                f"a condition with is: {self.is_} {takes}, and has {' and '.join(sorted(given)) or 'none'}"
+            )
+        return self
 
 
 class AllOf(_Model):
@@ -78,14 +99,21 @@ class ReadRequest(_Model):
         "earliest", alias="from"
     )
     to: int | None = Field(
-        None, ge=0, description="The last batch; none: the last that is stored when the read begins."
+        None,
+        ge=0,
+        le=MAX_NUMBER,
+        strict=True,
+        description="The last batch; none: the last that is stored when the read begins.",
     )
     follow: bool = Field(False, description="After the last stored batch, go on with new ones as they are stored.")
     form: Literal["changes", "merged"] = Field(
         "changes", description="changes: every change, in order; merged: one row per key and batch."
     )
     columns: tuple[str, ...] | None = Field(
-        None, max_length=10_000, description="Columns of the tables; none: all. `_before` has the same."
+        None,
+        min_length=1,
+        max_length=10_000,
+        description="Columns of the tables; none: all. `_before` has the same.",
     )
     predicate: Predicate | None = Field(
         None, description="A change is read if it holds for the row as it is or as it was before."
@@ -138,12 +166,23 @@ class SubscribeRequest(ReadRequest):
     subscription: Identifier = Field(description="Its name; `from` counts where it begins for the first time.")
     follow: bool = Field(True, description="False: end when everything that was stored at the beginning is delivered.")
     to: None = None
-    window: int = Field(8, ge=1, le=1000, description="Batches that are sent ahead of the last acknowledged one.")
+    window: int = Field(
+        8, ge=1, le=1000, strict=True, description="Batches that are sent ahead of the last acknowledged one."
+    )
     reset: bool = Field(False, description="Forget what was acknowledged, and begin at `from` again.")
     session: int | None = Field(
         None,
         ge=1,
+        le=MAX_NUMBER,
+        strict=True,
         description="Of the session that this one goes on with: refused if a newer client connected since; `from` may name the batch to go on at.",
+    )
+
+    client: str = Field(
+        "",
+        max_length=100,
+        description="A name that no other client has, for example a random one. A client whose link broke before it heard its session goes on with "
+        "`session` as it knows it, if only it connected since.",
     )
 
     @model_validator(mode="after")
@@ -161,9 +200,23 @@ def parsed(text: bytes, kind: type[_Request] = ReadRequest) -> _Request:  # type
     if len(text) > MAX_BYTES:
         raise ConfigError(f"the ticket is larger than {MAX_BYTES // 1024} KiB")
     try:
-        return kind.model_validate_json(text)
+        made = kind.model_validate_json(text)
+        json.loads(text, object_pairs_hook=_each_once)
+        return made
     except ValidationError as error:
         raise wrong_request(error, "the ticket") from None
+    except RecursionError:
+        raise ConfigError("the ticket cannot be read: it has too many parts inside each other") from None
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object. Of a key that stands there twice a parser takes one, and a program may have meant the other. Raises ConfigError."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigError(f"the ticket cannot be read: it has {twice[:100]!r} more than once")
+    return found
 
 
 def for_programs(error: SluiceError) -> dict[str, bool | int]:
@@ -174,12 +227,21 @@ def for_programs(error: SluiceError) -> dict[str, bool | int]:
 
 def wrong_request(error: ValidationError, what: str) -> ConfigError:
     """The first thing that is wrong with a request, without its values."""
-    first = error.errors(include_url=False, include_input=False)[0]
+    found = error.errors(include_url=False, include_input=False)
+    first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
     place = ".".join(str(part) for part in first["loc"])
+    likely = meant(str(first["loc"][-1]), _KEYS) if first["type"] == "extra_forbidden" else ""
     return ConfigError(
-        f"{what} cannot be read: {place + ': ' if place else ''}{first['msg']}",
+        f"{what} cannot be read: {shown(place)[:200] + ': ' if place else ''}{first['msg']}{likely}",
         hint='a ticket is for one {"pipeline": "shop", "tables": ["shop.orders"], "from": "earliest"}; docs/subscribe.md has all of it',
     )
+
+
+_KEYS = sorted({
+    field.alias or name
+    for kind in (SubscribeRequest, Condition, AllOf, AnyOf, FromBatch, FromTimestamp, FromPosition)
+    for name, field in kind.model_fields.items()
+})
 
 
 def _named_in(predicate: Predicate | None) -> frozenset[str]:
@@ -216,13 +278,22 @@ def holds(predicate: Predicate, column: Any) -> pa.Array:
         return pc.is_valid(values)
     try:
         if predicate.is_ == "in":
-            wanted = pa.array(predicate.values).cast(values.type)
+            wanted = pa.array(list(map(_value, predicate.values))).cast(values.type)
             return pc.if_else(pc.is_valid(values), pc.is_in(values, value_set=wanted), None)
-        return _COMPARE[predicate.is_](values, pa.scalar(predicate.value).cast(values.type))
-    except pa.ArrowException as error:
+        return _COMPARE[predicate.is_](values, pa.scalar(_value(predicate.value)).cast(values.type))
+    except (pa.ArrowException, OverflowError, ValueError) as error:
         raise ConfigError(
             f"column {predicate.column!r} ({values.type}) cannot be compared with that value: {str(error).splitlines()[0]}"
         ) from None
+
+
+def _value(given: object) -> object:
+    """A value as Arrow takes it: a number beyond 64 bits is a decimal. Raises OverflowError for one that no column holds."""
+    if isinstance(given, bool) or not isinstance(given, int) or -MAX_NUMBER <= given <= MAX_NUMBER:
+        return given
+    if abs(given) >= 10**_MOST_DIGITS:
+        raise OverflowError(f"it has more than {_MOST_DIGITS} digits")
+    return Decimal(given)
 
 
 _COMPARE: dict[str, Any] = {
@@ -239,6 +310,7 @@ def _joined(join: Any, parts: list[pa.Array]) -> pa.Array:
 
 __all__ = [
     "MAX_BYTES",
+    "MAX_NUMBER",
     "Condition",
     "FromBatch",
     "FromPosition",

@@ -96,7 +96,7 @@ def connected(
             known = state.subscriptions
             anew = request.reset or request.on_lost_batches != "stop"
             seen = known.owned(name, reader.name) if request.reset else known.usable(name, reader.name, expired=anew)
-        if request.session is not None and (seen is None or seen.session != request.session):
+        if request.session is not None and not _is_last(request, seen):
             raise fenced(request.pipeline, name, seen)
         kept = None if request.reset else seen
         try:
@@ -110,12 +110,20 @@ def connected(
         from_snapshot = reading.snapshot is not None or (kept is not None and kept.from_snapshot)
         with runtime.state() as state:
             held = state.subscriptions.connect(
-                name, reader.name, seen, acknowledged, _now_ms(), from_snapshot=from_snapshot
+                name, reader.name, seen, acknowledged, _now_ms(), from_snapshot=from_snapshot, client=request.client
             )
         if held is not None:
             outstanding = sorted(islice(_sent_before(reading, held, sent), request.window))
             return Session(reading, request, held, AckWindow(request.window, acknowledged, sent, outstanding))
     raise OutOfOrder(f"subscription {name} of {runtime.name} is taken over by one client after the other")
+
+
+def _is_last(request: SubscribeRequest, seen: Subscription | None) -> bool:
+    """Did no other client connect since the session that this one goes on with? Its own answer may have been lost with the link."""
+    if seen is None or request.session is None:
+        return False
+    own = bool(request.client) and seen.client == request.client and seen.session > request.session
+    return own or seen.session == request.session
 
 
 def _goes_on(request: SubscribeRequest, kept: Subscription) -> ReadRequest:

@@ -1,4 +1,4 @@
-"""What every kind of target must keep, by capability: 25 checks over the port alone.
+"""What every kind of target must keep, by capability: 26 checks over the port alone.
 
 A kind gives a :class:`Bench`: how to make its tables, read its rows from outside, and kill its connections. A test then is three lines::
 
@@ -12,6 +12,7 @@ A check raises AssertionError if the target does not keep it. The suite itself i
 from __future__ import annotations
 
 import datetime as dt
+import re
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -31,8 +32,11 @@ from sluice.model.changes import Change
 from sluice.model.column_types import ColumnKind
 from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
 from sluice.model.positions import Position
+from sluice.model.row_effects import REQUIRES, Ran
 from sluice.model.schema_changes import ChangeKind, TableChange, column_changes
 from sluice.model.tables import Column, TableId, TableSchema, stored_name
+from sluice.mysql.ddl.row_effects import row_effects
+from sluice.mysql.type_loss import SqlType
 from sluice.targets.base import (
     BatchInput,
     BatchWriter,
@@ -63,6 +67,8 @@ from sluice.targets.rows_in_memory import MemoryReader, RowsInMemory, planned_ta
 from sluice.targets.source_defaults import default_values
 
 Row = dict[str, Any]
+_STRICT, _CUTS_TIME = 1 << 22, 1 << 32
+"""Bits of sql_mode: STRICT_ALL_TABLES, and MySQL's TIME_TRUNCATE_FRACTIONAL."""
 
 
 @dataclass(frozen=True)
@@ -1102,3 +1108,150 @@ def defaults_of_new_columns(bench: Bench) -> None:
             assert there == wanted, (
                 f"{column.name} {declared} DEFAULT {default} is {there!r} in row {key}, not {wanted!r}"
             )
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """An ALTER that converts stored values.
+
+    Attributes:
+        old, new: the type before and after it, in the source's words. values: each with what the source's server makes of it.
+        mode: bits of the session's sql_mode. required: it makes the column NOT NULL.
+    """
+
+    old: str
+    new: str
+    values: tuple[tuple[Any, Any], ...]
+    mode: int = _STRICT
+    required: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.old} to {self.new}{' NOT NULL' if self.required else ''}"
+
+    @property
+    def before(self) -> Column:
+        """The column before it."""
+        return _column(self.old)
+
+    @property
+    def after(self) -> Column:
+        """The column after it."""
+        return replace(_column(self.new), nullable=not self.required)
+
+
+def _column(declared: str) -> Column:
+    made = SqlType.parse(declared).neutral()
+    assert made is not None, declared
+    text = made.arrow_type == pa.string()
+    return Column(
+        "v", made.kind, declared, unsigned=made.unsigned, precision=made.precision, scale=made.scale, fsp=made.digits, length=made.length,
+        charset="utf8mb4" if text else None, labels=made.labels,
+    )  # fmt: skip
+
+
+def _day(text: str) -> dt.datetime:
+    return dt.datetime.fromisoformat(text)
+
+
+def _span(**parts: int) -> dt.timedelta:
+    return dt.timedelta(**parts)
+
+
+CONVERSIONS: tuple[Conversion, ...] = (
+    Conversion("decimal(20,5)", "decimal(10,1)", (
+        (Decimal("2.25"), Decimal("2.3")), (Decimal("-2.25"), Decimal("-2.3")), (Decimal("99999.95"), Decimal(100000)), (Decimal("0.04"), Decimal(0)))),
+    Conversion("decimal(10,2)", "int", ((Decimal("2.5"), 3), (Decimal("-2.5"), -3), (Decimal("3.49"), 3))),
+    Conversion("datetime(6)", "datetime(2)", (
+        (_day("2024-01-01 23:59:59.995000"), _day("2024-01-02 00:00:00")), (_day("1969-07-20 20:17:40.004999"), _day("1969-07-20 20:17:40")))),
+    Conversion("datetime(6)", "datetime", ((_day("2024-01-01 23:59:59.995000"), _day("2024-01-01 23:59:59")),), _STRICT | _CUTS_TIME),
+    Conversion("time(6)", "time(1)", (
+        (_span(hours=12, milliseconds=50), _span(hours=12, milliseconds=100)), (-_span(hours=12, milliseconds=50), -_span(hours=12, milliseconds=100)),
+        (_span(microseconds=49_999), _span()))),
+    Conversion("varchar(10)", "char(10)", (("ab  ", "ab"), (" ", ""), ("  y", "  y"))),
+    Conversion("varchar(300)", "varchar(3)", (("ab      ", "ab "), ("äbc", "äbc"), ("", ""))),
+    Conversion("varbinary(5)", "binary(5)", ((b"ab", b"ab\0\0\0"), (b"", b"\0\0\0\0\0"), (b"abcde", b"abcde"))),
+    Conversion("set('a','b','c')", "set('c','b','a')", (("a,b", "b,a"), ("a,b,c", "c,b,a"), ("b", "b"), ("", ""))),
+    Conversion("enum('a','b')", "enum('new','a','b')", (("a", "a"), ("b", "b"))),
+    Conversion("int", "varchar(12)", ((7, "7"), (-12345, "-12345"), (0, "0"))),
+    Conversion("decimal(10,3)", "varchar(20)", ((Decimal(7), "7.000"), (Decimal("-0.5"), "-0.500"))),
+    Conversion("date", "datetime", ((dt.date(2024, 7, 1), _day("2024-07-01")), (dt.date(1960, 1, 1), _day("1960-01-01")))),
+    Conversion("int", "bigint", ((1, 1), (-5, -5))),
+    Conversion("varchar(10)", "varchar(20)", (("a", "a"), ("ab  ", "ab  "))),
+    Conversion("int", "int", ((7, 7), (0, 0)), 0, required=True),
+    Conversion("int", "int", ((7, 7), (None, 0)), 0, required=True),
+    Conversion("bigint", "int", ((5, 5), (-(2**31), -(2**31))), 0),
+    Conversion("bigint", "int", ((5, 5), (2**40, 2**31 - 1)), 0),
+    Conversion("text", "tinytext", (("ä", "ä"), ("x" * 255, "x" * 255)), 0),
+    Conversion("text", "tinytext", (("ä", "ä"), ("x" * 300, "x" * 255)), 0),
+    Conversion("double", "double(9,2)", ((1.239, 1.24), (-7.126, -7.13))),
+    Conversion("int(5) unsigned zerofill", "varchar(10)", ((7, "00007"), (12345, "12345"))),
+    Conversion("year", "varchar(4)", ((2024, "2024"),)),
+    Conversion("int", "enum('a','b')", ((1, "a"), (2, "b"))),
+    Conversion("varchar(10)", "int", (("7", 7), ("-5", -5))),
+)  # fmt: skip
+"""Every step that can be told, the values of which nothing can be told, and conversions that the source makes in its own way. AUTO_INCREMENT, which
+needs a key, is not among them.
+"""
+
+
+def _converts(bench: Bench) -> bool:
+    offered = bench.target().capabilities.schema_changes
+    return _tables(bench) and _merged(bench) and {ChangeKind.WIDEN_COLUMN, ChangeKind.CHANGE_COLUMN} <= offered
+
+
+def _definition_with(table: TableId, column: Column) -> TableDefinition:
+    made = ColumnDefinition(
+        column.name, column.sql_type, nullable=column.nullable, charset=column.charset, labels=column.labels,
+        collation="utf8mb4_bin" if column.charset else None,
+    )  # fmt: skip
+    columns = (ColumnDefinition("id", "int", nullable=False), made)
+    return TableDefinition(table, columns, (IndexDefinition("PRIMARY", (("id", 0),), True),))
+
+
+@_check(26, "rows that the source converts are what they are there, or the load stops and names the column", _converts)
+def rows_that_are_converted(bench: Bench) -> None:
+    key, declared = Column("id", ColumnKind.INT, "int", nullable=False), bench.target().capabilities.conversions
+    for number, one in enumerate(CONVERSIONS):
+        was, now = (
+            TableSchema(TableId(bench.schema, f"c{number}"), (key, c), ("id",)) for c in (one.before, one.after)
+        )
+        bench.create_table(was)
+        pipe = Pipe(bench, name=f"copy{number}")
+        values = (*one.values, *([] if one.required else [(None, None)]))
+        for first in (0, 100, 200):  # several files, where the target has such
+            pipe.deliver((was, [new(first + place, value) for place, (value, _) in enumerate(values)]))
+        change = _conversion(pipe, was.table, one)
+        had = pipe.state(was)
+        steps = {step.kind for effect in change.effects for step in effect.steps}
+        try:
+            require_kinds(pipe.target.config, pipe.target.capabilities, change)
+            pipe.write(pipe.given([], schema_changes=(change,)))
+        except LoadError as error:
+            assert re.search(r"\bv\b", error.message), f"{one}: the column is not named: {error}"
+            assert pipe.held == 3, f"{one}: the load stopped, and its batch is acknowledged"
+            assert pipe.state(was) == had, f"{one}: the load stopped, and rows were changed"
+            told = not any(effect.unknown for effect in change.effects) and not steps & REQUIRES
+            same_type = one.before.kind is one.after.kind
+            assert not (told and same_type and steps <= declared), (
+                f"{one}: the steps are declared, and the load stopped: {error}"
+            )
+            continue
+        pipe.deliver((now, [new(900, one.values[0][1])]))
+        wanted = [(first + place, after) for first in (0, 100, 200) for place, (_, after) in enumerate(values)]
+        wanted.append((900, one.values[0][1]))
+        found = {row[0]: row[1] for row in pipe.state(now)}
+        assert set(found) == {row for row, _ in wanted}, f"{one}: rows were lost, or came"
+        for row, value in wanted:
+            assert found[row] == bench.stored(one.after, value), f"{one}: {found[row]!r} in row {row}, not {value!r}"
+
+
+def _conversion(pipe: Pipe, table: TableId, one: Conversion) -> SchemaChange:
+    before, after = _definition_with(table, one.before), _definition_with(table, one.after)
+    charset = " CHARACTER SET utf8mb4 COLLATE utf8mb4_bin" if one.after.charset else ""
+    sql = f"ALTER TABLE `{table.schema}`.`{table.table}` MODIFY v {one.after.sql_type}{charset}{' NOT NULL' if one.required else ''}"
+    kinds = tuple(part.kind for part in column_changes(before, after))
+    change = _schema_change(pipe, 0, sql, kinds, before, after)
+    ran = Ran(sql, table.schema, one.mode)
+    effects = tuple(e for e in row_effects(change.tables[0], ran, mariadb=False) if not e.same)
+    statement = SourceStatement(pipe.bench.dialect, sql, table.schema, one.mode)
+    return replace(change, statement=statement, effects=effects, consumer=pipe.name)

@@ -11,7 +11,7 @@ import signal
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -249,28 +249,46 @@ def test_what_a_person_says_and_ddl_in_the_middle_of_a_train(orders: Case, east:
     assert {run["state"] for run in east.runs(DAG, state="failed")} == set()
 
 
-def test_what_a_person_marks_in_the_middle_of_a_train_lets_the_next_run_go_on(orders: Case, east: TestAirflow) -> None:
-    """The run as failed or as a success, its drain as a success or as skipped: nobody has to press Clear, and nothing is lost or delivered twice."""
+def mark_run(state: str) -> tuple[str, dict[str, str]]:
+    return f"/dags/{DAG}/dagRuns/{{run}}", {"state": state}
+
+
+def mark_drain(state: str) -> tuple[str, dict[str, str]]:
+    return f"/dags/{DAG}/dagRuns/{{run}}/taskInstances/drain", {"new_state": state}
+
+
+def marks_in_the_middle_of_trains(orders: Case, east: TestAirflow, *marks: tuple[str, dict[str, str]]) -> None:
+    """Mark a run each time, and see the next run go on. With SQLite Airflow may answer 500: a person presses again, at the run that goes then."""
     change(orders, 20)
     wait_until(lambda: settled(orders), "a first delivery")
     history = History(orders)
+    marked = ""
 
-    def mark_run(state: str) -> Callable[[str], None]:
-        return lambda run: east.api.call("PATCH", f"/dags/{DAG}/dagRuns/{run}", {"state": state})
-
-    def mark_drain(state: str) -> Callable[[str], None]:
-        path = f"/dags/{DAG}/dagRuns/{{run}}/taskInstances/drain"
-        return lambda run: east.api.call("PATCH", path.format(run=run), {"new_state": state})
+    def press(path: str, body: dict[str, str]) -> bool:
+        nonlocal marked
+        marked = train_of(orders, east, 2, state="running")
+        return east.api.call("PATCH", path.format(run=quote(marked)), body) is not None
 
     with written(orders, 60_000):
-        for mark in (mark_run("failed"), mark_drain("success"), mark_run("success"), mark_drain("skipped")):
-            run = train_of(orders, east, 2, state="running")
-            mark(quote(run))
+        for mark in marks:
+            wait_until(lambda mark=mark: press(*mark), "the mark")
             before = acknowledged(orders)
             wait_until(lambda before=before: acknowledged(orders) > before + 2, "further batches after the mark", 240)
-            wait_until(lambda run=run: run not in {r["dag_run_id"] for r in east.runs(DAG, state="running")}, "its end")
+            wait_until(lambda: marked not in {r["dag_run_id"] for r in east.runs(DAG, state="running")}, "its end")
     wait_until(lambda: settled(orders), "delivery of everything", 240)
     history.assert_in_order()
+
+
+def test_a_run_that_is_marked_as_failed_in_the_middle_of_a_train_lets_the_next_run_go_on(
+    orders: Case, east: TestAirflow
+) -> None:
+    """Nobody has to press Clear, and nothing is lost or delivered twice."""
+    marks_in_the_middle_of_trains(orders, east, mark_run("failed"))
+
+
+def test_other_marks_in_the_middle_of_a_train_let_the_next_run_go_on(orders: Case, east: TestAirflow) -> None:
+    """The run as a success, its drain as a success or as skipped."""
+    marks_in_the_middle_of_trains(orders, east, mark_drain("success"), mark_run("success"), mark_drain("skipped"))
 
 
 @pytest.mark.promise("B4", "B7")

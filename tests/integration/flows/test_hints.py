@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import threading
@@ -235,3 +236,49 @@ def test_a_dump_of_a_table_that_was_dropped(shop: Case) -> None:
     assert views(shop.runtime())[0].state == "cancelled"
     shop.run_until_head()
     assert same(shop)
+
+
+def test_a_column_that_the_target_computes(shop: Case) -> None:
+    """Its hint drops it; the next error adds it as a plain one and copies what the rows had in it."""
+    at_source(shop, "INSERT INTO orders VALUES (1, 'a', 1)")
+    shop.run_until_head()
+    shop.target.execute(
+        f"ALTER TABLE `{shop.schema}`.orders DROP COLUMN total, ADD COLUMN total INT AS (id * 100) STORED"
+    )
+    at_source(shop, "INSERT INTO orders VALUES (2, 'b', 2)")
+    dropped = re.search(r"ALTER TABLE .*?;", str(stops(shop, "'total'", "is a generated one").hint))
+    assert dropped
+    shop.target.execute(dropped[0].rstrip(";"))
+    error = stops(shop, "has no column 'total'")
+    added = re.search(r"ALTER TABLE .*?;", str(error.hint))
+    assert added
+    shop.target.execute(added[0].rstrip(";"))
+    shop.run_until_head()
+    assert not same(shop), "the row from before has no total"
+    [dump] = [one for one in commands(shop, error) if one[0] == "dump"]
+    with going(shop):
+        does(shop, dump)
+        wait_until(lambda: same(shop), "equal sides")
+
+
+def test_a_column_that_the_target_cuts(shop: Case) -> None:
+    """What check prints widens it, and names the command that repairs the rows that were cut."""
+    at_source(shop, "ALTER TABLE orders ADD COLUMN f DOUBLE")
+    shop.run_until_head()
+    shop.target.execute(f"ALTER TABLE `{shop.schema}`.orders MODIFY f FLOAT")
+    at_source(shop, "INSERT INTO orders VALUES (1, 'a', 1, 1.23456789012345)")
+    shop.run_until_head()
+    assert not same(shop)
+    said = does(shop, ["check", "case", "--json"])
+    [fix] = [f["fix"] for f in json.loads(said)["findings"] if f["setting"] == "table" and f["fix"]]
+    widened, verify = re.search(r"ALTER TABLE [^;]*", fix), re.search(r"`sluice (verify [^`]*)`", fix)
+    assert widened
+    shop.target.execute(widened[0])
+    assert not same(shop), "the row from before stays cut"
+    assert verify
+    assert verify[1] == f"verify case --table {shop.schema}.orders --target copy --repair"
+    at_source(shop, "INSERT INTO orders VALUES (2, 'b', 2, 1.23456789012345)")
+    shop.run_until_head()
+    assert [
+        row[0] for row in shop.target.execute(f"SELECT id FROM `{shop.schema}`.orders WHERE f > 1.234567890123")
+    ] == [2]

@@ -488,7 +488,7 @@ def test_a_target_that_joins_where_only_rows_tell_what_rules_make_of_them(
     first = Lake(tmp_path / "first")
     lines = {"kept_as": kept_as, "kind": "delta", "start": "dump"}
     with kept(tmp_path, mysql_source, first, zookeeper, schema, "rules: engine.yaml", **lines) as made:
-        with pytest.raises(MappingError, match="sluice check --apply"):
+        with pytest.raises(MappingError, match="sluice check case --apply"):
             made.run_until_head()
         made.make_missing()  # what rules make is known by the batch that waits
         made.run_until_head()

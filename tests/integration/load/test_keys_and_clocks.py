@@ -70,3 +70,33 @@ def test_the_targets_clock_does_not_write_into_columns_that_did_not_change(
         assert found == mysql_source.execute(f"SELECT {columns} FROM {schema}.t ORDER BY id")
         touched = mysql_target.execute(f"SELECT id FROM {schema}.t WHERE mine IS NOT NULL ORDER BY id")
         assert [row[0] for row in touched] == [1, 2]
+
+
+def test_the_targets_clock_does_not_write_where_rows_are_mended(
+    tmp_path: Any, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    """A dead letter that is replayed, and a row that moves to another key."""
+    schema = fresh_schema(mysql_source, mysql_target)
+    mysql_source.execute(f"CREATE TABLE {schema}.t (id INT PRIMARY KEY, v INT, here DATETIME)")
+    line = f"mapping: [{{from: {schema}.t, to: {schema}.t, send: changed_columns}}]"
+    options = "    on_error: dead_letter"
+    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema, extra=line, target_extra=options) as made:
+        made.make_missing()
+        made.run_until_head()
+        mysql_target.execute(
+            f"ALTER TABLE {schema}.t MODIFY here DATETIME ON UPDATE CURRENT_TIMESTAMP, ADD CONSTRAINT low CHECK (v < 100)"
+        )
+        mysql_source.execute(f"INSERT INTO {schema}.t VALUES (1, 1, '2001-01-01'), (2, 2, NULL), (3, 3, '2003-03-03')")
+        made.run_until_head()
+        mysql_source.execute(
+            f"UPDATE {schema}.t SET v = 200 WHERE id = 1", f"UPDATE {schema}.t SET id = 20, v = 5 WHERE id = 2"
+        )
+        made.run_until_head()
+        assert mysql_target.execute(f"SELECT v FROM {schema}.t WHERE id = 1") == [(1,)]
+        mysql_target.execute(
+            f"ALTER TABLE {schema}.t DROP CHECK low", f"UPDATE {schema}.t SET v = 9, here = here WHERE id = 3"
+        )
+        replayed = made.cli("dead-letters", "replay", "case", "--yes")
+        assert replayed.returncode == 0, replayed.stdout + replayed.stderr
+        mysql_target.execute(f"UPDATE {schema}.t SET v = 3, here = here WHERE id = 3")
+        made.assert_equal("t")

@@ -239,6 +239,7 @@ def test_many_small_tables_share_units(delivery: Any, mysql_target: Any, db: str
     mysql_target.execute(*(DDL.format(db, name) for name in names))
     pipe = delivery()
     changeset = pipe.merge(pipe.write({people(db, name): [insert(1, name)] for name in names}))
+    pipe.begin(pipe.epoch)
     phases = pipe.plan(changeset)
     assert [len(phase) for phase in phases] == [1]
     pipe.load(changeset)

@@ -206,3 +206,54 @@ def test_a_table_is_copied_again_where_its_rows_cannot_be_converted(tmp_path: Pa
         with made.runtime().state() as state:
             assert {dump.reason for dump in map(state.dumps.require, state.dumps.ids())} == {"converted rows"}
             assert len(state.dumps.ids()) == len(AGAIN) + 1
+
+
+KEYS = {
+    "more bytes": ("VARBINARY(5)", "BINARY(5)", ("x'6162'", "x'6163'", "x'64'")),
+    "blanks": ("VARCHAR(9)", "CHAR(9)", ("'ab  '", "'c'", "' d '")),
+    "fewer digits": ("DECIMAL(20,5)", "DECIMAL(10,1)", ("2.25", "-7.04", "9")),
+    "fewer digits of a time": ("DATETIME(6)", "DATETIME", ("'2024-01-01 23:59:59.5'", "'2023-05-05 00:00:00.4'", "'2022-01-01 00:00:00'")),
+    "another zone": ("DATETIME", "TIMESTAMP", ("'2024-07-01 12:00:00'", "'2024-01-01 12:00:00'", "'2023-03-03 03:00:00'")),
+    "back": ("TIMESTAMP", "DATETIME", ("'2024-07-01 12:00:00'", "'2024-01-01 12:00:00'", "'2023-03-03 03:00:00'")),
+    "a double with digits": ("DOUBLE", "DOUBLE(9,2)", ("1.239", "2.345", "3.5")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_keys_that_are_converted_find_their_rows_or_the_load_stops(tmp_path: Path, request: Any, kind: str) -> None:
+    """An UPDATE and a DELETE after it name rows by their new keys. Sessions have a time zone of their own."""
+    zone, stops = "SET time_zone = '+02:00'", set()
+    with pipeline(tmp_path, kind, request, name="keys") as (made, site):
+        for number, (name, (old, new, values)) in enumerate(KEYS.items()):
+            table = f"k{number}"
+            rows = ", ".join(f"({value}, {v})" for v, value in enumerate(values))
+            made.source.execute(
+                zone,
+                f"CREATE TABLE {table} (id {old} PRIMARY KEY, v INT)",
+                f"INSERT INTO {table} VALUES {rows}",
+                database=made.schema,
+            )
+            made.run_until_head()
+            made.source.execute(
+                zone, f"ALTER TABLE {table} MODIFY id {new}", f"UPDATE {table} SET v = 9 WHERE v = 1", f"DELETE FROM {table} WHERE v = 2",
+                database=made.schema,
+            )  # fmt: skip
+            stopped = stop_of(made)
+            if not stopped:
+                assert keyed(site.rows(made.schema, table)) == keyed(source_rows(made, table)), name
+                continue
+            stops.add(name)
+            assert f"{made.schema}.{table}" in stopped
+            assert "column id " in stopped
+            assert sorted(site.rows(made.schema, table).values()) == [0, 1, 2], name
+            made.source.execute(f"DROP TABLE {table}", database=made.schema)
+            made.path.write_text(
+                made.yaml.replace("    connection: case_target\n", "    connection: case_target\n    ddl: ignore\n")
+            )
+            made.run_until_head()
+            made.path.write_text(made.yaml)
+    assert {"another zone", "back", "a double with digits"} <= stops
+
+
+def keyed(rows: dict[Any, Any]) -> dict[Any, Any]:
+    return {neutral(key): value for key, value in rows.items()}

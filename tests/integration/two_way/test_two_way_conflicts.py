@@ -118,6 +118,30 @@ def test_a_row_written_by_both_sites_goes_back_and_is_listed(pair: Network) -> N
     assert f"sluice channel conflicts {name}" in pair.cli("status", "b_to_a").stdout
 
 
+@pytest.mark.parametrize(
+    ("consistency", "first"),
+    [("time_intersection", "a_to_b"), ("time_intersection", "b_to_a"), ("loop_back", "b_to_a")],
+)
+def test_a_key_change_at_one_site_against_an_update_at_the_other(pair: Network, consistency: str, first: str) -> None:
+    """The main site's word about the old key wins, whichever pipeline is earlier; the list names the old key."""
+    name = joined(pair, channel=f"consistency: {consistency}")
+    pair.execute("a", "INSERT INTO items VALUES (1, 'a', 1), (2, 'a', 1), (3, 'a', 1)")
+    pair.once("a_to_b", "b_to_a")
+    pair.execute("a", "UPDATE items SET id = 10 WHERE id = 1", "UPDATE items SET n = 7 WHERE id = 2")
+    pair.execute("b", "UPDATE items SET n = 5 WHERE id = 1", "UPDATE items SET id = 20 WHERE id = 2")
+    second = "b_to_a" if first == "a_to_b" else "a_to_b"
+    pair.once(first, second, first, second)
+    assert pair.assert_equal("items") == [(2, "a", 7), (3, "a", 1), (10, "a", 1), (20, "a", 1)]
+    pair.assert_still()
+    if consistency == "time_intersection":
+        told = json.loads(pair.cli("channel", "conflicts", name, "--json").stdout)
+        found = {line["key"]["id"]: (line["main"], line["other"]) for line in told["conflicts"]}
+        assert found == {
+            "1": (None, {"id": "1", "site": "a", "n": "5"}),
+            "2": ({"id": "2", "site": "a", "n": "7"}, None),
+        }
+
+
 def test_sites_that_write_one_row_in_turn_are_not_in_conflict(pair: Network) -> None:
     """Each after it has the other's change: nothing goes back, whatever the time between."""
     name = joined(pair, channel=REPAIRS)

@@ -11,6 +11,7 @@ from sluice.config.pipeline import TableMapping
 from sluice.errors import MappingError, SluiceError
 from sluice.flows.operate.check import CheckFinding, check
 from sluice.mapping.names import KnownTable, wrong_names
+from sluice.model.nearest import meant_table
 from sluice.model.tables import TableId
 from tests.support.twins.pipes import Pipe, pipe
 
@@ -119,3 +120,59 @@ def test_a_rule_that_names_a_column_that_there_is_not(tmp_path: Path, rule: str)
         with pytest.raises(SluiceError, match="'V'"):
             one.deliver()
         assert one.stores["copy"].tables[one.made.table].all() == []
+
+
+def renamed_line(one: Pipe, from_: str, **line: Any) -> None:
+    data = one.made.case.config.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    data["mapping"] = [{"from": from_, "to": str(one.made.table), **line}]
+    one.made.case.config = type(one.made.case.config).model_validate(data)
+
+
+def test_a_table_that_is_misspelt_keeps_its_secret(tmp_path: Path) -> None:
+    """The line would keep a column back, and its table would go over by its own name, with all columns."""
+    for one in pipe(tmp_path, "copy"):
+        name = str(one.made.table)
+        renamed_line(one, name.upper(), columns={"exclude": ["v"]})
+        one.commit(("insert", "a", (1, "secret")))
+        [found] = findings(one)
+        assert (found.severity, found.value) == ("error", "no table")
+        assert f"did you mean {name!r}" in found.why
+        for _ in range(2):
+            with pytest.raises(MappingError, match="did you mean"):
+                one.deliver()
+        assert one.stores["copy"].tables[one.made.table].all() == []
+        mapped(one, columns={"exclude": ["v"]})
+        one.deliver()
+        assert one.rows() == {1: None} or "v" not in one.stores["copy"].tables[one.made.table].all()[0]
+
+
+def test_a_table_that_is_still_to_come_stops_nothing(tmp_path: Path) -> None:
+    for one in pipe(tmp_path, "copy"):
+        renamed_line(one, f"{one.made.table.schema}.something_else", columns={"exclude": ["v"]})
+        assert [found.severity for found in findings(one)] == ["warning"]
+        one.commit(("insert", "a", (1, "x")))
+        one.deliver()
+        assert one.rows() == {1: "x"}
+
+
+def test_a_column_in_unique_that_does_not_go_over(tmp_path: Path) -> None:
+    for one in pipe(tmp_path, "copy"):
+        mapped(one, columns={"rename": {"v": "note"}}, unique=[["note"], ["notes", "v"]])
+        assert [(f.severity, f.value) for f in findings(one)] == [("error", "notes"), ("error", "v")]
+        assert "did you mean 'note'" in findings(one)[0].why
+
+
+@pytest.mark.parametrize(
+    ("word", "known", "likely"),
+    [
+        ("s.peple", ["s.people", "s.places"], "s.people"),
+        ("s.Users", ["s.users"], "s.users"),
+        ("shpo.users", ["shop.users", "shop.orders"], "shop.users"),
+        ("s.orders_2027", ["s.orders_2026"], ""),
+        ("shard_3.orders", ["shard_2.orders"], ""),
+        ("a_long_schema_name.cat", ["a_long_schema_name.dog"], ""),
+        ("s.users", ["t.orders"], ""),
+    ],
+)
+def test_which_table_was_meant(word: str, known: list[str], likely: str) -> None:
+    assert meant_table(word, known) == likely

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from sluice.config.channel import Channels
 from sluice.config.connections import Endpoint, parse_connection
-from sluice.flows.operate.channel import ring
+from sluice.config.pipeline import PipelineConfig
+from sluice.flows.operate.channel import ring, sent_to_itself
+from sluice.model.load_marks import LoadMark
 
 PORTS = {"a": 1, "b": 2, "c": 3}
 
@@ -73,3 +76,20 @@ def test_files_that_cannot_be_read_are_left_out(tmp_path: Path, broken: str) -> 
     (tmp_path / "pipelines" / "broken.yaml").write_text(broken)
     assert found(tmp_path, "ab", "ab") == []
     assert found(tmp_path, "no_such", "ab") == []
+
+
+def test_one_pipeline_within_one_server_is_no_ring_by_itself(tmp_path: Path) -> None:
+    """Only its tables tell: what it writes into a captured one comes back, see the test of check."""
+    assert found(tmp_path, "aa", "aa") == []
+    assert found(tmp_path, "ab", "ab", "bb", "ba") == ["ab", "ba"]
+
+
+def test_a_target_is_the_server_that_is_read(tmp_path: Path) -> None:
+    def config(text: str) -> PipelineConfig:
+        return PipelineConfig.model_validate(yaml.safe_load(f"pipeline: p\n{text}"))
+
+    both = "source: {connection: a}\ntargets: [{name: here, type: mysql, connection: a}, {name: there, type: mysql, connection: b}]\n"
+    mark = LoadMark("p", "", "once", "")
+    assert sent_to_itself(config(both), None, resolver) == {"here"}
+    assert sent_to_itself(config(both + "mark: once\nignore_marks: [once]\n"), mark, resolver) == frozenset()
+    assert sent_to_itself(config(both + "mark: once\n"), mark, resolver) == {"here"}

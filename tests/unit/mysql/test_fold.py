@@ -293,3 +293,37 @@ def test_default_collations_of_the_session() -> None:
     table = made.find(TableId("d", "t"))
     assert table is not None
     assert table.collation == "utf8mb4_bin"
+
+
+@pytest.mark.parametrize(
+    ("alter", "removes"),
+    [
+        ("ADD UNIQUE (n)", True),
+        ("ADD UNIQUE KEY nv (n, v)", True),
+        ("DROP PRIMARY KEY, ADD PRIMARY KEY (n)", True),
+        ("ADD x INT UNIQUE", True),
+        ("MODIFY u VARCHAR(3)", True),
+        ("MODIFY u VARCHAR(10) NOT NULL", True),
+        ("MODIFY u VARCHAR(10) CHARACTER SET latin1", True),
+        ("DROP KEY u, ADD UNIQUE KEY u (u(2))", True),
+        ("ADD CHECK (n > 0)", True),
+        ("ADD CONSTRAINT c CHECK (n > 0)", True),
+        ("PARTITION BY RANGE (id) (PARTITION p VALUES LESS THAN (9))", True),
+        ("ADD KEY (n)", False),
+        ("ADD x INT", False),
+        ("MODIFY n BIGINT", False),
+        ("MODIFY v VARCHAR(3) NOT NULL", False),
+        ("MODIFY u VARCHAR(20)", False),
+        ("CHANGE u w VARCHAR(10)", False),
+        ("DROP KEY u", False),
+        ("DROP KEY u, ADD UNIQUE KEY other (u)", False),
+    ],
+)
+def test_alter_ignore_removes_rows_that_a_new_definition_refuses(alter: str, removes: bool) -> None:
+    """Without IGNORE the server refuses the statement instead."""
+    table = "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(10) NOT NULL, n INT, u VARCHAR(10), UNIQUE KEY u (u))"
+    for word in ("IGNORE TABLE", "ONLINE IGNORE TABLE"):
+        [(_, found)] = kinds(state(table, mariadb=True), f"ALTER {word} t {alter}")
+        assert (K.ROWS_REMOVED in found) is removes, found
+    [(_, plain)] = kinds(state(table, mariadb=True), f"ALTER TABLE t {alter}")
+    assert K.ROWS_REMOVED not in plain

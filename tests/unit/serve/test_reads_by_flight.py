@@ -325,3 +325,28 @@ def test_a_stream_that_follows_goes_on_after_its_session_is_lost(shop: Case, mon
             wait_until(lambda: last in one.batches, "the next batch")
         assert replayed(one.rows) == truth(shop)
         one.stream.cancel()
+
+
+@pytest.mark.parametrize("wrong", [
+    {"table": ["x"]}, {"columns": []}, {"from": {"batch": True}}, {"to": 2**63}, {"tables": ["["]}, {"x": 1}, {"form": "all"}, {"to": "1"},
+    {"predicate": {"column": "id", "is": "=", "value": 10**30}}, {"predicate": {"column": "id", "is": "in", "values": [1, 10**400]}},
+    {"predicate": {"column": "id", "is": "=", "values": [1]}}, {"predicate": {"column": "id", "is": "="}},
+    {"predicate": {"column": "ID", "is": "null"}},
+])  # fmt: skip
+def test_a_ticket_with_what_is_wrong_is_refused_with_a_sentence(shop: Case, wrong: dict[str, Any]) -> None:
+    write_orders(shop)
+    ticket = json.dumps({"pipeline": "case", **wrong}).encode()
+    with serving(shop) as (door, _), flight.connect(f"grpc://127.0.0.1:{door.port}") as client:
+        for ask in (
+            lambda: client.do_get(flight.Ticket(ticket)).read_all(),
+            lambda: client.get_flight_info(flight.FlightDescriptor.for_command(ticket)),
+            lambda: client.get_schema(flight.FlightDescriptor.for_command(ticket)),
+        ):
+            with pytest.raises(
+                pa.ArrowException, match=r"cannot be read|cannot be compared|no table has|regular expression"
+            ) as raised:
+                ask()
+            if isinstance(
+                raised.value, flight.FlightError
+            ):  # of GetSchema pyarrow makes an error of Arrow, with the sentence alone
+                assert refused(raised.value) == {"error": "ConfigError", "retryable": False}, raised.value

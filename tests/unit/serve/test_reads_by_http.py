@@ -13,6 +13,8 @@ from typing import Any
 import httpx
 import pytest
 import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from sluice.config.readers import hashed
 from sluice.flows.operate.retention import prune
@@ -194,3 +196,154 @@ def test_a_reader_gets_its_own_tables_only(shop: Case) -> None:
         assert {one["source"]["table"] for one in documents(client.get(CHANGES, headers=mine))} == {"orders"}
         assert client.get(CHANGES, params={"tables": f"{shop.schema}.people"}, headers=mine).status_code == 403
         assert client.get("/pipelines/other/changes", headers=mine).status_code == 403
+
+
+NAMES = (
+    "tables",
+    "from",
+    "from_batch",
+    "from_timestamp",
+    "from_position",
+    "to",
+    "follow",
+    "columns",
+    "format",
+    "marks",
+    "wait",
+    "on_lost_batches",
+)
+BIG = (2**63, 2**64, 10**19, 10**30, 10**75, 10**76, 10**400, -(2**63) - 1, -(10**30))
+
+
+@pytest.fixture
+def filled(shop: Case) -> Iterator[httpx.Client]:
+    write_orders(shop)
+    with by_http(shop, Slots(most=4, most_each=4)) as client:
+        yield client
+
+
+def said_to(answer: httpx.Response) -> str:
+    """The sentence of a refusal; what is refused is the client's fault."""
+    assert 400 <= answer.status_code < 500, (answer.status_code, answer.text)
+    problem = answer.json()
+    assert problem["retryable"] is False
+    return str(problem["detail"])
+
+
+@pytest.mark.parametrize(("query", "meant"), [
+    ("table=x.orders", "tables"), ("from_batchs=9", "from_batch"), ("colums=id", "columns"), ("From=latest", "from"), ("folow=true", "follow"),
+    ("nonsense=1", ""), ("%20tables=x", "tables"), ("tables[]=x", "tables"), ("from_=latest", "from"), ("predicate=1", ""),
+])  # fmt: skip
+def test_a_parameter_that_is_not_read_is_refused(filled: httpx.Client, query: str, meant: str) -> None:
+    said = said_to(filled.get(f"{CHANGES}?{query}"))
+    assert not meant or f"did you mean '{meant}'" in said
+    assert said_to(filled.post(f"/changes?{query}", json={"pipeline": "case"}))
+    for place in ("/pipelines", "/pipelines/case/tables"):
+        assert said_to(filled.get(f"{place}?{query}"))
+
+
+@pytest.mark.parametrize("query", [
+    "to=1&to=900", "from_batch=2&from_batch=1", "follow=false&follow=true", "from=latest&from_batch=1", "from=snapshot&from_position=b.1:4",
+    "columns=", "tables=", "to=", "follow=", "from_batch=", "from_batch=1.5", "to=-1", "wait=nan", "wait=inf", "wait=301", "from_position=9",
+    "from_timestamp=yesterday", "from_timestamp=2026-01-01", "on_lost_batches=go", f"to={2**63}", f"from_batch={10**40}", "to=0x10", "marks=2",
+])  # fmt: skip
+def test_a_parameter_that_is_wrong_is_refused(filled: httpx.Client, query: str) -> None:
+    assert said_to(filled.get(f"{CHANGES}?{query}"))
+
+
+def test_a_ticket_with_what_is_not_read_is_refused(filled: httpx.Client) -> None:
+    for wrong in (
+        {"table": ["x"]}, {"columns": []}, {"from": {"batchs": 1}}, {"from": {"batch": True}}, {"from": {"batch": "1"}}, {"to": True},
+        {"predicate": {"column": "id", "is": "="}}, {"predicate": {"column": "id", "is": "in", "value": 1}},
+        {"predicate": {"column": "id", "is": "=", "value": 1, "values": [2]}}, {"predicate": {"column": "id", "is": "null", "value": 1}},
+        {"predicate": {"column": "id", "is": "=", "value": 1, "or": []}}, {"predicate": {"all": []}}, {"predicate": {"column": "nix", "is": "null"}},
+    ):  # fmt: skip
+        assert said_to(filled.post("/changes", json={"pipeline": "case", **wrong})), wrong
+    assert "did you mean 'tables'" in said_to(filled.post("/changes", json={"pipeline": "case", "table": ["x"]}))
+    assert "more than once" in said_to(filled.post("/changes", content=b'{"pipeline": "case", "to": 1, "to": 900}'))
+    for deep in (b'{"pipeline": "case", "predicate": ' + b'{"all": [' * 5000, b"[" * 60_000, b"\xff", b"", b"null"):
+        assert said_to(filled.post("/changes", content=deep))
+
+
+@pytest.mark.parametrize("number", BIG, ids=lambda number: f"{number:.0e}" if abs(number) < 10**300 else "10^400")
+def test_a_number_beyond_64_bits_is_compared_or_refused(filled: httpx.Client, number: int) -> None:
+    for column in ("id", "v", "note"):
+        for how in ({"is": "=", "value": number}, {"is": "in", "values": [1, number]}, {"is": "<", "value": number}):
+            answer = filled.post("/changes", json={"pipeline": "case", "predicate": {"column": column, **how}})
+            if answer.status_code != 200:
+                assert "cannot be compared" in said_to(answer)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_no_query_or_ticket_gives_an_error_of_the_service_or_a_wider_read(
+    filled: httpx.Client, data: st.DataObject
+) -> None:
+    """An answer of 200 has lines of JSON, and no change that the parts of the request that are right would leave out."""
+    values = st.one_of(
+        st.sampled_from([
+            "",
+            "1",
+            "2",
+            "0",
+            "-1",
+            "true",
+            "latest",
+            "snapshot",
+            "id",
+            "v",
+            "stop",
+            "[",
+            "a.b",
+            "NaN",
+            "1e400",
+            "9" * 30,
+            "9" * 5000,
+        ]),
+        st.text(max_size=8),
+    )
+    names = st.one_of(st.sampled_from(NAMES), st.sampled_from([f"{name}x" for name in NAMES]), st.text(max_size=6))
+    query = [
+        one
+        for one in data.draw(st.lists(st.tuples(names, values), max_size=4))
+        if one != ("follow", "true") and one != ("follow", "1")
+    ]
+    query = [
+        (name.encode("utf-8", "replace").decode(), value.encode("utf-8", "replace").decode())
+        for name, value in query
+        if name != "wait"
+    ]
+    checked(
+        filled.get(CHANGES, params=[*query, ("to", "1")] if all(name != "to" for name, _ in query) else query), query
+    )
+    plain = st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-(10**40), 10**40),
+        st.floats(),
+        st.text(max_size=5),
+        st.sampled_from(["id", "v", "note"]),
+    )
+    nested = st.recursive(plain, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(
+        st.sampled_from(["column", "is", "value", "values", "all", "any", "batch", "position", "x"]), inner, max_size=3), max_leaves=6)  # fmt: skip
+    keys = st.sampled_from(["tables", "from", "to", "columns", "predicate", "form", "on_lost_batches", "table", "x"])
+    ticket = {"pipeline": "case", **data.draw(st.dictionaries(keys, nested, max_size=3))}
+    checked(filled.post("/changes", content=json.dumps(ticket).encode("utf-8", "replace")), ticket)
+
+
+def checked(answer: httpx.Response, asked: Any) -> None:
+    if answer.status_code != 200:
+        assert said_to(answer), asked
+        return
+    read = documents(answer)
+    given = asked if isinstance(asked, dict) else dict(asked)
+    known = {*NAMES, "pipeline", "predicate", "form"}
+    assert set(given) <= known, asked
+    columns = given.get("columns")
+    for one in read:
+        if columns is not None:
+            assert (
+                set(one["after"] or one["before"]) <= {*columns} | {columns}
+                if isinstance(columns, str)
+                else set(columns)
+            ), asked

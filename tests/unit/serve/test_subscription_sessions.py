@@ -184,3 +184,27 @@ def test_what_a_client_says_wrongly_ends_its_session(shop: Case) -> None:
                 Exchanger(reader, **ticket)
         with pytest.raises(flight.FlightServerError, match="subscription"):
             reader.read(subscription="mine")
+
+
+def test_a_client_that_never_heard_of_its_session_goes_on_by_itself(shop: Case) -> None:
+    """The link broke between the request and the first answer: the session was counted, and only this client asked for it."""
+    numbers = write_batches(shop, 3)
+    with serving(shop, Slots(9, 9)) as (_, reader):
+        first = Exchanger(reader, client="a", from_={"batch": numbers[0]})
+        first.until(numbers[0])
+        first.ack(numbers[0])
+        known = first.hello["session"]
+        unheard = [Exchanger(reader, client="a", session=known) for _ in range(2)]  # their answers are lost
+        on = Exchanger(reader, client="a", session=known)
+        assert on.hello["session"] == known + 3
+        assert on.hello["acknowledged"] == numbers[0]
+        other = Exchanger(reader, client="b")
+        for session in (known, on.hello["session"]):
+            with pytest.raises(flight.FlightServerError, match="another client's now"):
+                Exchanger(reader, client="a", session=session)
+        with pytest.raises(flight.FlightServerError, match="another client's now"):
+            Exchanger(reader, session=known)  # one that does not say who it is
+        assert other.until(numbers[2]) == numbers[1:]
+        for one in (first, *unheard, on):
+            assert "another client's now" in str(one.ending())
+        other.leave()

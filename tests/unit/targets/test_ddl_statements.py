@@ -15,7 +15,7 @@ from sluice.mysql.ddl.collations import Collations
 from sluice.mysql.ddl.types import Flavour
 from sluice.segments.manifest import DdlRecord, PositionRecord, SegmentManifest
 from sluice.targets.mysql import ddl
-from sluice.targets.mysql.ddl import DdlStep
+from sluice.targets.mysql.ddl import DdlStep, Words
 from sluice.targets.mysql.target import MySQLTarget
 
 COLLATIONS = Collations(
@@ -60,10 +60,10 @@ def steps(*statements: str, mapping: Any = (), policy: Any = "apply", exclude: t
     return [ddl.step_of(change) for change in planned]
 
 
-def run(found: list[DdlStep], **there: set[str]) -> list[str]:
+def run(found: list[DdlStep], words: Words | None = None, **there: set[str]) -> list[str]:
     """Statements for a target that has these tables (``schema__table``) with these columns."""
     tables = {TableId(*name.split("__")): columns for name, columns in there.items()}
-    return [sql for step in found for sql in ddl.statements_for(step, tables.get)]
+    return [sql for step in found for sql in ddl.statements_for(step, tables.get, words)]
 
 
 OLD = {"id", "a", "gone"}
@@ -117,6 +117,20 @@ def test_a_cut_over_is_an_alter() -> None:
         "ADD COLUMN `b` varchar(9) NOT NULL DEFAULT 'f' AFTER `id`",
         "MODIFY COLUMN `a` bigint NULL",
     } == set(sql.removeprefix("ALTER TABLE `shop`.`t` ").split(", "))
+
+
+def test_other_texts_for_defaults_stand_in_their_places() -> None:
+    """In the recorded text, where comments and strings look alike; in an ALTER made from definitions; and at a cut-over."""
+    words = Words(defaults={(TableId("shop", "t"), "b"): "'it''s'"})
+    alter = "ALTER TABLE t ADD a2 INT DEFAULT 3, ADD B INT COMMENT 'DEFAULT 3' /* DEFAULT 3 */ DEFAULT\n 3 NOT NULL"
+    assert run(steps(T, alter), words, shop__t=OLD) == [
+        "ALTER TABLE `shop`.`t` ADD a2 INT DEFAULT 3, ADD B INT COMMENT 'DEFAULT 3' /* DEFAULT 3 */ DEFAULT\n 'it''s' NOT NULL"
+    ]
+    line = {"from": "shop.t", "to": "shop.t", "columns": {"rename": {"a": "other"}}}
+    [sql] = run(steps(T, alter, mapping=[line]), words, shop__t={"id", "other", "gone"})
+    assert "`B` int NOT NULL DEFAULT 'it''s' COMMENT" in sql
+    [sql] = run(steps(T, *GHOST, "RENAME TABLE t TO _t_del, _t_gho TO t"), words, shop__t=OLD)
+    assert "DEFAULT 'it''s' AFTER" in sql
 
 
 def test_a_table_from_outside_has_rows_that_nobody_saw() -> None:

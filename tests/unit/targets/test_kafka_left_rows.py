@@ -57,6 +57,8 @@ def follow(sql: str, *, changes: str = "latest", ddl: Any = "apply", mapping: An
 STOPS = {
     "DROP TABLE a": "its topic",
     "DROP TABLE IF EXISTS other.x, b": "rows of shop.b are gone",
+    "DROP TABLE IF EXISTS never, b": "rows of shop.b are gone",
+    "DROP TABLE unheard": "rows of shop.unheard are gone",
     "DROP DATABASE shop": "rows of shop.a are gone",
     "CREATE OR REPLACE TABLE a (id INT PRIMARY KEY)": "was replaced",
     "RENAME TABLE a TO c": "stay in the topic of the old name",
@@ -84,4 +86,6 @@ def test_what_leaves_nothing_behind_goes_on() -> None:
     follow("CREATE TABLE c (id INT PRIMARY KEY)")
     follow("ALTER TABLE a ADD COLUMN n INT")
     follow("DROP TABLE other.x")
+    follow("DROP TABLE IF EXISTS never, nor")
+    follow("DROP DATABASE IF EXISTS never")
     follow("RENAME TABLE a TO `_a_del`, `_a_gho` TO a")  # a cut-over: the same rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ from sluice.mysql.ddl.row_effects import row_effects
 from sluice.mysql.ddl.types import Flavour
 from sluice.segments.manifest import DdlRecord, PositionRecord, SegmentManifest
 from sluice.targets.base import Capabilities, SchemaChange
+from sluice.targets.lake.follow import FOLLOWED_MERGED
 from sluice.targets.schema.policy import Answer, OnlyColumns, has, require_held
 
 STRICT = 1 << 22
@@ -51,9 +52,22 @@ class Target(OnlyColumns):
 
 def planned(sql: str, policy: Any = "stop") -> SchemaChange:
     """The change that a statement is, after TABLE."""
+    [change] = plans(sql, policy)
+    return change
+
+
+def plans(
+    sql: str,
+    policy: Any = "stop",
+    *,
+    before: Sequence[str] = (),
+    kinds: frozenset[ChangeKind] = frozenset(ChangeKind),
+) -> tuple[SchemaChange, ...]:
+    """The changes that a target which follows ``kinds`` has to make for a statement, after TABLE and ``before``."""
     state = SchemaState(Flavour(collations=COLLATIONS), server_collation="utf8mb4_bin")
     state.fold("CREATE DATABASE s", "s", Session())
-    state.fold(TABLE, "s", Session())
+    for one in (TABLE, *before):
+        state.fold(one, "s", Session())
     changes = state.fold(sql, "s", Session(sql_mode=STRICT))
     record = DdlRecord(
         file="log",
@@ -72,10 +86,9 @@ def planned(sql: str, policy: Any = "stop") -> SchemaChange:
         "pipeline": "p", "source": {"connection": "s"}, "capture": {"include": ["s\\..*"]},
         "targets": [{"name": "copy", "type": "mysql", "connection": "c", "ddl": policy}],
     })  # fmt: skip
-    offered = Capabilities(schema_changes=frozenset(ChangeKind))
+    offered = Capabilities(schema_changes=kinds)
     effects = lambda change, ran: row_effects(change, ran, mariadb=False)  # noqa: E731
-    [change] = plan_ddl(manifest, config, config.targets[0], offered, "mysql", effects)
-    return change
+    return plan_ddl(manifest, config, config.targets[0], offered, "mysql", effects)
 
 
 def stops(change: SchemaChange, columns: Collection[str] | None, *, done: bool = False) -> str:
@@ -158,3 +171,41 @@ def test_a_statement_with_several_policies_stops_as_a_whole() -> None:
     change = planned("ALTER TABLE t MODIFY b BIGINT, ADD KEY (a)", {"indexes": "stop", "change_column": "ignore"})
     assert change.wanted == {ChangeKind.INDEXES}
     assert stops(change, WAS)
+
+
+NOTHING_THERE = {
+    "DROP DATABASE IF EXISTS nowhere": (),
+    "DROP SCHEMA IF EXISTS `s`": ("DROP TABLE t",),
+    "DROP DATABASE views": ("CREATE DATABASE views",),
+    "DROP DATABASE other": ("CREATE DATABASE other", "CREATE TABLE other.x (id INT)"),
+    "DROP TABLE IF EXISTS never": (),
+    "DROP TABLE IF EXISTS `never`, s.nor, t": ("DROP TABLE t",),
+    "CREATE DATABASE more": (),
+    "ALTER DATABASE s CHARACTER SET utf8mb4": (),
+}
+"""Statements that take nothing away that is captured, with what was there before."""
+
+
+@pytest.mark.parametrize("sql", NOTHING_THERE)
+def test_what_takes_away_nothing_captured_stops_no_target(sql: str) -> None:
+    """At the snapshot and at lakes with merged rows, which follow no dropped table."""
+    before = NOTHING_THERE[sql]
+    if "other" in sql:
+        [change] = plans(sql, "apply", before=before)
+        assert {one.table for one in change.tables} <= change.not_captured
+        return
+    assert plans(sql, "apply", before=before, kinds=FOLLOWED_MERGED) == ()
+
+
+@pytest.mark.parametrize(
+    ("sql", "before"),
+    [
+        ("DROP TABLE IF EXISTS never, t", ()),
+        ("DROP DATABASE IF EXISTS s", ()),
+        ("DROP TABLE unheard", ()),
+        ("DROP TABLE IF EXISTS t", ("ALTER TABLE t ADD COLUMN p GEOMETRYCOLLECTIONS",)),
+    ],
+)
+def test_what_takes_away_a_captured_table_stops_them(sql: str, before: Sequence[str]) -> None:
+    with pytest.raises(LoadError, match="cannot follow drop table"):
+        plans(sql, "apply", before=before, kinds=FOLLOWED_MERGED)

@@ -172,7 +172,7 @@ class DumpPlanner:
         return found
 
     def _not_replaceable(self, there: ChunkTable, key: ChunkKey, identity: tuple[str, ...]) -> str:
-        """Why not: a target sorts the key in another way, or has no such table; ``""`` if it can be done."""
+        """Why not, target by target: one sorts the key in another way, or has no such table; ``""`` if it can be done at all of them."""
         schema = there.schema
         if identity:
             return "its key is one by the mapping only; give it a primary key at the source"
@@ -181,6 +181,7 @@ class DumpPlanner:
         plan = key_plan(
             schema.table, schema.arrow_schema, key.names, self.routes.route(schema.table), self.source.identity.dialect
         )
+        reasons = []
         for config in self.runtime.pipeline.targets:
             if self.asked.targets and config.name not in self.asked.targets:
                 continue
@@ -188,5 +189,5 @@ class DumpPlanner:
             reconciler = target.reconciler()
             why = reconciler.refuses(plan) if reconciler else f"a target of type {config.type} cannot"
             if why:
-                return f"target {config.name}: {why}"
-        return ""
+                reasons.append(f"target {config.name}: {why}")
+        return "; ".join(reasons)

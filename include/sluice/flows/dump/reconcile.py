@@ -184,7 +184,8 @@ def key_plan(table: TableId, schema: pa.Schema, key: Sequence[str], route: Table
     """The columns ``key`` of a stored schema, named and numbered for the target; none: the whole table."""
     ordinals = {(route.target_name(name) or name): number for number, name in enumerate(key, 1)}
     wanted = pa.schema([schema.field(stored_name(name)) for name in key])
-    columns = columns_of(route.apply(wanted.empty_table()).schema) if key else ()
+    whole = replace(route, changed_only=False)  # keys are no changes
+    columns = columns_of(whole.apply(wanted.empty_table()).schema) if key else ()
     return PlannedTable(
         route.target,
         table,

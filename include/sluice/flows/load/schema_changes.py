@@ -84,7 +84,11 @@ def _change(
     offered: Capabilities,
 ) -> SchemaChange | None:
     where = f"{record.file}:{record.offset}"
-    changes = tuple(c for c in map(TableChange.from_json, record.changes) if not set(c.kinds) & _DATABASES)
+    changes = tuple(
+        c
+        for c in map(TableChange.from_json, record.changes)
+        if not set(c.kinds) & _DATABASES and (_K.DROP_TABLE in offered.schema_changes or not c.never_was)
+    )
     if not changes:
         return None
     kinds = tuple(dict.fromkeys(kind for change in changes for kind in change.kinds))

@@ -15,7 +15,7 @@ from sluice.config.loading import find_pipeline, load_pipeline, parse_model, yam
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError, SluiceError
 from sluice.flows.runtime import Runtime
-from sluice.model.load_marks import origin_number
+from sluice.model.load_marks import LoadMark, origin_number
 from sluice.sources import READ_MARKS
 from sluice.targets import MARK_LOADS
 
@@ -194,12 +194,27 @@ def ring(name: str, *, channels: Channels, pipelines_folder: Path, resolver: Con
         return [
             other
             for other, pipeline in found.items()
-            if other != partner
+            if other not in {one, partner}
             and servers[other][0] & servers[one][1]
             and not (mark is not None and mark.name in pipeline.ignore_marks)
         ]
 
     return _way_back(name, following) if name in found else []
+
+
+def sent_to_itself(pipeline: PipelineConfig, mark: LoadMark | None, resolver: ConnectionResolver) -> frozenset[str]:
+    """Return the targets that are the server that the pipeline reads. What it loads into a captured table there, it captures again."""
+    if mark is not None and mark.name in pipeline.ignore_marks:
+        return frozenset()
+    reads, _ = _servers(pipeline, resolver)
+    return frozenset(
+        target.name
+        for target in pipeline.targets
+        if reads
+        and target.type in MARK_LOADS
+        and target.connection != ENVIRONMENT
+        and _server(target.connection, resolver) in reads
+    )
 
 
 def _way_back(start: str, following: Callable[[str], list[str]]) -> list[str]:

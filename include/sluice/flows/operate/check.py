@@ -23,7 +23,7 @@ from sluice.flows.dump.automatic import missed_copy
 from sluice.flows.dump.reconcile import kept_on_purpose, why_not
 from sluice.flows.incomplete_tables import copy_command, note_absent, sentence
 from sluice.flows.mapped_names import known_tables
-from sluice.flows.operate.channel import ends_of, members, ring
+from sluice.flows.operate.channel import ends_of, members, ring, sent_to_itself
 from sluice.flows.operate.copy_plan import PlannedCopy, planned_copies
 from sluice.flows.operate.looks import NoAnswer, Question, looks, server_name
 from sluice.flows.runtime import Runtime
@@ -33,7 +33,7 @@ from sluice.flows.transform.column_changes import NOT_BY_COLUMN, whole_rows
 from sluice.flows.transform.made_columns import known_when_it_runs
 from sluice.flows.transform.stage_rules import StageRules
 from sluice.mapping import Mapping
-from sluice.mapping.names import tables_by_line, wrong_names
+from sluice.mapping.names import misspelt_tables, tables_by_line, wrong_names
 from sluice.merge.compact import merged_schema
 from sluice.model.fields import key_columns
 from sluice.model.nearest import meant
@@ -187,9 +187,11 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[CheckFinding]:
         incomplete = state.incomplete.all()
     lines = [
         *_unknown_names(runtime, tables),
+        *_unknown_unique(runtime, found),
         *_guard("rules", lambda: _rules_on_tables(runtime, tables)),
         *_guard("rules", lambda: _rules_before_snapshot(runtime, tables)),
         *_guard("channel", lambda: _sent_back(runtime, tables)),
+        *_guard("channel", lambda: _into_itself(runtime, found)),
     ]
     lines += [
         CheckFinding(
@@ -211,6 +213,9 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[CheckFinding]:
             if remark.absent and copy.target in begun:
                 one = IncompleteTable(copy.target, copy.plan.source.schema, copy.plan.source.table)
                 fix += f"; then `{copy_command(runtime.name, one)}`: rows that it had before lack what is made now until they are copied"
+            elif remark.statement and remark.column and copy.target in begun:
+                verify = f"sluice verify {runtime.name} --table {copy.plan.source} --target {copy.target} --repair"
+                fix += f"; then `{verify}`: rows that it had before keep what was cut"
             lines.append(CheckFinding(remark.severity, part, "table", place, remark.why, fix))
         if copy.key == "whole row":
             fix = f"name its unique key: mapping: [{{from: {copy.plan.source}, to: {copy.plan.target}, key: [{', '.join(copy.unique)}]}}]"
@@ -248,13 +253,19 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[CheckFinding]:
 
 
 def _unknown_names(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFinding]:
-    """An error for each name in the mapping that no table of its line has, as the merge raises it; a warning for a line by which no table goes."""
+    """An error for each name in the mapping that no table of its line has, as the merge raises it. A line by which no table goes is an error if its
+    table was probably meant to be another one, which no line names; else a warning: its table may be still to come."""
     lines, known = runtime.pipeline.mapping, known_tables(tables)
     by_line, found = tables_by_line(lines, known), []
+    misspelt = {wrong.name.number: wrong for wrong in misspelt_tables(lines, known)}
     for number, line in enumerate(lines):
-        if number not in by_line:
+        if number in by_line:
+            continue
+        place, wrong = f"mapping.{number} ({line.from_})", misspelt.get(number)
+        if wrong is not None:
+            found.append(CheckFinding("error", "mapping", place, "no table", wrong.why, wrong.fix))
+        else:
             why = f"no captured table goes by this line{meant(line.from_, [str(table.id) for table in tables])}"
-            place = f"mapping.{number} ({line.from_})"
             found.append(CheckFinding("warning", "mapping", place, "no table", why, "correct its from, or remove it"))
     with runtime.state() as state:
         seen = state.mapped_names.read()
@@ -265,6 +276,48 @@ def _unknown_names(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFin
         severity, why = ("warning", f"{wrong.why}; it was there") if passed else ("error", wrong.why)
         found.append(CheckFinding(severity, "mapping", wrong.name.place, wrong.name.column, why, wrong.fix))
     return found
+
+
+def _unknown_unique(runtime: Runtime, found: list[PlannedCopy]) -> list[CheckFinding]:
+    """An error for each column in ``mapping.unique`` that no target table of its line has."""
+    routes, lines = Mapping.compile(runtime.pipeline.mapping), runtime.pipeline.mapping
+    columns: dict[int, dict[str, None]] = {}
+    for copy in found:
+        if (matched := routes.matched(copy.plan.source)) is not None:
+            columns.setdefault(lines.index(matched[0]), {}).update(dict.fromkeys(c.name for c in copy.plan.columns))
+    lowered = {number: {name.lower() for name in names} for number, names in columns.items()}
+    return [
+        CheckFinding(
+            "error",
+            "mapping",
+            f"mapping.{number} ({lines[number].from_}): unique",
+            name,
+            f"no column {name!r} goes to the target{meant(name, known)}",
+            "unique names columns as they are at the target",
+        )
+        for number, known in columns.items()
+        for name in dict.fromkeys(name for group in lines[number].unique for name in group)
+        if name.lower() not in lowered[number]
+    ]
+
+
+def _into_itself(runtime: Runtime, found: list[PlannedCopy]) -> list[CheckFinding]:
+    """A warning for each table that is captured and that the pipeline writes at the server it reads. Within one server, other tables are no ring."""
+    mark = Channels(channels_folder()).mark(runtime.pipeline)
+    mine = sent_to_itself(runtime.pipeline, mark, runtime.resolver)
+    selection = Selection.compile(runtime.pipeline.capture)
+    return [
+        CheckFinding(
+            "warning",
+            "channel",
+            "ring",
+            f"{copy.plan.source} -> {copy.plan.target}",
+            f"target {copy.target} is the server that is read, and {copy.plan.target} is captured: what is loaded into it is captured again",
+            "give it a name there that is not captured (mapping: to; capture: exclude), or set mark and ignore_marks",
+        )
+        for copy in found
+        if copy.target in mine and selection.wants(copy.plan.target)
+    ]
 
 
 def _sent_back(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFinding]:

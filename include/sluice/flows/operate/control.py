@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import socket
 import time
 from collections.abc import Sequence
@@ -26,8 +27,12 @@ from sluice.targets.base import Checkpoint
 
 
 def who() -> str:
-    """``user@host``, for the audit."""
-    return f"{getpass.getuser()}@{socket.gethostname()}"
+    """``user@host``, for the audit; the user's number where the machine has no name for it, as in many containers."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # by the version of Python
+        user = f"uid-{os.getuid()}"
+    return f"{user}@{socket.gethostname()}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -231,6 +231,7 @@ class RenameTables:
 class DropTables:
     tables: tuple[TableId, ...]
     temporary: bool = False
+    if_exists: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -281,8 +281,7 @@ class _Step:
         elif isinstance(statement, s.DropTables):
             if not statement.temporary:
                 for table in statement.tables:
-                    self._changed(table, K.DROP_TABLE, before=self.state.find(table))
-                    self.state.forget(table)
+                    self._drop_table(table, surely=not statement.if_exists)
         elif isinstance(statement, s.TruncateTable):
             found = self.state.find(statement.table)
             self._changed(statement.table, K.TRUNCATE_TABLE, before=found, after=found)
@@ -372,7 +371,7 @@ class _Step:
             self.state.forget(before.table)
             after = replace(after, table=renamed_to)
         self.state.put(after)
-        self.changes.append(altered(before, after, statement.actions, renamed_to))
+        self.changes.append(altered(before, after, statement.actions, renamed_to, ignore=statement.ignore))
 
     def _alter_unknown(self, statement: s.AlterTable, renamed_to: TableId | None) -> None:
         why = self.state.why_unknown(statement.table)
@@ -438,11 +437,17 @@ class _Step:
         self.state.put_database(DatabaseDefinition(statement.name, charset, collation))
         self._changed(TableId(statement.name, ""), K.CREATE_DATABASE if new else K.ALTER_DATABASE)
 
+    def _drop_table(self, table: TableId, *, surely: bool) -> None:
+        """Note a dropped table. ``surely``: it was there, even if nothing was ever heard of it."""
+        before, unknown = self.state.find(table), self.state.why_unknown(table)
+        reason = unknown.reason if unknown is not None else "nothing was heard of it before" if surely else ""
+        self._changed(table, K.DROP_TABLE, before=before, reason="" if before is not None else reason)
+        self.state.forget(table)
+
     def _drop_database(self, name: str) -> None:
         lowered = name.lower() if self.state.flavour.lower_case_names else name
         for table in [t for t in (*self.state.tables, *self.state.unknown) if t.schema == lowered]:
-            self._changed(table, K.DROP_TABLE, before=self.state.find(table))
-            self.state.forget(table)
+            self._drop_table(table, surely=True)
         self.state.databases.pop(lowered, None)
         self.state.touched.add(TableId(lowered, ""))
         self._changed(TableId(name, ""), K.DROP_DATABASE)

@@ -279,11 +279,11 @@ def _drop(r: Reader) -> Statement:
         return DropDatabase(r.database())
     temporary = r.accept("TEMPORARY")
     if r.accept_any("TABLE", "TABLES"):
-        r.accept("IF", "EXISTS")
+        if_exists = r.accept("IF", "EXISTS")
         tables = [r.table()]
         while r.accept(","):
             tables.append(r.table())
-        return DropTables(tuple(tables), temporary)
+        return DropTables(tuple(tables), temporary, if_exists)
     r.accept_any("ONLINE", "OFFLINE")
     if r.accept("INDEX"):
         if_exists = r.accept("IF", "EXISTS")

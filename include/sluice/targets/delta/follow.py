@@ -115,7 +115,8 @@ class Follower(LakeFollower):
         path = self.site.path(target)
         with errors(self.site.place, f"reading {path}", path):
             rows = read_columns(table, list(steps))
-            changed = [converted_rows(pa.Table.from_batches([batch]), steps) is not None for batch in rows]
+            by = self.site.info(table).partitions
+            changed = [converted_rows(pa.Table.from_batches([batch]), steps, by) is not None for batch in rows]
         if not any(changed):
             return
         require_small(table, self.site.uri(target), self.site.options.rewrite_up_to)

@@ -141,7 +141,7 @@ class Follower(LakeFollower):
             with made.replacing(note.said) as snapshot:
                 files = Files(table, made, snapshot)
                 for task in table.scan().plan_files():
-                    if converted_rows(files.read(task, list(steps)), steps) is None:
+                    if converted_rows(files.read(task, list(steps)), steps, self.site.info(table).partitions) is None:
                         continue
                     rows = converted_rows(files.read(task), steps)
                     assert rows is not None

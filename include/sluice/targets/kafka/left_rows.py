@@ -21,7 +21,8 @@ def _reasons(change: SchemaChange) -> Iterator[str]:
             if _K.RENAME_TABLE in change.wanted and _arrives(change, table):
                 yield f"{table.table}, which is not captured, became {table.renamed_to}, whose topic has no row of it"
         elif _K.DROP_TABLE in table.kinds and _K.DROP_TABLE in change.wanted:
-            yield f"the rows of {table.table} are gone, and their keys stay in its topic"
+            if not table.never_was:
+                yield f"the rows of {table.table} are gone, and their keys stay in its topic"
         elif table.renamed_to is not None and _K.RENAME_TABLE in change.wanted:
             if not _stays(change, table):
                 yield f"{table.table} is {table.renamed_to} now, and its rows stay in the topic of the old name"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
 
 from sluice.errors import DecodeError, LoadError, TargetUnavailable
@@ -58,8 +59,13 @@ class Refused(Exception):
         self.column, self.kind, self.why = column, error.kind, str(error)
 
 
-def converted_rows(rows: pa.Table, steps: Mapping[str, Sequence[Step]]) -> pa.Table | None:
-    """Return rows with converted values, None if every value is what it was. Raises Refused."""
+def converted_rows(
+    rows: pa.Table, steps: Mapping[str, Sequence[Step]], partitions: Collection[str] = ()
+) -> pa.Table | None:
+    """Return rows with converted values, None if every value is what it was. ``partitions``: columns by which the table is partitioned.
+
+    Raises Refused.
+    """
     changed = False
     for name, todo in steps.items():
         place = rows.schema.get_field_index(name)
@@ -69,6 +75,9 @@ def converted_rows(rows: pa.Table, steps: Mapping[str, Sequence[Step]]) -> pa.Ta
             new = after_steps(old, todo)
         except NotConvertedError as error:
             raise Refused(name, error) from error
+        if name in partitions and pa.types.is_string(new.type) and pc.any(pc.equal(new, "")).as_py():
+            why = "an empty text is NULL in a column by which the table is partitioned"
+            raise Refused(name, NotConvertedError(None, why))
         if not new.equals(old):
             changed = True
             rows = rows.set_column(place, rows.schema.field(place), new)
@@ -151,12 +160,14 @@ class LakeFollower(ABC):
         if one.table in self.change.copies:
             self._empty(one.table, target, "emptied")
             table = self.site.required(target)
-        if self._converted(one, target, table):
+        if self._converted(one, one.after, target, table, kinds):
             table = self.site.required(target)
         if kinds & OF_COLUMNS or (self.site.every and K.RENAME_TABLE in kinds):
             self._alter(one, one.after, target, table, kinds)
 
-    def _converted(self, one: TableChange, target: TableId, table: Any) -> bool:
+    def _converted(
+        self, one: TableChange, after: TableDefinition, target: TableId, table: Any, kinds: set[ChangeKind]
+    ) -> bool:
         """Convert the rows that are there as the source did; return False if nothing had to be done. Raises LoadError."""
         info, steps, effects = self.site.info(table), {}, {}
         for effect in effects_on(self.change, one.table):
@@ -169,12 +180,24 @@ class LakeFollower(ABC):
             steps[there.name], effects[there.name] = effect.steps, effect
         if not steps:
             return False
+        self._require_alterable(one, after, info, kinds)
         try:
             self._convert(one, target, table, steps)
         except Refused as error:
             why = broken(error.kind) if error.kind is not None else error.why
             raise not_converted(self.change, effects[error.column], target, why) from error
         return True
+
+    def _require_alterable(
+        self, one: TableChange, after: TableDefinition, info: TableInfo, kinds: set[ChangeKind]
+    ) -> None:
+        """Raise LoadError if the columns cannot be changed as the source's were: no row is converted before that is known."""
+        gone, names = self._gone(one, info, kinds)
+        self._wider(info, self._wanted(one, after.columns), names)
+        if gone & set(info.partitions):
+            raise self._by_hand(f"the table is partitioned by {min(gone & set(info.partitions))}")
+        if one.reuses_names:
+            raise self._by_hand("a column is dropped and another of its name is added, which would have its values")
 
     def _name(self, one: TableChange, column: str) -> str | None:
         """Source column -> target column, None for one that does not go over."""

@@ -7,9 +7,12 @@ from typing import Any
 
 import pymysql
 
-from sluice.errors import MappingError
+from sluice.errors import DecodeError, MappingError, UnsupportedType
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId, quoted, quoted_table
+from sluice.mysql.ddl.ast import CreateTable
+from sluice.mysql.ddl.lexer import Dialect
+from sluice.mysql.ddl.parser import parse_statement
 from sluice.targets.base import Finding
 from sluice.targets.mysql.column_types import column_type, lost, sent_type
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo
@@ -41,6 +44,7 @@ def review(
             same = plan.create_sql and plan.flavour == flavour
             statement = plan.create_sql if same else create_table(plan)
             remarks.append(Finding("error", plan.target, "", "the target has no such table", statement, absent=True))
+            remarks += _without_transactions(plan.target, _engine_of(statement, plan.flavour))
             if same:  # the source's own statement does not have them
                 remarks += [_missing_column(plan, column) for column in plan.columns if column.name in plan.made]
             continue
@@ -49,13 +53,7 @@ def review(
             compare(plan, info, columns=False)
         except MappingError as error:
             remarks.append(Finding("error", plan.target, "", error.message, _statement(error.hint), error.hint or ""))
-        if info.engine and info.engine.upper() not in _TRANSACTIONAL:
-            why = f"its engine {info.engine} has no transactions: a batch that is tried again may find half of its rows there"
-            remarks.append(
-                Finding(
-                    "warning", plan.target, "", why, hint=f"ALTER TABLE {quoted_table(plan.target)} ENGINE = InnoDB"
-                )
-            )
+        remarks += _without_transactions(plan.target, info.engine)
         remarks += _losses(plan, info)
         names = triggers.get(plan.target, ())
         if names:
@@ -64,6 +62,26 @@ def review(
             )
             remarks.append(Finding("warning" if fire else "error", plan.target, "", why))
     return remarks
+
+
+def _without_transactions(table: TableId, engine: str) -> list[Finding]:
+    if not engine or engine.upper() in _TRANSACTIONAL:
+        return []
+    why = (
+        f"its engine {engine} has no transactions: rows are not written exactly once, as a batch that is tried again may find half "
+        "of its rows there, and a server with enforce_gtid_consistency=ON refuses the batch (error 1785)"
+    )
+    hint = f"ALTER TABLE {quoted_table(table)} ENGINE = InnoDB at the target; the source's table may stay as it is"
+    return [Finding("warning", table, "", why, hint=hint)]
+
+
+def _engine_of(statement: str, flavour: str) -> str:
+    """The engine that a CREATE TABLE names, "" for none."""
+    try:
+        made = parse_statement(statement, "", Dialect(flavour == "MariaDB"))
+    except (DecodeError, UnsupportedType):
+        return ""
+    return (made.options.engine or "") if isinstance(made, CreateTable) else ""
 
 
 HIDDEN = "the login of the target's connection may not see this table, whether it exists or not"

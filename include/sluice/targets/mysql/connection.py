@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pymysql
 from pymysql.constants import CLIENT, COMMAND, CR, ER
@@ -22,7 +22,12 @@ STRICT = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
 """Every date the source could hold, zero in AUTO_INCREMENT columns, and nothing cut to fit without an error."""
 
 LAX = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
-"""For rows whose ENUM holds the error value (index 0), which a strict session refuses."""
+"""For rows whose ENUM holds the error value (index 0), or whose computed values do not fit, which a strict session refuses."""
+
+MAX_WARNINGS = 65_535
+"""Warnings that the server keeps of a statement, the most it can: each is looked at. MySQL lets only SESSION_VARIABLES_ADMIN raise it; with fewer
+kept, a statement that has more of them is refused."""
+_NOT_ALLOWED = 1227
 
 CONTENTION = {ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT, 3572}
 """Errors after which the same transaction may succeed at once."""
@@ -40,6 +45,8 @@ _GONE = {
     ER.TOO_MANY_USER_CONNECTIONS, 0,
 }  # fmt: skip
 _DENIED = {ER.ACCESS_DENIED_ERROR, 1698, ER.DBACCESS_DENIED_ERROR, 1142, 1227, 3118, 1820}
+
+_NOT_TRANSACTIONAL = 1785
 
 _LOAD_PACKET = 128 * 1024
 _CONNECT_TIMEOUT_S = 8
@@ -133,10 +140,20 @@ def connect(endpoint: Endpoint) -> TargetConnection:
                 f"@sluice = 1{SHOW_INVISIBLE_KEYS}"  # by which a trigger at the target can tell these rows from others
             )
             cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+            _keep_warnings(cursor)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _keep_warnings(cursor: Any) -> None:
+    """Raise the number of kept warnings where the login may; else the server's own number has to do."""
+    try:
+        cursor.execute(f"SET SESSION max_error_count = {MAX_WARNINGS}")
+    except pymysql.err.MySQLError as error:
+        if error.args[:1] != (_NOT_ALLOWED,):
+            raise
 
 
 def code_of(error: BaseException) -> int:
@@ -171,6 +188,12 @@ def errors(endpoint: Endpoint, doing: str, where: str | None = None) -> Iterator
             ) from error
         refused = LoadError(f"the target refused a statement while {doing}: {text} (error {code})", where=place)
         refused.code = code
+        if code == _NOT_TRANSACTIONAL:
+            refused.hint = (
+                "a server with enforce_gtid_consistency=ON takes rows of a table without transactions into no transaction: "
+                "ALTER TABLE … ENGINE = InnoDB at the target (the source's may stay as it is); "
+                "`sluice check` names these tables. The same batch is tried again"
+            )
         raise refused from error
     except OSError as error:
         raise TargetUnavailable(

@@ -8,8 +8,9 @@ want a part of a statement.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from sluice.errors import DecodeError, LoadError
 from sluice.mapping import Mapping as TableMapping
@@ -18,8 +19,9 @@ from sluice.model.row_effects import ColumnEffect
 from sluice.model.schema_changes import ChangeKind, TableChange, cut_over
 from sluice.model.sessions import StatementSession
 from sluice.model.tables import TableId, quoted_table
+from sluice.mysql.column_defaults import Statement
 from sluice.mysql.ddl import ast as s
-from sluice.mysql.ddl.lexer import Dialect
+from sluice.mysql.ddl.lexer import Dialect, Kind, tokens
 from sluice.mysql.ddl.names import NamesReader, Replacement, replaced
 from sluice.mysql.ddl.parser import parse_statement
 from sluice.targets.base import SchemaChange
@@ -28,6 +30,8 @@ from sluice.targets.mysql.said_charsets import Knows, said
 
 Columns = Callable[[TableId], Collection[str] | None]
 """The target's columns of one of its tables in lower case, None if there is no such table."""
+Defaults = Mapping[tuple[TableId, str], str]
+"""Texts of defaults, by source table and the column's name in lower case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,8 @@ _MODES_OF_ONE = {
 }
 """By whether the source is MariaDB."""
 
+_BITS = {"TIME_TRUNCATE_FRACTIONAL": 1 << 32, "TIME_ROUND_FRACTIONAL": 1 << 34}
+
 _UTF8MB4 = {45: "utf8mb4_general_ci", 255: "utf8mb4_0900_ai_ci"}
 
 _TEXT = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.|\"\")*\"")
@@ -160,10 +166,15 @@ def _own_modes(step: DdlStep, *, mariadb: bool) -> list[str]:
     return [n for bit, n in _MODES_OF_ONE[mariadb].items() if step.sql_mode & bit]
 
 
-def irreproducible(step: DdlStep, columns: Columns) -> list[tuple[TableId, str, str]]:
-    """(target table, column, why) of columns that are new, and whose values in existing rows are not known from the statement."""
+def read_here(step: DdlStep, *, mariadb: bool) -> Statement:
+    """The statement as the target reads it, under the settings of :func:`session_settings`. ``mariadb``: the target is."""
+    known = sum(bit for bit in _MODES if step.sql_mode & bit) | 1 << 25
+    return Statement(mariadb, known | sum(_BITS.get(n, 0) for n in _own_modes(step, mariadb=mariadb)), step.session)
+
+
+def new_columns(step: DdlStep, columns: Columns) -> Iterator[tuple[TableChange, TableId, str, ColumnDefinition]]:
+    """(change, target table, name there, column) of columns that the statement adds to a table that the target has."""
     swapped = _cut_over(step)
-    found = []
     for change in [swapped] if swapped is not None else step.changes:
         if change.before is None or change.after is None:
             continue
@@ -177,21 +188,41 @@ def irreproducible(step: DdlStep, columns: Columns) -> list[tuple[TableId, str, 
             was_there = name.lower() in there or column.name.lower() in old
             if was_there and not (change.reuses_names or _takes_over(change, column, old)):
                 continue
-            default = _TEXT.sub("''", column.default or "")
-            if _DIFFERS.search(default):
-                found.append((
-                    target,
-                    name,
-                    f"its default {column.default} has another value on every server or for every row",
-                ))
-            elif swapped is not None and _TIME.search(default):
-                found.append((target, name, f"its default {column.default} was evaluated whenever a row was copied"))
-            elif column.auto_increment and not change.before.primary_key:
-                found.append((
-                    target,
-                    name,
-                    "rows of a table without a primary key are numbered in no order that two servers share",
-                ))
+            yield change, target, name, column
+
+
+def _with_defaults(change: TableChange, said: Defaults) -> TableChange:
+    """The change with other texts for some defaults of its definitions."""
+
+    def column(one: ColumnDefinition) -> ColumnDefinition:
+        text = said.get((change.table, one.name.lower()))
+        return replace(one, default=text) if text is not None else one
+
+    if not said or change.after is None:
+        return change
+    parts = tuple(replace(one, new=column(one.new)) if one.new is not None else one for one in change.columns)
+    return replace(
+        change,
+        after=replace(change.after, columns=tuple(map(column, change.after.columns))),
+        columns=parts,
+    )
+
+
+def irreproducible(step: DdlStep, columns: Columns) -> list[tuple[TableId, str, str]]:
+    """(target table, column, why) of columns that are new, and whose values in existing rows are not known from the statement."""
+    swapped = _cut_over(step)
+    found = []
+    for change, target, name, column in new_columns(step, columns):
+        default = _TEXT.sub("''", column.default or "")
+        if _DIFFERS.search(default):
+            why = f"its default {column.default} has another value on every server or for every row"
+        elif swapped is not None and _TIME.search(default):
+            why = f"its default {column.default} was evaluated whenever a row was copied"
+        elif column.auto_increment and change.before is not None and not change.before.primary_key:
+            why = "rows of a table without a primary key are numbered in no order that two servers share"
+        else:
+            continue
+        found.append((target, name, why))
     return found
 
 
@@ -230,14 +261,39 @@ def _knows_none(charset: str, collation: str) -> bool:
     return False
 
 
-def statements_for(step: DdlStep, columns: Columns, knows: Knows = _knows_none) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Words:
+    """In what words the target is told.
+
+    Attributes:
+        knows: which collations it has; those that a statement leaves to a default are said.
+        server: what it understands of a definition.
+        defaults: texts of defaults to be written in place of the statement's own.
+        by_definition: the recorded text is not understood there: the definitions tell it.
+    """
+
+    knows: Knows = _knows_none
+    server: definitions.Server = definitions.SAME
+    defaults: Defaults = field(default_factory=dict)
+    by_definition: bool = False
+
+
+def renderable(step: DdlStep) -> bool:
+    """True if the definitions tell what the statement made, but for foreign keys, checks and partitions: no index of an expression."""
+    made = [change.after for change in step.changes if change.after is not None]
+    return bool(made) and not any(not name for table in made for index in table.indexes for name, _ in index.columns)
+
+
+def statements_for(step: DdlStep, columns: Columns, words: Words | None = None) -> list[str]:
     """What to run, in order; empty if the target has it already. Raises LoadError.
 
-    ``columns``: also of :func:`model_of`. ``knows``: which collations the target has; those that a statement leaves to a default are said.
+    ``columns``: also of :func:`model_of`.
     """
+    words = words or Words()
     swapped = _cut_over(step)
     if swapped is not None:
-        return _altered(step, [swapped], columns)
+        return _altered(step, [_with_defaults(swapped, words.defaults)], columns, words)
+    step = replace(step, changes=tuple(_with_defaults(change, words.defaults) for change in step.changes))
     names = NamesReader(step.sql, step.schema, Dialect(step.mariadb, 0, step.sql_mode))
     try:
         statement = parse_statement(step.sql, step.schema, names.dialect, names)
@@ -249,7 +305,7 @@ def statements_for(step: DdlStep, columns: Columns, knows: Knows = _knows_none) 
         ) from error
     match statement:
         case s.CreateTable():
-            return _created(step, statement, names, columns, knows)
+            return _created(step, statement, names, columns, words)
         case (
             s.DropTables() | s.DropDatabase()
         ):  # of a database its captured tables: the target's may hold others, or have another name
@@ -266,7 +322,8 @@ def statements_for(step: DdlStep, columns: Columns, knows: Knows = _knows_none) 
             if changed is not None and changed.after is not None and columns(step.target(statement.table)) is None:
                 target = step.target(changed.renamed_to or statement.table)
                 made = columns(target) is None
-                return [definitions.create_sql(target, changed.after, _naming(step, statement.table))] if made else []
+                sql = definitions.create_sql(target, changed.after, _naming(step, statement.table), words.server)
+                return [sql] if made else []
             if (
                 changed is not None
                 and _NAMED & set(changed.kinds)
@@ -275,12 +332,31 @@ def statements_for(step: DdlStep, columns: Columns, knows: Knows = _knows_none) 
             ):
                 return []  # somebody was here before
             partly = step.kinds is not None or any(t == statement.table for t, *_ in (*step.columns, *step.excluded))
-            if partly:
-                return _altered(step, [c for c in step.changes if c.table == statement.table], columns)
+            if partly or words.by_definition:
+                return _altered(step, [c for c in step.changes if c.table == statement.table], columns, words)
             after = changed.after if changed is not None else None
-            return [_rewritten(step, names, said(statement, names, after, knows))]
+            more = [
+                *said(statement, names, after, words.knows),
+                *_said_defaults(statement.table, names, words.defaults),
+            ]
+            return [_rewritten(step, names, more)]
         case _:
             return []
+
+
+def _said_defaults(table: TableId, names: NamesReader, defaults: Defaults) -> Iterator[Replacement]:
+    """Other texts in the places of defaults."""
+    if not defaults:
+        return
+    found = tokens(names.sql, names.dialect)
+    for end, column in names.types:
+        text = defaults.get((table, column.name.lower()))
+        if text is None or column.default is None:
+            continue
+        for one, after in pairwise(token for token in found if token.start >= end):
+            if one.kind is Kind.WORD and one.upper == "DEFAULT" and names.sql.startswith(column.default, after.start):
+                yield after.start, after.start + len(column.default), text
+                break
 
 
 def _rewritten(step: DdlStep, names: NamesReader, more: Sequence[Replacement] = ()) -> str:
@@ -300,26 +376,26 @@ def _naming(step: DdlStep, table: TableId) -> definitions.Naming:
     return lambda column: None if column.lower() in excluded else renamed.get(column.lower(), column)
 
 
-def _created(step: DdlStep, statement: s.CreateTable, names: NamesReader, columns: Columns, knows: Knows) -> list[str]:
+def _created(step: DdlStep, statement: s.CreateTable, names: NamesReader, columns: Columns, words: Words) -> list[str]:
     target = step.target(statement.table)
     if statement.replace and columns(target) is not None:
-        return [f"DROP TABLE {quoted_table(target)}", *_created_anew(step, statement, names, columns, knows)]
+        return [f"DROP TABLE {quoted_table(target)}", *_created_anew(step, statement, names, columns, words)]
     if columns(target) is not None:
         return []
-    return _created_anew(step, statement, names, columns, knows)
+    return _created_anew(step, statement, names, columns, words)
 
 
 def _created_anew(
-    step: DdlStep, statement: s.CreateTable, names: NamesReader, columns: Columns, knows: Knows
+    step: DdlStep, statement: s.CreateTable, names: NamesReader, columns: Columns, words: Words
 ) -> list[str]:
     target = step.target(statement.table)
     change = next((c for c in step.changes if c.table == statement.table), None)
     after = change.after if change is not None else None
     special = any(t == statement.table for t, *_ in (*step.columns, *step.excluded))
     unlike = statement.like is not None and not _has_columns(columns(step.target(statement.like)), after)
-    if (special or statement.select or unlike) and after is not None:
-        return [definitions.create_sql(target, after, _naming(step, statement.table))]
-    return [_rewritten(step, names, said(statement, names, after, knows))]
+    if (special or statement.select or unlike or words.by_definition) and after is not None:
+        return [definitions.create_sql(target, after, _naming(step, statement.table), words.server)]
+    return [_rewritten(step, names, said(statement, names, after, words.knows))]
 
 
 def _has_columns(there: Collection[str] | None, definition: TableDefinition | None) -> bool:
@@ -354,14 +430,14 @@ def _cut_over(step: DdlStep) -> TableChange | None:
     return replace(found, kinds=(), columns=()) if found is not None else None
 
 
-def _altered(step: DdlStep, changes: list[TableChange], columns: Columns) -> list[str]:
+def _altered(step: DdlStep, changes: list[TableChange], columns: Columns, words: Words) -> list[str]:
     found = []
     for change in changes:
         target = step.target(change.table)
         there = columns(target)
         if there is None:
             continue
-        sql = definitions.alter_sql(target, change, _naming(step, change.table), there, step.kinds)
+        sql = definitions.alter_sql(target, change, _naming(step, change.table), there, step.kinds, words.server)
         if sql:
             found.append(sql)
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Protocol
 
@@ -19,6 +19,8 @@ from sluice.targets.mysql import ddl, lockwait
 from sluice.targets.mysql.ack_table import AckTable
 from sluice.targets.mysql.connection import CONTENTION, TargetConnection, code_of, errors, set_lock_wait
 from sluice.targets.mysql.ddl import DdlStep
+from sluice.targets.mysql.default_literals import alike, literals_of
+from sluice.targets.mysql.definitions import Server, wants_brackets
 from sluice.targets.mysql.held import MysqlHeld
 from sluice.targets.mysql.mark_rows import MarkRows
 from sluice.targets.mysql.said_charsets import Knows
@@ -26,6 +28,7 @@ from sluice.targets.mysql.session import Session
 from sluice.targets.mysql.tables import definitions_of, read_tables
 from sluice.targets.schema.conversions import effects_on, not_converted
 from sluice.targets.schema.policy import require_held
+from sluice.targets.source_defaults import known_value
 
 _log = structlog.get_logger()
 
@@ -96,6 +99,19 @@ def _knowing(cursor: Any) -> Knows:
     return lambda charset, collation: (charset, collation) in known()
 
 
+def _other_values(step: DdlStep, table: TableId, column: str, why: str) -> LoadError:
+    return LoadError(
+        f"the rows that {table} has would get other values in the new column {column} than at the source: {why}: {step.sql[:300]}",
+        where=step.where,
+        hint="add the column at the target by hand; the load goes on once it is there. Then copy the table anew (`sluice dump start`), which "
+        "copies the source's values",
+    )
+
+
+_NO_SQL = 1064
+"""The error for a text that the parser does not take."""
+
+
 @dataclass
 class _Watched:
     """A connection for one DDL statement, watched while it waits for a lock."""
@@ -154,12 +170,77 @@ class DdlRunner:
             require_held(change, MysqlHeld(change, infos, session.cursor, mariadb=session.mariadb))
             return {"statements": [], "tables": [], "ran": 0, "before": None}
         self._refuse_other_conversions(session, change, columns)
-        statements_ = ddl.statements_for(step, columns, _knowing(session.cursor))
+        statements_ = self._statements(session, change, step, columns)
         if statements_:
             self._refuse_irreproducible(session, step, columns)
         return {
             "statements": statements_, "tables": [[t.schema, t.table] for t in tables], "ran": 0, "before": None,
         }  # fmt: skip
+
+    def _statements(self, session: Session, change: SchemaChange, step: DdlStep, columns: ddl.Columns) -> list[str]:
+        """What to run. Between MySQL and MariaDB: where the recorded text is no SQL to this server, what the definitions tell."""
+        knows = _knowing(session.cursor)
+        if step.mariadb == session.mariadb:
+            return ddl.statements_for(step, columns, ddl.Words(knows))
+        words = ddl.Words(
+            knows, Server(step.mariadb and not session.mariadb, knows), self._defaults(session, change, step, columns)
+        )
+        found = ddl.statements_for(step, columns, words)
+        if not found or not ddl.renderable(step) or self._understood(session, step, found):
+            return found
+        rendered = ddl.statements_for(step, columns, replace(words, by_definition=True))
+        _log.info("target_ddl_by_definition", consumer=self.target.name, source=step.where, statement=step.sql[:500])
+        return rendered
+
+    def _understood(self, session: Session, step: DdlStep, statements: list[str]) -> bool:
+        """Whether this server's parser takes the statements, and no default is one that it refuses later. Nothing is run."""
+        if not session.mariadb and any(
+            wants_brackets(column)
+            for change in step.changes
+            for column in (change.after.columns if change.after is not None else ())
+        ):
+            return False
+        with errors(self.target.endpoint, f"following {step.where}"):
+            connection = self.target.connect()
+            try:
+                cursor = connection.cursor()
+                self._set(cursor, ddl.session_settings(step, mariadb=session.mariadb)[0], step)
+                for statement in statements:
+                    cursor.execute(f"SET @sluice_ddl = CONVERT(0x{statement.encode().hex()} USING utf8mb4)")
+                    try:
+                        cursor.execute("PREPARE sluice_ddl FROM @sluice_ddl")
+                    except pymysql.err.MySQLError as error:
+                        if code_of(error) == _NO_SQL:
+                            return False
+                        if code_of(error) == 0 or code_of(error) >= 2000:
+                            raise
+            finally:
+                connection.close()
+        return True
+
+    def _defaults(self, session: Session, change: SchemaChange, step: DdlStep, columns: ddl.Columns) -> ddl.Defaults:
+        """Texts for the defaults of new columns that this server reads as other values. Raises LoadError for one that has none."""
+        said: dict[tuple[TableId, str], str] = {}
+        here = ddl.read_here(step, mariadb=session.mariadb)
+        for one, table, name, column in ddl.new_columns(step, columns):
+            wanted, read = change.default_value(column), known_value(column, here)
+            if (wanted.value is None and read.value is None) or alike(wanted.value, read.value):
+                continue
+            text = next(
+                (
+                    text
+                    for text in literals_of(wanted.value)
+                    if alike(wanted.value, known_value(replace(column, default=text), here).value)
+                ),
+                None,
+            )
+            if text is not None:
+                said[one.table, column.name.lower()] = text
+            elif session.cursor.execute(f"SELECT 1 FROM {quoted_table(table)} LIMIT 1"):  # noqa: S608 - quoted
+                servers = ("MariaDB", "MySQL") if step.mariadb else ("MySQL", "MariaDB")
+                why = f"{servers[1]} reads its default {column.default} otherwise than {servers[0]}"
+                raise _other_values(step, table, name, f"{why} ({wanted.why})" if wanted.why else why)
+        return said
 
     def _refuse_other_conversions(self, session: Session, change: SchemaChange, columns: ddl.Columns) -> None:
         """Raise LoadError where this server would not convert the rows that are there as the source did."""
@@ -174,12 +255,7 @@ class DdlRunner:
         for table, column, why in ddl.irreproducible(step, columns):
             if not session.cursor.execute(f"SELECT 1 FROM {quoted_table(table)} LIMIT 1"):  # noqa: S608 - quoted
                 continue
-            raise LoadError(
-                f"the rows that {table} has would get other values in the new column {column} than at the source: {why}: {step.sql[:300]}",
-                where=step.where,
-                hint="add the column at the target by hand; the load goes on once it is there. Then copy the table anew (`sluice dump start`), which "
-                "copies the source's values",
-            )
+            raise _other_values(step, table, column, why)
 
     def _run(self, session: Session, holder: Session, step: DdlStep, statement: str) -> None:
         """In a connection of its own, with the settings of the session that ran it at the source."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 from sluice.errors import LoadError
 from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
@@ -19,17 +21,40 @@ _CHANGES = {
 }  # fmt: skip
 
 
-def column_sql(column: ColumnDefinition, name: str, table: TableDefinition) -> str:
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What of a definition's words the target understands.
+
+    Attributes:
+        lacks_words: it is MySQL, and the definition is MariaDB's.
+        knows: which collations it has; None: all that the definition says.
+    """
+
+    lacks_words: bool = False
+    knows: Callable[[str, str], bool] | None = None
+
+    def collates(self, charset: str | None, collation: str | None) -> bool:
+        """True if the collation can be said."""
+        return bool(charset and collation) and (self.knows is None or self.knows(charset or "", collation or ""))
+
+
+SAME = Server()
+"""A server that understands all of the definition."""
+
+
+def column_sql(column: ColumnDefinition, name: str, table: TableDefinition, server: Server = SAME) -> str:
     """``name`` and everything after it in a column definition; the charset only if it is not the default of ``table``."""
     kind = declared(column.type.partition("(")[0], column.labels) if column.labels else column.type
+    if server.lacks_words:
+        kind = MYSQL_WORDS.get(column.family, kind)
     parts = [quoted(name), kind]
-    if column.charset and column.collation and column.collation != table.collation:
+    if server.collates(column.charset, column.collation) and column.collation != table.collation:
         parts.append(f"CHARACTER SET {column.charset} COLLATE {column.collation}")
     if column.generated is not None:
         parts.append(f"GENERATED ALWAYS AS ({column.generated}) {'STORED' if column.stored else 'VIRTUAL'}")
     parts.append("NULL" if column.nullable else "NOT NULL")
     if column.default is not None and column.generated is None:
-        parts.append(f"DEFAULT {column.default}")
+        parts.append(f"DEFAULT {_bracketed(column, column.default) if server.lacks_words else column.default}")
     if column.on_update:
         parts.append(f"ON UPDATE {column.on_update}")
     if column.auto_increment:
@@ -40,6 +65,33 @@ def column_sql(column: ColumnDefinition, name: str, table: TableDefinition) -> s
         escaped = column.comment.replace("\\", "\\\\").replace("'", "''")
         parts.append(f"COMMENT '{escaped}'")
     return " ".join(parts)
+
+
+MYSQL_WORDS = {
+    "uuid": "char(36) CHARACTER SET ascii COLLATE ascii_bin",
+    "inet4": "varchar(15) CHARACTER SET ascii COLLATE ascii_bin",
+    "inet6": "varchar(39) CHARACTER SET ascii COLLATE ascii_bin",
+}
+"""Types that hold the values of MariaDB's own, as their text."""
+_ENGINES = {"innodb", "myisam", "memory", "csv", "archive"}
+_LITERAL = re.compile(
+    r"^[-+\s]*(?:\d|\.\d|'|\"|0x|[xbn]'|_\w+\s*['x0b]|(?:date|time|timestamp)\s*'|(?:true|false|null|current_timestamp|now|localtime"
+    r"|localtimestamp)\b)",
+    re.I,
+)
+"""The begin of a default that MySQL takes without brackets."""
+_LONG = re.compile(r"text|blob|json|geometry|point|linestring|polygon")
+
+
+def _bracketed(column: ColumnDefinition, default: str) -> str:
+    """A default as MySQL takes it: in brackets it is an expression, and long values have no other."""
+    plain = _LITERAL.match(default) is not None and not _LONG.search(column.family)
+    return default if plain or default.lstrip().startswith("(") else f"({default})"
+
+
+def wants_brackets(column: ColumnDefinition) -> bool:
+    """True for a default that MariaDB takes as it is, and MySQL's parser, too, but MySQL refuses later."""
+    return column.default is not None and _bracketed(column, column.default) != column.default
 
 
 def index_sql(index: IndexDefinition, naming: Naming) -> str | None:
@@ -58,12 +110,15 @@ def index_sql(index: IndexDefinition, naming: Naming) -> str | None:
     return f"{word} {quoted(index.name)} {columns}"
 
 
-def create_sql(table: TableId, definition: TableDefinition, naming: Naming) -> str:
+def create_sql(table: TableId, definition: TableDefinition, naming: Naming, server: Server = SAME) -> str:
     """CREATE TABLE of a definition, without foreign keys, checks and partitions."""
-    lines = [column_sql(c, name, definition) for c in definition.columns if (name := naming(c.name)) is not None]
+    lines = [
+        column_sql(c, name, definition, server) for c in definition.columns if (name := naming(c.name)) is not None
+    ]
     lines += [line for index in definition.indexes if (line := index_sql(index, naming)) is not None]
-    options = f" ENGINE={definition.engine}" if definition.engine else ""
-    if definition.charset and definition.collation:
+    there = definition.engine and not (server.lacks_words and definition.engine.lower() not in _ENGINES)
+    options = f" ENGINE={definition.engine}" if there else ""
+    if server.collates(definition.charset, definition.collation):
         options += f" DEFAULT CHARACTER SET {definition.charset} COLLATE {definition.collation}"
     return f"CREATE TABLE {quoted_table(table)} ({', '.join(lines)}){options}"
 
@@ -74,6 +129,7 @@ def alter_sql(
     naming: Naming,
     there: Collection[str],
     kinds: Collection[ChangeKind] | None = None,
+    server: Server = SAME,
 ) -> str:
     """The ALTER TABLE that makes ``change`` at the target, ``""`` if there is nothing left to do.
 
@@ -98,10 +154,12 @@ def alter_sql(
         if one.kind is ChangeKind.DROP_COLUMN and name.lower() in there:
             clauses.append(f"DROP COLUMN {quoted(name)}")
         elif one.kind is ChangeKind.ADD_COLUMN and one.new is not None and name.lower() not in there:
-            clauses.append(f"ADD COLUMN {column_sql(one.new, name, after)}{_place(after, one.new.name, naming, there)}")
+            clauses.append(
+                f"ADD COLUMN {column_sql(one.new, name, after, server)}{_place(after, one.new.name, naming, there)}"
+            )
         elif one.kind in _CHANGES and one.new is not None and name.lower() in there:
             place = _place(after, one.new.name, naming, there) if one.kind is ChangeKind.MOVE_COLUMN else ""
-            clauses.append(f"MODIFY COLUMN {column_sql(one.new, name, after)}{place}")
+            clauses.append(f"MODIFY COLUMN {column_sql(one.new, name, after, server)}{place}")
     clauses += _keys(before, after, naming, wanted)
     merged = list(dict.fromkeys(clauses))
     return f"ALTER TABLE {quoted_table(table)} {', '.join(merged)}" if merged else ""

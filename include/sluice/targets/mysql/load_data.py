@@ -56,7 +56,7 @@ def loads(table: TargetTable, rows: pa.Table) -> Iterator[Statement]:
         ends = ["\t"] * (len(columns) - 1) + ["\n"]
         parts = [part for pair in zip(columns, ends, strict=True) for part in pair]
         lines = pc.binary_join_element_wise(*parts, "", null_handling="replace", null_replacement="\\N")
-        yield Statement(sql, piece.num_rows, data=_bytes_of(lines))
+        yield Statement(sql, piece.num_rows, computed=table.computed, data=_bytes_of(lines))
 
 
 def _conversion(field: pa.Field) -> str:

@@ -100,6 +100,7 @@ class PartialRows(LackingRows):
                 f"UPDATE {table} SET {settings} WHERE {conditions[row]}".encode(),
                 1,
                 tuple(fields[i][1] for i in known if zeros[i][row]),
+                self.table.computed,
                 where=str(self.table.table),
                 absent=None if self.table.being_copied else Absent(query, _absent(self.table, conditions[row])),
             )
@@ -112,7 +113,7 @@ def insert(table: TargetTable, schema: pa.Schema, values: Iterable[WholeRow], di
     head = f"INSERT INTO {quoted_table(table.table)} ({names}) VALUES "
     tail = on_duplicate(fields, dialect)
     for value in values:
-        yield Statement(f"{head}{value.values}{tail}".encode(), 1, value.lax)
+        yield Statement(f"{head}{value.values}{tail}".encode(), 1, value.lax, table.computed)
 
 
 def _texts(fields: Sequence[tuple[pa.Field, str]], rows: pa.Table) -> list[list[str]]:

@@ -40,6 +40,8 @@ class Session(Protocol):
 
     def run(self, todo: Any) -> int: ...
 
+    def write(self, statement: statements.Statement) -> int: ...
+
 
 def clear(session: Session, table: TargetTable, item: KeyRange) -> WriteResult:
     """Delete what the stretch holds beyond the kept keys. In a transaction. Raises LoadError, and what the driver raises."""
@@ -54,7 +56,8 @@ def clear(session: Session, table: TargetTable, item: KeyRange) -> WriteResult:
         missing = f"{condition} AND NOT EXISTS (SELECT 1 FROM {kept} k WHERE {same})"
         cursor.execute(f"SELECT COUNT(*) FROM {name} WHERE {missing}")
         if cursor.fetchone()[0]:
-            deleted += int(cursor.execute(f"DELETE FROM {name} WHERE {missing}") or 0)
+            sql = f"DELETE FROM {name} WHERE {missing}".encode()
+            deleted += session.write(statements.Statement(sql, 0, computed=table.computed))
             sent += 1
         sent += 1
     cursor.execute(f"DROP TEMPORARY TABLE {kept}")
@@ -123,7 +126,7 @@ def replaceable(plan: PlannedTable, info: TableInfo | None, *, mariadb: bool) ->
     if key and not any({c.casefold() for c in unique} == known for unique in info.unique_keys):
         return None, f"{plan.target} at the target has no key ({', '.join(key)})"
     others = tuple(unique for unique in info.unique_keys if {c.casefold() for c in unique} != known)
-    return target_table(plan.target, info, key, others), ""
+    return target_table(plan, info, key, others), ""
 
 
 def _sorts_otherwise(source: PlannedColumn, target: ColumnInfo, plan: PlannedTable, *, mariadb: bool) -> str:

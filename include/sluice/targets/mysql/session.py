@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -11,7 +12,7 @@ import structlog
 
 from sluice.errors import LoadError
 from sluice.targets.mysql import statements
-from sluice.targets.mysql.connection import LAX, LOCK_WAIT_S, STRICT, TargetConnection
+from sluice.targets.mysql.connection import LAX, LOCK_WAIT_S, STRICT, TargetConnection, code_of
 from sluice.targets.sql.session_pool import Kept
 
 _log = structlog.get_logger()
@@ -19,6 +20,8 @@ _log = structlog.get_logger()
 KEY_NOT_FOUND = 1032
 """The error by which a replica stops, too, at a row that is not there."""
 TRUNCATED = 1265
+CUT = frozenset({1264, 1265, 1292, 1365, 1366, 1406, 1411, 1441, 1916, 1918})
+"""Errors of a strict session, and warnings of another, for a value that is cut to fit, or that an expression does not understand."""
 
 
 class Session:
@@ -83,27 +86,39 @@ class Session:
             ):  # the connection is gone, and its session with it; the first error is the one to show
                 self.cursor.execute("SET SESSION foreign_key_checks = 0")
 
-    def _refuse_warnings(self) -> None:
-        """LOAD DATA LOCAL only warns of values that do not fit, in a strict session too."""
-        self.cursor.execute("SHOW WARNINGS")
-        raise _would_change(*(self.cursor.fetchone() or ("Warning", 0, "unknown")))
+    def write(self, statement: statements.Statement) -> int:
+        """Return how many rows the server says it changed, 0 for LOAD DATA. Raises LoadError if it does not do exactly what it should."""
+        self._set_lax(bool(statement.lax))
+        try:
+            changed, warned = self._send(statement)
+        except pymysql.err.MySQLError as error:
+            if self._lax or not _is_of_computed(code_of(error), str(error.args[-1]), statement.computed):
+                raise
+            self._set_lax(True)
+            changed, warned = self._send(statement)
+        if self._lax or warned:
+            self._refuse_other_warnings(statement.lax, statement.computed)
+        self._require(statement, changed)
+        if statement.absent is not None and not changed:
+            self._require_row(statement.absent)
+        return changed
+
+    def _send(self, statement: statements.Statement) -> tuple[int, int]:
+        """Return how many rows the server says it changed, and how many warnings LOAD DATA LOCAL has, which are as good as errors."""
+        if statement.data is not None:
+            return 0, self.connection.load(statement.sql, statement.data)
+        return int(self.connection.query(statement.sql) or 0), 0
+
+    def _set_lax(self, lax: bool) -> None:
+        if lax != self._lax:
+            self.cursor.execute("SET SESSION sql_mode = %s", (LAX if lax else STRICT,))
+            self._lax = lax
 
     def run(self, todo: Iterator[statements.Statement]) -> int:
         """Execute; returns the number of statements. Raises LoadError if one does not do exactly what it should."""
         count = 0
         for statement in todo:
-            if bool(statement.lax) != self._lax:
-                self.cursor.execute("SET SESSION sql_mode = %s", (LAX if statement.lax else STRICT,))
-                self._lax = bool(statement.lax)
-            if statement.data is None:
-                changed = int(self.connection.query(statement.sql) or 0)
-                self._require(statement, changed)
-                if statement.absent is not None and not changed:
-                    self._require_row(statement.absent)
-            elif self.connection.load(statement.sql, statement.data):
-                self._refuse_warnings()
-            if statement.lax:
-                self._refuse_other_warnings(statement.lax)
+            self.write(statement)
             count += 1
         return count
 
@@ -130,13 +145,31 @@ class Session:
         if self.cursor.fetchone() is None:
             raise absent.error
 
-    def _refuse_other_warnings(self, columns: Sequence[str]) -> None:
+    def _refuse_other_warnings(self, columns: Sequence[str], computed: Sequence[str]) -> None:
         """A session that is not strict cuts values to fit: only what made it necessary may be warned of."""
+        self.cursor.execute("SHOW COUNT(*) WARNINGS")
+        count = int(self.cursor.fetchone()[0])
         self.cursor.execute("SHOW WARNINGS")
-        for level, code, text in self.cursor.fetchall():
+        shown = self.cursor.fetchall()
+        for level, code, text in shown:
             if level == "Note" or (code == TRUNCATED and any(f"'{column}'" in text for column in columns)):
                 continue
-            raise _would_change(level, code, text)
+            if not _is_of_computed(code, text, computed):
+                raise _would_change(level, code, text)
+        if len(shown) < count:
+            raise _would_change("Warning", 0, f"it warns of {count} values, and shows {len(shown)} of them")
+
+
+def _is_of_computed(code: int, text: str, computed: Sequence[str]) -> bool:
+    """True if a message is about a value that the server computed. One that names no column is about a part of an expression."""
+    if code not in CUT or not computed:
+        return False
+    named = _COLUMN.search(text)
+    return named is None or (named[1] or named[2]).replace("``", "`").casefold() in map(str.casefold, computed)
+
+
+_COLUMN = re.compile(r"\bcolumn (?:'(.*)'|(?:`(?:[^`]|``)*`\.)*`((?:[^`]|``)*)`) at row \d+$", re.S)
+"""The end of such a message where it names a column: MySQL's, and one of the two of MariaDB's."""
 
 
 def _would_change(level: str, code: int, text: str) -> LoadError:

@@ -64,6 +64,7 @@ class Statement:
     Attributes:
         rows: rows it writes or deletes.
         lax: columns whose values a strict session refuses; about others the server must not warn.
+        computed: columns that the server computes: what it cuts in them to fit, the source has cut as well.
         data: what the server will ask for (LOAD DATA LOCAL).
         removes: a DELETE; it must not remove more rows than that.
         exactly: it has to change this number of rows.
@@ -74,6 +75,7 @@ class Statement:
     sql: bytes
     rows: int
     lax: tuple[str, ...] = ()
+    computed: tuple[str, ...] = ()
     data: bytes | memoryview | None = None
     removes: bool = False
     exactly: bool = False
@@ -110,7 +112,7 @@ def _inserts(verb: str, tail: str, table: TargetTable, rows: pa.Table, dialect: 
             ):
                 body = "),(".join(texts[first + start : first + stop].to_pylist())
                 sql = f"{head}({body}){tail}".encode()
-                yield Statement(sql, stop - start, names_of_lax if lax[first] else ())
+                yield Statement(sql, stop - start, names_of_lax if lax[first] else (), table.computed)
 
 
 def on_duplicate(fields: Sequence[tuple[pa.Field, str]], dialect: Dialect) -> str:
@@ -162,7 +164,13 @@ def deletes(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator[St
         open_, between, close = "(", ") OR (", ")"
     for start, stop in _cuts(texts, dialect.max_bytes - len(head) - 1024, MAX_KEYS):
         body = between.join(texts[start:stop].to_pylist())
-        yield Statement(f"{head}{open_}{body}{close}".encode(), stop - start, removes=True, where=str(table.table))
+        yield Statement(
+            f"{head}{open_}{body}{close}".encode(),
+            stop - start,
+            computed=table.computed,
+            removes=True,
+            where=str(table.table),
+        )
 
 
 def displacing(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator[Statement]:
@@ -178,7 +186,9 @@ def displacing(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator
             texts = pc.binary_join_element_wise(*parts, "").drop_null()  # NULL is as many rows' as they like
             for start, stop in _cuts(texts, dialect.max_bytes - len(head) - 1024, MAX_KEYS):
                 body = ") OR (".join(texts[start:stop].to_pylist())
-                yield Statement(f"{head}({body})".encode(), stop - start, where=str(table.table))
+                yield Statement(
+                    f"{head}({body})".encode(), stop - start, computed=table.computed, where=str(table.table)
+                )
 
 
 def _equal(columns: Sequence[tuple[pa.Field, str]], rows: pa.Table) -> list[pa.Array | pa.Scalar]:
@@ -210,6 +220,7 @@ def keyless_deletes(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Ite
             yield Statement(
                 sql,
                 count,
+                computed=table.computed,
                 removes=True,
                 exactly=not table.being_copied,
                 wanted="" if masked else f" WHERE {text[:1000]}",

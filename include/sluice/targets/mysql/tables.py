@@ -17,7 +17,7 @@ from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.client import create_table_of, without_counter
 from sluice.mysql.exact_labels import exact_labels, may_hide
-from sluice.targets.mysql.column_types import column_type, type_of
+from sluice.targets.mysql.column_types import column_type, lost, type_of
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo, UniqueKey
 from sluice.targets.mysql.uniqueness import padded_keys, refuse_merging
 from sluice.targets.sql.tables import TargetTable
@@ -178,7 +178,8 @@ def compare(plan: PlannedTable, info: TableInfo | None, *, columns: bool = True)
                 f"column {column.name!r} of table {plan.target} at the target is a generated one: the values that {plan.source} has in it would "
                 "never be written",
                 where=f"{plan.target}.{column.name}",
-                hint="make it a plain column at the target (ALTER TABLE … DROP COLUMN, then ADD COLUMN), or leave it out: mapping.columns.exclude",
+                hint=f"drop it: ALTER TABLE {quoted_table(plan.target)} DROP COLUMN {quoted(found.name)}; the next attempt stops for the missing "
+                "column, and says how it is added as a plain one, and then copied; or leave it out: mapping.columns.exclude",
             )
         if columns and column.name.casefold() not in there and not column.generated:
             raise MappingError(
@@ -209,21 +210,27 @@ def compare(plan: PlannedTable, info: TableInfo | None, *, columns: bool = True)
         for unique in info.keys
         if {name.casefold() for name, _ in unique.parts} != identity or any(prefix for _, prefix in unique.parts)
     )
-    return replace(target_table(plan.target, info, key, others), padded=padded_keys(plan, info))
+    return replace(target_table(plan, info, key, others), padded=padded_keys(plan, info))
 
 
 def target_table(
-    table: TableId, info: TableInfo, key: tuple[str, ...], others: tuple[tuple[str, ...], ...]
+    plan: PlannedTable, info: TableInfo, key: tuple[str, ...], others: tuple[tuple[str, ...], ...]
 ) -> TargetTable:
     """The table with the columns that take a value."""
     taking = [c for c in info.columns if not c.generated]
+    there = {c.name.casefold(): c for c in info.columns}
+    alike = not any(
+        lost(c, there[c.name.casefold()]) for c in plan.key_columns if c.name.casefold() in there
+    )  # else a strict session is what keeps a key from being compared as another value
+    computed = {c.name.casefold() for c in plan.columns if c.generated and alike}
     return TargetTable(
-        table,
+        plan.target,
         tuple(c.name for c in taking),
         key,
         others,
         types=tuple(c.sql_type for c in taking),
         clocks=tuple(c.name for c in taking if c.clock),
+        computed=tuple(c.name for c in info.columns if c.generated and c.name.casefold() in computed),
     )
 
 

@@ -351,7 +351,10 @@ def _of_column(
     change = f"{alter} TYPE {typed}"
     if one.generated:
         why = f"column {one.name!r} is a generated one: the source's values would never be written"
-        hint = f"make it a plain column ({alter} DROP EXPRESSION), or leave it out: mapping.columns.exclude"
+        hint = (
+            f"drop it: ALTER TABLE {place} DROP COLUMN {quoted(one.name)}; the next attempt stops for the missing column, and says how it is "
+            "added as a plain one, and then copied; or leave it out: mapping.columns.exclude"
+        )
         return [_error(one.name, why, hint=hint)]
     if one.fixed and not column.key:
         why = f"column {one.name!r} is GENERATED ALWAYS AS IDENTITY, and no update may change it"

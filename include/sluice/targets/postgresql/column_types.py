@@ -229,6 +229,11 @@ def lost(made: ColumnType, found: PgType) -> str:
     return LOSES.get(made.kind, "")
 
 
+def holds_all(made: ColumnType, found: PgType) -> bool:
+    """True if a column of type ``found`` can hold every value of ``made`` that PostgreSQL has at all."""
+    return takes(made, found) and (bool(found.label) or lost(made, found) == LOSES.get(made.kind, ""))
+
+
 def _bare(found: PgType) -> str:
     """PostGIS's type as :func:`own_type` writes it, without its schema."""
     shape = (_SPATIAL.fullmatch(found.declared) or {"shape": None})["shape"]

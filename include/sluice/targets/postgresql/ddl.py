@@ -22,7 +22,7 @@ from sluice.targets.base import SchemaChange
 from sluice.targets.postgresql import extras
 from sluice.targets.postgresql.catalog import ColumnInfo, TableInfo, Wanted
 from sluice.targets.postgresql.collations import Collation, clause
-from sluice.targets.postgresql.column_types import LOSES, lost, own_type, pg_type, takes
+from sluice.targets.postgresql.column_types import holds_all, own_type, pg_type
 from sluice.targets.postgresql.conversions import excluded, is_done, rendered
 from sluice.targets.postgresql.defaults import Default, default_of
 from sluice.targets.postgresql.extras import Index
@@ -431,11 +431,7 @@ class Follower:
         old, new, held = self._type(part.old), self._type(part.new), pg_type(found.declared)
         wanted = self._own_type(new)
         same = pg_type(self._own_type(old)).word == pg_type(wanted).word
-        if (
-            takes(new, held)
-            and (held.label or lost(new, held) == LOSES.get(new.kind, ""))
-            and (same or part.kind is K.WIDEN_COLUMN)
-        ):
+        if holds_all(new, held) and (same or part.kind is K.WIDEN_COLUMN):
             return []
         if wanted == held.declared and same:
             return []

@@ -11,7 +11,7 @@ from sluice.model.tables import TableId
 from sluice.mysql.type_loss import SqlType
 from sluice.targets.base import SchemaChange
 from sluice.targets.postgresql.catalog import ColumnInfo, TableInfo, Wanted
-from sluice.targets.postgresql.column_types import own_type, pg_type, takes
+from sluice.targets.postgresql.column_types import holds_all, own_type, pg_type
 from sluice.targets.postgresql.extras import index_name
 from sluice.targets.postgresql.names import Naming
 from sluice.targets.schema.policy import Answer, OnlyColumns, has
@@ -61,7 +61,7 @@ class PostgresHeld(OnlyColumns):
             return Answer.HAS  # somebody changed it
         if effect is not None or words[1] is None:
             return Answer.UNSEEN
-        return has(takes(words[1], pg_type(declared)))
+        return has(holds_all(words[1], pg_type(declared)))
 
     def nullable(self, table: TableId, name: str) -> bool | None:
         return self._info(table, name).nullable

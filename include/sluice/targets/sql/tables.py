@@ -38,6 +38,7 @@ class TargetTable:
             if the table has a generation.
         padded: columns of unique keys in which the target does not see spaces at the end, and the source does.
         clocks: columns to which the target gives the time of an UPDATE that does not name them.
+        computed: columns that the target computes, and the source, too: their values were stored once, in whatever mode.
     """
 
     table: TableId
@@ -51,6 +52,7 @@ class TargetTable:
     types: tuple[str, ...] = ()
     named: TableId | None = None
     clocks: tuple[str, ...] = ()
+    computed: tuple[str, ...] = ()
 
     @property
     def place(self) -> TableId:

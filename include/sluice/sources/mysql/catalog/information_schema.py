@@ -27,7 +27,7 @@ from sluice.mysql.ddl.ast import CreateTable
 from sluice.mysql.ddl.catalog import SchemaState
 from sluice.mysql.ddl.collations import Collations
 from sluice.mysql.ddl.column_clauses import read_type
-from sluice.mysql.ddl.lexer import Dialect
+from sluice.mysql.ddl.lexer import Dialect, Kind, tokens
 from sluice.mysql.ddl.parser import parse_statement
 from sluice.mysql.ddl.token_cursor import Reader
 from sluice.mysql.ddl.types import Flavour, labelled, stored_label
@@ -141,6 +141,8 @@ def read_tables(
             column = _with_exact_labels(connection, table, _column(row[3:], flavour))
             if row[8] is None and "DEFAULT_GENERATED" in str(row[9]):
                 column = replace(column, default=_shown_default(connection, table, column.name, flavour))
+            elif not flavour.mariadb and _ends_at_a_zero(column):
+                column = replace(column, default=_whole_bytes(connection, table, column, flavour))
             columns[table].append((int(row[2]), column))
         except (DecodeError, UnsupportedType) as error:
             if broken is None:
@@ -276,6 +278,30 @@ def _shown_default(connection: Any, table: TableId, name: str, flavour: Flavour)
             if column.name == name:
                 return column.default
     raise DecodeError(f"the default of {name} is not in the server's own CREATE TABLE")
+
+
+def _ends_at_a_zero(column: ColumnDefinition) -> bool:
+    """True for bytes that information_schema of MySQL prints up to the first zero among them, so that there may be more."""
+    row = find_type(column.family)
+    printed_ = column.default or ""
+    if row is None or row.literal is not Literal.BYTES or not printed_.startswith("0x"):
+        return False
+    return not column.arguments or len(printed_) - 2 < 2 * column.arguments[0]
+
+
+def _whole_bytes(connection: Any, table: TableId, column: ColumnDefinition, flavour: Flavour) -> str | None:
+    """The default of a column of bytes as SHOW CREATE TABLE has it: with its zeros, but for those that BINARY is filled with."""
+    shown = _shown_default(connection, table, column.name, flavour) or ""
+    found = tokens(shown, Dialect(flavour.mariadb, flavour.version))[:-1]
+    data = "".join(
+        token.text if token.kind is Kind.HEX else token.text.encode("utf-8", "surrogateescape").hex() for token in found
+    )
+    if any(token.kind not in {Kind.HEX, Kind.STRING} for token in found):
+        return column.default
+    if column.family == "binary":
+        data = bytes.fromhex(data).rstrip(b"\0").hex()
+    whole = f"0x{data.upper()}"
+    return whole if whole.lower() != (column.default or "").lower() else column.default
 
 
 def _default(value: str | None, family: str, extra: str, expression: str | None, flavour: Flavour) -> str | None:
