@@ -6,7 +6,6 @@ there is used instead (``make demo`` prints both). Screenshots go to ``SLUICE_SC
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,8 +18,6 @@ from tests.support.pipelines.case import Case
 from tests.support.servers.airflows import wait_until
 from tests.support.servers.browsers import CHROMIUM, login
 from tests.support.tables.orders import change, orders_case, settled
-
-_numbers = itertools.count(1)
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,7 @@ def deliver(stack: Stack) -> Callable[[], None]:
     def go() -> None:
         made = stack.made
         if made is not None:
-            change(made, next(_numbers))
+            change(made)
             wait_until(lambda: settled(made), "the delivery")
 
     return go

@@ -28,7 +28,7 @@ def orders(shared_airflow: SharedAirflow, mysql_source: Any, mysql_target: Any, 
 def east(orders: Case, shared_airflow: SharedAirflow) -> Iterator[TestAirflow]:
     """The one that works."""
     with shared_airflow.running(orders.connections, DAG) as started:
-        change(orders, 1)
+        change(orders)
         wait_until(lambda: settled(orders), "the first delivery")
         yield started
 
@@ -62,8 +62,8 @@ def test_a_second_installation_stands_by(orders: Case, east: TestAirflow, west: 
         owners.add(owner(orders))
         return settled(orders)
 
-    for number in range(10_200, 10_220):
-        change(orders, number)
+    for _ in range(20):
+        change(orders)
         seen()
     wait_until(seen, "delivery by the first")
     assert owners == {"airflow:east"}
@@ -94,7 +94,7 @@ def test_a_standby_takes_over_from_a_scheduler_that_is_gone_while_its_triggerer_
         os.kill(scheduler.handle.pid, number)
     wait_until(lambda: owner(orders) == names[id(winner)], "the standby taking over", 300)
     assert triggerer.running
-    change(orders, 10_230 + number)
+    change(orders)
     wait_until(lambda: settled(orders), "delivery by the standby")
     if number is signal.SIGKILL:
         scheduler.start()
@@ -104,8 +104,8 @@ def test_a_standby_takes_over_from_a_scheduler_that_is_gone_while_its_triggerer_
     loser.keeper = Keeper(loser.components)
 
     wait_until(lambda: waits(loser), "the first one standing by")
-    for more in range(5):
-        change(orders, 10_300 + 10 * number + more)
+    for _ in range(5):
+        change(orders)
         wait_until(lambda: settled(orders), "delivery after the first one is back")
         assert owner(orders) == names[id(winner)]
 
@@ -114,6 +114,6 @@ def test_it_takes_over_from_one_that_dies_as_a_whole(orders: Case, east: TestAir
     """kill -9 to everything; with it goes the database, so this is the last test."""
     assert owner(orders) == "airflow:east"
     east.die()
-    change(orders, 11_300)
+    change(orders)
     wait_until(lambda: owner(orders) == "airflow:west", "the second taking over", 300)
     wait_until(lambda: settled(orders), "delivery by the second")
