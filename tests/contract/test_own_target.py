@@ -149,7 +149,7 @@ def test_the_page_is_right(tmp_path: Path) -> None:
     [block] = [text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "CHECKS" in text]
     (tmp_path / "test_mystore.py").write_text(block)
     environment = {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
         "SLUICE_TARGETS": str(tmp_path / "targets"),
         "PYTHONPATH": str(REPOSITORY / "include"),
     }

@@ -200,8 +200,8 @@ def test_no_row_is_read_from_it_and_the_ways_out_work(tmp_path, mysql_target, zo
             source.execute(*(f"INSERT INTO `{schema}`.t VALUES ({n}, 0)" for n in range(20, 33)))
             with pytest.raises(LostPosition, match="is not the one that was drained") as caught:
                 case.run_until_head()
-            assert "sluice seek PIPELINE latest" in (caught.value.hint or "")
-            assert "sluice dump start PIPELINE --replace" in (caught.value.hint or "")
+            assert "sluice seek case latest" in (caught.value.hint or "")
+            assert "sluice dump start case --replace" in (caught.value.hint or "")
             checked = case.cli("check", str(case.path), "--json")
             assert checked.returncode
             assert "is not the one that was drained" in checked.stdout

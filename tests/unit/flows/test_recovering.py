@@ -204,7 +204,7 @@ def test_the_log_was_purged_before_it_was_drained(made: Case) -> None:
     made.source.execute(f"PURGE BINARY LOGS TO '{newest}'")
     with pytest.raises(LogPurged, match="purged before it was drained") as caught:
         made.run_until_head()
-    assert "sluice recover PIPELINE" in (caught.value.hint or "")
+    assert "sluice recover case" in (caught.value.hint or "")
     recovered(made)
     goes_on(made, 4)
     assert rows(made, made.target) == [2, 3, 4]

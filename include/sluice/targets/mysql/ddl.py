@@ -261,6 +261,10 @@ def _knows_none(charset: str, collation: str) -> bool:
     return False
 
 
+def _no_collation(table: TableId) -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Words:
     """In what words the target is told.
@@ -270,12 +274,14 @@ class Words:
         server: what it understands of a definition.
         defaults: texts of defaults to be written in place of the statement's own.
         by_definition: the recorded text is not understood there: the definitions tell it.
+        collation: the default collation of a table there, "" if it is not known.
     """
 
     knows: Knows = _knows_none
     server: definitions.Server = definitions.SAME
     defaults: Defaults = field(default_factory=dict)
     by_definition: bool = False
+    collation: Callable[[TableId], str] = _no_collation
 
 
 def renderable(step: DdlStep) -> bool:
@@ -336,7 +342,7 @@ def statements_for(step: DdlStep, columns: Columns, words: Words | None = None) 
                 return _altered(step, [c for c in step.changes if c.table == statement.table], columns, words)
             after = changed.after if changed is not None else None
             more = [
-                *said(statement, names, after, words.knows),
+                *said(statement, names, after, words.knows, words.collation(step.target(statement.table))),
                 *_said_defaults(statement.table, names, words.defaults),
             ]
             return [_rewritten(step, names, more)]

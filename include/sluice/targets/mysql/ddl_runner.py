@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, Protocol
 
 import pymysql
@@ -25,7 +25,7 @@ from sluice.targets.mysql.held import MysqlHeld
 from sluice.targets.mysql.mark_rows import MarkRows
 from sluice.targets.mysql.said_charsets import Knows
 from sluice.targets.mysql.session import Session
-from sluice.targets.mysql.tables import definitions_of, read_tables
+from sluice.targets.mysql.tables import default_collation, definitions_of, read_tables
 from sluice.targets.schema.conversions import effects_on, not_converted
 from sluice.targets.schema.policy import require_held
 from sluice.targets.source_defaults import known_value
@@ -181,9 +181,14 @@ class DdlRunner:
         """What to run. Between MySQL and MariaDB: where the recorded text is no SQL to this server, what the definitions tell."""
         knows = _knowing(session.cursor)
         if step.mariadb == session.mariadb:
-            return ddl.statements_for(step, columns, ddl.Words(knows))
+            return ddl.statements_for(
+                step, columns, ddl.Words(knows, collation=partial(default_collation, session.cursor))
+            )
         words = ddl.Words(
-            knows, Server(step.mariadb and not session.mariadb, knows), self._defaults(session, change, step, columns)
+            knows,
+            Server(step.mariadb and not session.mariadb, knows),
+            self._defaults(session, change, step, columns),
+            collation=partial(default_collation, session.cursor),
         )
         found = ddl.statements_for(step, columns, words)
         if not found or not ddl.renderable(step) or self._understood(session, step, found):

@@ -18,11 +18,14 @@ Knows = Callable[[str, str], bool]
 _DEFAULT = "DEFAULT"
 
 
-def said(statement: s.Statement, names: NamesReader, after: TableDefinition | None, knows: Knows) -> list[Replacement]:
-    """What to write where in the statement that ``names`` has read. ``after``: the table as the statement made it; None: it is not known.
+def said(
+    statement: s.Statement, names: NamesReader, after: TableDefinition | None, knows: Knows, default: str = ""
+) -> list[Replacement]:
+    """Return what to write where in the statement that ``names`` has read. ``after``: the table as the statement made it; None: it is not known.
 
-    A column without a charset of its own keeps the table's default, except one that ALTER TABLE adds: the target's table may have another default.
-    A collation that the target lacks is not said: its own default stands for it.
+    A column without a charset of its own keeps the table's default, except one that ALTER TABLE adds where the target's table has another one than
+    the column needs. ``default``: the collation of the target's table before the statement, "" if it is not known. A collation that the target
+    lacks is not said: its own default stands for it.
     """
     if after is None:
         return []
@@ -36,7 +39,11 @@ def said(statement: s.Statement, names: NamesReader, after: TableDefinition | No
                 found += _collated(action.collation, names, after, knows)
             elif isinstance(action, s.SetOptions) and action.options.charset is not None:
                 found += _collated(action.options.collation, names, after, knows)
-        added = {action.column.name.lower() for action in statement.actions if isinstance(action, s.AddColumn)}
+        moves = any(isinstance(action, s.ConvertCharset | s.SetOptions) for action in statement.actions)
+        taken = {
+            column.name.lower() for column in after.columns if default and column.collation == default and not moves
+        }
+        added = {action.column.name.lower() for action in statement.actions if isinstance(action, s.AddColumn)} - taken
     else:
         return []
     return list(dict.fromkeys([*found, *_of_columns(names, after, added, knows)]))

@@ -140,6 +140,16 @@ def _column(
     )
 
 
+def default_collation(cursor: Any, table: TableId) -> str:
+    """Return the collation that a table gives to columns without one, "" if there is no such table."""
+    cursor.execute(
+        "SELECT table_collation FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
+        (table.schema, table.table),
+    )
+    row = cursor.fetchone()
+    return str(row[0] or "") if row else ""
+
+
 def definitions_of(cursor: Any, tables: Sequence[TableId]) -> list[str]:
     """SHOW CREATE TABLE of each, without its counter; "" for a table that is not there."""
     found = []
