@@ -36,7 +36,7 @@ from tests.support.tables.orders import (
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 DAG = "sync__protocol"
-LONGEST = 12
+LONGEST = 6
 TRAINS = f"{{max_time: 4m, max_batches: {LONGEST}}}"
 """A run ends by the number of its batches while changes keep coming, however long a batch takes on this machine; its time is far away."""
 
