@@ -129,7 +129,7 @@ def test_the_load_goes_on_once_a_person_made_the_change(tmp_path: Path, request:
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_that_alter_ignore_removes_stop_the_load(tmp_path: Path, request: Any, kind: str) -> None:
     """No row event names them."""
-    with pipeline(tmp_path, kind, request, source=request.getfixturevalue("mariadb")) as (made, site):
+    with pipeline(tmp_path, kind, request, source=request.getfixturevalue("mariadb"), name="ignored") as (made, site):
         made.source.execute(
             "CREATE TABLE t (id INT PRIMARY KEY, a INT)",
             "INSERT INTO t VALUES (1, 10), (2, 10), (3, 30)",
