@@ -275,14 +275,14 @@ def test_nothing_else_is_served(logged_in: TestClient, route: str) -> None:
     assert logged_in.get(route).status_code == 404
 
 
-def test_a_wrong_file_and_an_unreachable_server_are_answers(write_pipeline: WritePipeline, pipelines: Path) -> None:
+def test_a_wrong_file_and_a_missing_connection_are_answers(write_pipeline: WritePipeline, pipelines: Path) -> None:
     from sluice.orchestration.web import ask_status
 
     (pipelines / "bad.yaml").write_text("version: 1\npipeline: bad\ncolour: red\n")
     assert ask_status(str(pipelines / "bad.yaml"))["state"] == "invalid"
-    unreachable = ask_status(str(write_pipeline("shop")))
-    assert unreachable["state"] == "unreachable"
-    assert unreachable["errors"]
+    missing = ask_status(str(write_pipeline("shop")))
+    assert missing["state"] == "not_configured"
+    assert missing["errors"]
 
 
 @pytest.fixture

@@ -89,6 +89,8 @@ def headline(path: Path) -> dict[str, Any]:
         return dict(_headline(path, stat.st_mtime_ns, stat.st_size, stat.st_ino))
     except FileNotFoundError:  # it was removed just now
         return _invalid(path, f"{shown(path.name)} is not there any more")
+    except OSError as error:
+        return _invalid(path, f"{shown(path.name)} cannot be read: {error.strerror}")
 
 
 @lru_cache(2048)

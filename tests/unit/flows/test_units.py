@@ -161,6 +161,9 @@ class FakeTarget:
     def finished_units(self, fence: Fence, plan: str) -> dict[int, WriteResult]:
         return {}
 
+    def note_tables(self, fence: Fence, tables: Sequence[TableId]) -> None:
+        """Keep no note."""
+
 
 def changed(
     table: str, files: int, rows: int, *, deletes: int = 0, updates: int = 0, weight: int = 0

@@ -6,16 +6,16 @@ from collections.abc import Collection, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+from sluice.model.column_types import ColumnKind
 from sluice.model.definitions import ColumnDefinition, IndexDefinition
 from sluice.model.row_effects import ColumnEffect
 from sluice.model.schema_changes import ColumnChange, TableChange
 from sluice.model.tables import TableId
+from sluice.mysql.column_types import Brackets, find_type
 from sluice.mysql.type_loss import SqlType
 from sluice.targets.base import SchemaChange
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo
 from sluice.targets.schema.policy import Answer, OnlyColumns, has
-
-_INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "year"})
 
 
 class MysqlHeld(OnlyColumns):
@@ -136,7 +136,9 @@ class _Attributes:
 def _words(declared: str) -> SqlType:
     """A type without display widths."""
     found = SqlType.parse(declared)
-    return SqlType(found.word, (), found.unsigned) if found.word in _INTEGERS else found
+    kind = find_type(found.word)
+    shows_width = kind is not None and (kind.brackets is Brackets.WIDTH or kind.kind is ColumnKind.YEAR)
+    return SqlType(found.word, (), found.unsigned) if shows_width else found
 
 
 def _charset(name: str | None) -> str:
