@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from sluice.errors import LoadError
-from tests.integration.schema.test_converted_rows import KINDS, Site, pipeline
 from tests.support.pipelines.case import Case
+from tests.support.pipelines.kinds_apart import KINDS, Site, pipeline
 
 LAKES = ("delta", "iceberg")
 POLICIES = ("ddl: stop", "ddl: {rename_column: stop, drop_column: stop}")
