@@ -49,20 +49,20 @@ class StageFailure:
 
 
 class StageFailures:
-    """Of one pipeline."""
+    """Failures of one pipeline, noted by part."""
 
     def __init__(self, znodes: Znodes, layout: Layout) -> None:
         self._z = znodes
         self._at = layout
 
     def all(self) -> list[StageFailure]:
-        """By part."""
+        """Return the noted failures by part."""
         found = (self._of(name) for name in sorted(self._z.children(self._at.failures)))
         return [one for one in found if one is not None]
 
     @contextmanager
     def reporting(self, part: str, progress: Callable[[], str]) -> Iterator[None]:
-        """What goes wrong inside is noted, what goes well removes the note. ``progress``: how far the part has come."""
+        """Note a failure inside; remove the note where none happens. ``progress``: how far the part has come."""
         try:
             yield
         except NO_FAILURE:

@@ -36,14 +36,14 @@ class IncompleteTable:
 
 
 class IncompleteTables:
-    """Of one pipeline: one node, moved by compare-and-set."""
+    """Incomplete tables of one pipeline: one node, moved by compare-and-set."""
 
     def __init__(self, znodes: Znodes, layout: Layout) -> None:
         self._z = znodes
         self._path = layout.incomplete
 
     def all(self) -> tuple[IncompleteTable, ...]:
-        """In the order in which they were met."""
+        """Return the notes in the order in which they were met."""
         return self._read()[0]
 
     def add(self, target: str, missing: Sequence[tuple[TableId, tuple[str, ...]]]) -> None:

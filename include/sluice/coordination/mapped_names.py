@@ -9,7 +9,7 @@ from sluice.coordination.port import Put, Znodes, committed
 
 
 class MappedNames:
-    """Of one pipeline."""
+    """Column names of the mapping that one pipeline has looked up."""
 
     def __init__(self, znodes: Znodes, layout: Layout) -> None:
         self._z = znodes

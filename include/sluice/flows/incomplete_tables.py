@@ -78,7 +78,7 @@ def note_absent(state: PipelineState, target: str, findings: Sequence[Finding], 
 
 
 def way_back(pipeline: str, target: str, findings: Sequence[Finding], plans: Sequence[PlannedTable]) -> str:
-    """What makes what is missing, and then copies what the rows had in it."""
+    """Return the commands that add what is missing, then copy the values that the rows lack."""
     tables = list(dict.fromkeys(finding.table for finding in findings))
     statements = [one.statement for one in findings if one.statement and one.table in tables[:SHOWN_TABLES]]
     columns = any(finding.column for finding in findings)
@@ -92,7 +92,7 @@ def way_back(pipeline: str, target: str, findings: Sequence[Finding], plans: Seq
 
 
 def sentence(pipeline: str, one: IncompleteTable) -> str:
-    """What may be missing, and what ends it."""
+    """Return the warning: what may be missing, and which command ends it."""
     what = f"columns {', '.join(one.columns)} of it were" if one.columns else "the table was"
     lacks = "values" if one.columns else "rows"
     return (

@@ -18,5 +18,5 @@ def install_command(extra: str) -> str:
 
 
 def install_hint(extra: str) -> str:
-    """As :func:`install_command`, with where it has to run."""
+    """Return :func:`install_command` with where it has to run."""
     return f"{install_command(extra)}, here and where the Spark workers run"

@@ -377,7 +377,7 @@ class _Reader:
 
     # -- text and bytes --------------------------------------------------------------------------------------------
     def _characters(self, found: _Constant) -> str:
-        """What a hexadecimal or bit literal is as text: bytes of its introducer's charset, else of the column's."""
+        """Return a hexadecimal or bit literal as text: bytes of its introducer's charset, else of the column's."""
         assert isinstance(found.value, bytes)
         if found.charset not in {"", "binary"}:
             return decoded(found.value, found.charset)
@@ -501,7 +501,7 @@ def _address(text: str, kind: ColumnKind) -> str:
 
 
 def _implicit(definition: ColumnDefinition, made: ColumnType) -> pa.Scalar:
-    """What a session that is not strict puts into a column that must have a value and got none."""
+    """Return what a session that is not strict puts into a column that must have a value and got none."""
     if made.kind is K.ENUM and made.labels:
         return pa.scalar(made.labels[0], made.arrow_type)
     row = type_named(definition.type)

@@ -41,7 +41,7 @@ UNAVAILABLE = (SourceUnavailable, TargetUnavailable, CoordinationUnavailable, St
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[_T]):
-    """What a server answered in time."""
+    """Answer of a server that came in time."""
 
     value: _T
 
@@ -175,7 +175,7 @@ class Looks:
             return NoAnswer(server, known.silent_since_ms, known.because)
 
     def _silent(self, server: str, question: Question[Any]) -> NoAnswer:
-        """What the end of ``question`` noted; another one may have been answered since."""
+        """Return what the end of ``question`` noted; another one may have been answered since."""
         with self._lock:
             known = self._servers.get(server)
             since_ms = known.silent_since_ms if known is not None else None
@@ -202,7 +202,7 @@ class Looks:
                 del self._servers[server]
 
     def _forget(self) -> None:
-        """In a forked child, which has none of the threads."""
+        """Start anew in a forked child, which has none of the threads."""
         self._lock = threading.Lock()
         self._servers = {}
 

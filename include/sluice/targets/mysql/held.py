@@ -110,7 +110,7 @@ class MysqlHeld(OnlyColumns):
 
 
 class _Attributes:
-    """What a column has in addition to its type, compared one by one where the change touched it."""
+    """Compare what a column has in addition to its type, one by one where the change touched it."""
 
     FIELDS = ("default", "on_update", "auto_increment", "invisible", "comment", "generated")
 

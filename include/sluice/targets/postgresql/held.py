@@ -67,7 +67,7 @@ class PostgresHeld(OnlyColumns):
         return self._info(table, name).nullable
 
     def attributes(self, table: TableId, name: str, part: ColumnChange) -> Answer:
-        """Of a default, whether there is one at all: its text is PostgreSQL's own."""
+        """Compare only whether there is a default at all: its text is PostgreSQL's own."""
         if part.old is None or part.new is None or part.old.default == part.new.default:
             return Answer.HAS
         there = self.exists(_DEFAULT, (table.schema, table.table, self._info(table, name).name))

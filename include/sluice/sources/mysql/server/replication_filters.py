@@ -187,7 +187,7 @@ def _listed(text: str) -> list[str]:
 
 
 def _literal_start(pattern: str) -> str:
-    """What every name that a wildcard pattern fits begins with."""
+    """Return what every name that a wildcard pattern fits begins with."""
     found = []
     rest = iter(pattern)
     for char in rest:
