@@ -158,7 +158,7 @@ def batches_of(runtime: Runtime, claim: str, last: int) -> str:
         lines.append([
             str(one.number), str(one.changes), str(one.size_bytes), merged, ", ".join(holders) or "-", str(one.last)
         ])  # fmt: skip
-    return _aligned(lines)
+    return aligned(lines)
 
 
 def table(carried: Sequence[Carried]) -> str:
@@ -172,10 +172,11 @@ def table(carried: Sequence[Carried]) -> str:
         lines.append([
             str(one.batch), str(one.changes), one.closed_by, _seconds(one.drained_s), _seconds(one.merged_s), *cells, str(one.rows),
         ])  # fmt: skip
-    return _aligned(lines)
+    return aligned(lines)
 
 
-def _aligned(lines: Sequence[Sequence[str]]) -> str:
+def aligned(lines: Sequence[Sequence[str]]) -> str:
+    """A table as text, its columns to the right."""
     widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
     return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
 
@@ -367,4 +368,4 @@ class _Train:
         return False
 
 
-__all__ = ["Carried", "TrainOutcome", "batches_of", "last_claimed", "table", "train", "unfinished"]
+__all__ = ["Carried", "TrainOutcome", "aligned", "batches_of", "last_claimed", "table", "train", "unfinished"]
