@@ -66,10 +66,7 @@ class RunProgress:
     def forget(self, kept: Collection[str]) -> None:
         """Remove what was said by runs of which no claim is known any more. ``kept``: names of the nodes of the claims that are."""
         runs = {self._at.run_of_claim(name) for name in kept}
-        for run in self._z.children(self._at.runs):
-            if run in runs:
-                continue
-            folder = f"{self._at.runs}/{run}"
+        for folder in (f"{self._at.runs}/{name}" for name in self._z.children(self._at.runs) if name not in runs):
             for name in self._z.children(folder):
                 committed(self._z, Remove(f"{folder}/{name}"))
             committed(self._z, Remove(folder))

@@ -87,9 +87,9 @@ class RunBoard:
         self._progress = replace(self._progress, state=StageState.ENDED, why=why)
         self._say()
 
-    def wait(self, until: Callable[[], bool], *, patience_s: float = PATIENCE_S) -> bool:
-        """Wait until ``until`` holds; False after ``patience_s``. Raises what a person's word or a lost session does."""
-        end = time.monotonic() + patience_s
+    def wait(self, until: Callable[[], bool]) -> bool:
+        """Wait until ``until`` holds; False after :data:`PATIENCE_S`. Raises what a person's word or a lost session does."""
+        end = time.monotonic() + PATIENCE_S
         while True:
             self._told.clear()
             if until():

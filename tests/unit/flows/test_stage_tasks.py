@@ -130,14 +130,17 @@ def test_a_rule_that_fails_is_its_own_tasks_failure_and_the_next_attempt_goes_on
     assert first["merge"].exception() is None
     assert first["drain"].result().ended_by in {"idle", "rule.up failed"}
     assert (one.rows(), one.acknowledged()) == ({}, 0)
+    assert isinstance(
+        ran(one, "rule.up")["rule.up"].exception(), RuleError
+    )  # the next attempt, with the rule as it was
     (one.made.folder / "rules/up.py").write_text(RIGHT)
     second = ran(one, "rule.up", "load.copy", "ack.copy")
-    assert [done.batch for done in second["rule.up"].result().done] == waiting_before(one)
-    assert {n: f"V{n}" for n in waiting_before(one)} == one.rows()
+    assert [done.batch for done in second["rule.up"].result().done] == batches_of_run(one)
+    assert one.rows() == {n: f"V{n}" for n in batches_of_run(one)}
     assert waiting(one) == []
 
 
-def waiting_before(made: Pipe) -> list[int]:
+def batches_of_run(made: Pipe) -> list[int]:
     """The batches of the run."""
     with made.made.runtime().state() as state:
         return state.claimed_numbers(RUN)
@@ -210,13 +213,14 @@ def test_a_pause_ends_every_wait(one: Pipe) -> None:
     assert one.rows() == {1: "v1"}
 
 
-@pytest.mark.parametrize(("run", "batches"), [({"max_batches": 3}, 3), ({"max_time": "1ms"}, 1)])
-def test_a_run_ends_at_its_limits(one: Pipe, run: dict[str, Any], batches: int) -> None:
+@pytest.mark.parametrize(("run", "most"), [({"max_batches": 3}, 3), ({"max_time": "1ms"}, 2)])
+def test_a_run_ends_at_its_limits(one: Pipe, run: dict[str, Any], most: int) -> None:
     configured(one, **run)
     insert(one, *range(1, 6))
     sense(one)
     assert ran(one)["drain"].result().ended_by == f"run.{next(iter(run))}"
-    assert one.acknowledged() == batches
+    assert 1 <= one.acknowledged() <= most
+    assert waiting(one) == []
 
 
 def test_the_window_bounds_what_is_captured_ahead(one: Pipe) -> None:
