@@ -25,7 +25,7 @@ from sluice.flows.load.isolation import deliver
 from sluice.flows.runtime import Runtime
 from sluice.flows.stage_loop import Done, NeverReady, work
 from sluice.flows.stage_work import do
-from sluice.flows.stages import Stage, StageKind, has_passed, own_rules, pipeline_stages
+from sluice.flows.stages import Stage, StageKind, has_passed, own_rules, pipeline_stages, share_of_run
 from sluice.model.batches import Batch
 
 _log = structlog.get_logger()
@@ -239,13 +239,13 @@ def run_capture(
 ) -> StageOutcome:
     """Make batch after batch for a run that has its first one, while the other tasks of the run merge and deliver them.
 
-    It ends as a run does: at ``run.max_time``, ``run.max_batches``, when the source is idle, when a dump comes due, for the reason that ``stop``
-    gives, and when a stage gave up. A run that has ended, and one after which another run made batches, gets no further batch.
+    It ends as a run does: within ``run.max_time``, at ``run.max_batches``, when the source is idle, when a dump comes due, for the reason that
+    ``stop`` gives, and when a stage gave up. A run that has ended, and one after which another run made batches, gets no further batch.
 
     Raises:
         What :func:`sluice.flows.capture.drain.drain` raises.
     """
-    began, pipeline, told = time.monotonic(), runtime.pipeline, list[Done]()
+    began, share, pipeline, told = time.monotonic(), share_of_run(), runtime.pipeline, list[Done]()
     with runtime.state(keeps_reads=True) as state, KeptSource() as source:
         stages = pipeline_stages(pipeline, own_rules(pipeline, runtime.rules_folder))
         capture = stages[0]
@@ -271,7 +271,7 @@ def run_capture(
                 return "another run has made batches since"
             if len(known) >= pipeline.run.max_batches:
                 return "run.max_batches"
-            if time.monotonic() - began >= pipeline.run.max_time.total_seconds():
+            if time.monotonic() - began >= pipeline.run.max_time.total_seconds() * share:
                 return "run.max_time"
             return ("a dump is due" if due else "") or stop()
 

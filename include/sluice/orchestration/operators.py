@@ -553,7 +553,7 @@ class _StageLog:
 
             lines = [["batch", self._rows, "errors", "seconds", ""]]
             lines += [[str(o.batch), str(o.rows), str(o.errors), f"{o.seconds:.2f}", o.later] for o in self._all]
-            self._say(f"{len(self._all)} batches:\n{aligned(lines)}")
+            self._say(f"this run's batches ({len(self._all)}):\n{aligned(lines)}")
 
 
 def _later(done: Done) -> str:

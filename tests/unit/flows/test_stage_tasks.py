@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import random
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -10,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from sluice.coordination.memory import MemoryZnodes
 from sluice.coordination.run_progress import Progress, StageState
 from sluice.errors import LoadError, Paused, RuleError
 from sluice.flows import stage_tasks
@@ -254,3 +258,52 @@ def test_what_runs_said_goes_with_their_batches(one: Pipe) -> None:
         assert state.forget(keep=1) == [1]
         assert state.runs.read(RUN, "drain") is None
         assert state.runs.read("test:own:2", "drain") is not None
+
+
+class Killed(BaseException):
+    """A process ends here."""
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("SLUICE_TEST_VALUES", "3"))))
+def test_tasks_that_are_killed_anywhere_lose_and_double_nothing(
+    two: Pipe, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """A task dies at any of its writes to ZooKeeper, whichever it is, and is tried again while the others go on."""
+    choose = random.Random(seed)
+    configured(two, rule=RIGHT if choose.random() < 0.5 else "")
+    monkeypatch.setattr(stage_tasks, "PATIENCE_S", 1.0)
+    own, left, lock = MemoryZnodes.transact, [10**9], threading.Lock()
+
+    def counted(self: MemoryZnodes, steps: Any) -> None:
+        with lock:
+            left[0] -= 1
+            dies = left[0] == 0
+        if dies:
+            raise Killed
+        own(self, steps)
+
+    monkeypatch.setattr(MemoryZnodes, "transact", counted)
+    number = 0
+    for run in range(3):
+        claim = f"test:killed:{run}"
+        for _ in range(choose.randint(1, 5)):
+            number += 1
+            insert(two, number)
+        if sense(two, claim) is None:
+            continue
+        lacking = set(names(two))
+        for _attempt in range(12):
+            left[0] = choose.randint(1, 40)
+            done = ran(two, *(name for name in names(two) if name in lacking), claim=claim)
+            lacking -= {name for name, task in done.items() if task.exception() is None}
+            if not lacking:
+                break
+        left[0] = 10**9
+        assert {type(task.exception()) for task in ran(two, *lacking, claim=claim).values()} <= {type(None)}
+    for run in range(3, 20):
+        if sense(two, f"test:killed:{run}") is None:
+            break
+        assert {task.exception() for task in ran(two, claim=f"test:killed:{run}").values()} == {None}
+    values = {row: value.upper() if two.made.case.config.rules else value for row, value in two.made.rows().items()}
+    assert two.rows("copy") == two.rows("archive") == values
+    assert waiting(two) == []
