@@ -29,6 +29,7 @@ from sluice.flows.operate.retention import space_warnings
 from sluice.flows.operate.rule_stats import newest_rules, waiting_letters
 from sluice.flows.operate.subscriptions import SubscriptionStatus, subscriptions
 from sluice.flows.runtime import Runtime
+from sluice.flows.stages import Stage, StageKind, has_passed, own_rules, pipeline_stages
 from sluice.flows.verify.result import kept
 from sluice.model.batches import Batch
 from sluice.model.positions import Position
@@ -94,6 +95,20 @@ class TargetStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class StageStatus:
+    """How far a stage has come.
+
+    Attributes:
+        name: of its task in the graph; needs: stages that a batch passes before.
+        batch: the last batch that has passed it, and with it all before; None: none was made yet.
+    """
+
+    name: str
+    needs: tuple[str, ...]
+    batch: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """One pipeline now.
 
@@ -116,6 +131,7 @@ class Status:
         conflicts: rows that both sites of its channel changed at the same time; None: it counts none. channel: that it belongs to, "" for none.
         failures: parts that failed and have not gone on since, with the message: the pipeline stands still there.
         incomplete: tables that may lack rows or values at a target, a sentence each.
+        stages: how far each stage has come, in their order.
         errors: what could not be read, one sentence each; warnings: what will be a trouble soon. no_answer: servers that did not answer in time.
     """
 
@@ -148,6 +164,7 @@ class Status:
     no_answer: list[Silence] = field(default_factory=list)
     failures: list[StageFailure] = field(default_factory=list)
     incomplete: list[str] = field(default_factory=list)
+    stages: list[StageStatus] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
@@ -472,7 +489,24 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
         no_answer=silent,
         failures=failures,
         incomplete=[sentence(runtime.name, one) for one in incomplete],
+        stages=_stages(pipeline_stages(runtime.pipeline, own_rules(runtime.pipeline, runtime.rules_folder)), found),
     )
+
+
+def _stages(stages: Sequence[Stage], found: _Delivery) -> list[StageStatus]:
+    """How far each stage has come; a target that was not begun yet has passed nothing."""
+    if found.cursor is None:
+        return [StageStatus(stage.name, stage.needs, None) for stage in stages]
+    last = found.cursor.next_batch - 1
+    told = []
+    for stage in stages:
+        if stage.kind in {StageKind.LOAD, StageKind.ACKNOWLEDGE}:
+            side = found.acknowledged[stage.subject]
+            told.append(StageStatus(stage.name, stage.needs, side.batch if side is not None else None))
+            continue
+        waits = (one.number for one in found.in_flight if not has_passed(stage, stages, one))
+        told.append(StageStatus(stage.name, stage.needs, min(waits, default=last + 1) - 1))
+    return told
 
 
 def _verified(runtime: Runtime) -> dict[str, Any]:
