@@ -8,7 +8,7 @@ is none, the youngest whose tasks all wait in the triggerer goes: what wakes the
 A run that is marked as failed has red tasks, and so may one that is marked as a success while a load of it is red; no later run would begin: drain,
 load and ack depend on their own past. Such a run is over only because a person said so (one that fails by itself stays open, its acks see to that),
 and its batches stand in ZooKeeper. So its red tasks become *skipped*, and the next run goes on with its batches. So do tasks of it that wait: a task
-that ended in the moment of the mark may have written over what the mark wrote, and the scheduler starts nothing in a run that is over.
+that ended at the same time as the mark came may have written over what the mark wrote, and the scheduler starts nothing in a run that is over.
 
 This is the one place that writes to Airflow's database: a thread in the API server, through which people clear. Once an hour it also removes old rows
 of the audit log: neither a task nor the REST API can.
