@@ -184,7 +184,7 @@ def drain_may_start(session: Any, run: str) -> bool:
 
 
 LATE = ["deferred", "up_for_retry", "scheduled", "queued", "up_for_reschedule"]
-"""States of a task that ended in the moment of the mark, and wrote over what the mark wrote: nothing goes on in a run that is over."""
+"""States of a task that ended as the mark came, and wrote over what the mark wrote: nothing goes on in a run that is over."""
 
 
 @pytest.mark.parametrize("run", ["failed", "success"])
