@@ -38,7 +38,7 @@ servers: venv
 PYTEST = $(BIN)/python -m pytest -n $${SLUICE_TEST_WORKERS:-2} --dist loadfile --no-loadscope-reorder
 
 test: venv kernels servers check ## what CI runs: checks, then a test of each promise on real servers
-	@SLUICE_FAULTS=$${SLUICE_FAULTS:-5} SLUICE_FAULT_SEED=$${SLUICE_FAULT_SEED:-1} $(PYTEST) -m "not bench and not full" -q
+	@SLUICE_FAULTS=$${SLUICE_FAULTS:-3} SLUICE_FAULT_SEED=$${SLUICE_FAULT_SEED:-1} $(PYTEST) -m "not bench and not full" -q
 
 test-fast: venv kernels ## unit tests and the contract suites in memory: no server, no Spark, no Airflow
 	@SLUICE_EXAMPLES=$${SLUICE_EXAMPLES:-quick} $(PYTEST) -m "not bench and not full and not server and not slow" -q tests/unit tests/contract/test_sources.py tests/contract/test_suite_itself.py
