@@ -18,7 +18,7 @@ import pytest
 from tests.faults.catalog import FAULTS
 from tests.faults.world import World
 
-STEPS = int(os.environ.get("SLUICE_FAULTS", "8"))
+STEPS = int(os.environ.get("SLUICE_FAULTS", "3"))
 SEED = int(os.environ.get("SLUICE_FAULT_SEED") or random.SystemRandom().randrange(10**6))
 ONLY = os.environ.get("SLUICE_FAULT_ONLY", "")
 
