@@ -11,6 +11,7 @@ from dataclasses import replace
 import structlog
 
 from sluice.errors import SluiceError
+from sluice.flows import stages
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform.merge import merge
 from sluice.model.batches import DrainOutcome
@@ -20,9 +21,6 @@ _log = structlog.get_logger()
 
 SMALL = 5_000
 """Changes of a batch that is left to the merge's own task, where ``spark.from_changes`` names no number."""
-
-SLOW_RULES_S = 0.25
-"""Rules that took longer on the batch before stay in the merge's task: there, batches are worked on side by side."""
 
 
 def merge_if_small(runtime: Runtime, outcome: DrainOutcome) -> DrainOutcome:
@@ -51,7 +49,7 @@ def is_small(runtime: Runtime, outcome: DrainOutcome) -> bool:
 def rules_are_quick(runtime: Runtime, earlier: int) -> bool:
     """As far as the batch before tells; False if it does not."""
     seconds = seconds_of_rules(runtime, earlier)
-    return seconds is not None and seconds <= SLOW_RULES_S
+    return seconds is not None and seconds <= stages.SLOW_RULES_S
 
 
 def seconds_of_rules(runtime: Runtime, batch: int) -> float | None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import structlog
@@ -16,12 +17,12 @@ from sluice.coordination.state import PipelineState
 from sluice.errors import Fenced, LeaseHeld, Paused, Restarted, SluiceError
 from sluice.flows.capture.drain import drain, head_of
 from sluice.flows.dump.background import BackgroundDumper
-from sluice.flows.load.ack import ack
-from sluice.flows.load.isolation import TARGET_ERRORS, catch_up, commit_waiting, deliver
-from sluice.flows.load.load import LoadOutcome
+from sluice.flows.load.isolation import TARGET_ERRORS, catch_up, commit_waiting
 from sluice.flows.lost_batches import any_lacks_lost
 from sluice.flows.runtime import Runtime, attempt_id
-from sluice.flows.transform.merge import merge
+from sluice.flows.stage_loop import ThreadBoard, work
+from sluice.flows.stage_work import do
+from sluice.flows.stages import StageKind, own_rules, pipeline_stages
 from sluice.model.backoff import wait_after
 from sluice.model.positions import Position
 
@@ -33,7 +34,7 @@ STAND_BY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Progress of a run: ``phase`` is draining, merging, loading, acknowledged, or standing by (another installation works)."""
+    """Progress of a run: ``phase`` is draining, merging, applying RULE, loading TARGET, acknowledged, or standing by (another installation works)."""
 
     phase: str
     batch: int | None = None
@@ -166,12 +167,14 @@ def _one_batch(
         if outcome.batch is None:
             return 0
         number, changes, position = outcome.batch, outcome.changes, outcome.position
-    yield Step("merging", number, changes, position)
-    merge(runtime, number)
-    for target in runtime.pipeline.targets:
-        yield Step(f"loading {target.name}", number, changes, position)
-        if isinstance(deliver(runtime, target.name, number), LoadOutcome):
-            ack(runtime, target.name, number)
+    stages = pipeline_stages(runtime.pipeline, own_rules(runtime.pipeline, runtime.rules_folder))
+    board = ThreadBoard(stages)
+    board.captured(number)
+    board.end()
+    for stage in stages[1:]:  # the capture is over
+        if stage.kind is not StageKind.ACKNOWLEDGE:
+            yield Step(stage.doing, number, changes, position)
+        work(stage, board, partial(do, runtime))
     yield Step("acknowledged", number, changes, position, time.monotonic() - started)
     return 1
 

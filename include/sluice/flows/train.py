@@ -1,10 +1,10 @@
 """train: one run delivers batch after batch while changes keep coming.
 
 A run of the DAG costs more than the work on a thousand changes. So the process that drains also merges and delivers what it drained, as
-long as batches are small and nothing wants attention. Three threads: one reads a batch while another merges the one before it and a third loads
-the one before that. A batch whose time is over stays open as long as the merge is not free for it. Nothing else changes: every batch has its
-number, its claim and its place in the window, each stage is recorded in ZooKeeper as if its own task had done it, and targets are acknowledged
-batch by batch.
+long as batches are small and nothing wants attention. Every stage is the loop of :mod:`sluice.flows.stage_loop` in a thread of its own, and this
+one captures: a batch is read while the one before it is merged and the one before that is loaded. A batch whose time is over stays open as long as
+the merge is not free for it. Nothing else changes: every batch has its number, its claim and its place in the window, each stage is recorded in
+ZooKeeper as if its own task had done it, and targets are acknowledged batch by batch, each at its own pace.
 
 So a train may end anywhere, also by ``kill -9``. Whatever of its batches is not merged, loaded or acknowledged then is left to the run's
 own tasks, which find it by the claim.
@@ -15,28 +15,26 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
 
-from sluice.coordination.bundling import WaitingBatches
 from sluice.coordination.permit import Permit
 from sluice.coordination.state import PipelineState
-from sluice.coordination.target_holds import Hold
 from sluice.errors import Paused, Restarted, SluiceError
-from sluice.flows.cancellation import CancellationGuard
+from sluice.flows import stages
+from sluice.flows.cancellation import LOOK_S, CancellationGuard
 from sluice.flows.capture.drain import drain
 from sluice.flows.capture.kept_source import KeptSource
 from sluice.flows.drain_and_merge import merge_if_small, seconds_of_rules
-from sluice.flows.load.ack import ack
-from sluice.flows.load.isolation import deliver
-from sluice.flows.load.load import LoadOutcome
 from sluice.flows.runtime import Runtime
-from sluice.flows.transform.stages import transform
+from sluice.flows.stage_loop import Done, ThreadBoard, work
+from sluice.flows.stage_work import WAITS, do
+from sluice.flows.stages import Stage, StageKind, own_rules, pipeline_stages
 from sluice.model.batches import DrainOutcome
 
 _log = structlog.get_logger()
@@ -48,15 +46,9 @@ EARLIER_WAIT_S = 20.0
 """How long a train waits for the batches before it, which the tasks of other runs deliver: a few seconds, more on a busy machine. To wait costs
 little: loads are serial. Not to wait costs the train, and the next run would find the same."""
 
-SLOW_RULES_S = 5.0
-"""Rules that took longer on the batch before have tasks of their own, where batches are worked on side by side. Quicker ones only make the next batch
-larger."""
-
 SHORTEST = 0.5
 """A train ends between this share of ``run.max_time`` and all of it, at random: pipelines that began together must not change runs together. Every
 change starts a process for each task of the run; a dozen of them at once starve each other."""
-
-_LOOK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,20 +184,8 @@ def _seconds(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def _took(outcome: LoadOutcome | Hold | WaitingBatches) -> float | None:
-    return outcome.seconds if isinstance(outcome, LoadOutcome) else None
-
-
 class _HandOver(Exception):
     """The rest is for the run's own tasks; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Delivery:
-    """A batch on its way: merged by one thread, then loaded by another."""
-
-    merge: Future[float]
-    load: Future[None]
 
 
 @dataclass
@@ -227,21 +207,30 @@ class _Train:
     """Of ``run.max_time``, after which it ends."""
     _made: int = 0
     _permit: Permit | None = None
-    _under_way: list[_Delivery] = field(default_factory=list)
-    _over: threading.Event = field(default_factory=threading.Event)
-    """This process is to end, or a load failed: nothing is begun any more."""
-    _unmerged: threading.Event = field(default_factory=threading.Event)
-    """A merge failed: no later one is begun."""
+    _drained: dict[int, tuple[DrainOutcome, float]] = field(default_factory=dict)
+    """What was drained, and the seconds it took, by batch."""
+    _stages: tuple[Stage, ...] = field(init=False)
+    _board: ThreadBoard = field(init=False)
+
+    def __post_init__(self) -> None:
+        pipeline = self.runtime.pipeline
+        self._stages = pipeline_stages(pipeline, own_rules(pipeline, self.runtime.rules_folder))
+        self._board = ThreadBoard(self._stages, self._tell)
 
     def run(self) -> TrainOutcome:
         """Deliver the first batch and what follows it."""
         first = self.last
         self.due = first.due
         self._permit = self.state.permit()
-        merger = ThreadPoolExecutor(1, thread_name_prefix="merge")
-        loader = ThreadPoolExecutor(1, thread_name_prefix="deliver")
+        loops: list[Future[int]] = []
+        pools = [ThreadPoolExecutor(1, thread_name_prefix=stage.name) for stage in self._stages[1:]]
         try:
-            ended_by = self._carry(first, merger, loader)
+            self._require_own_place(first)
+            for target in self.runtime.pipeline.targets:
+                self.runtime.resolver(target.connection)  # once, by this thread
+            for stage, pool in zip(self._stages[1:], pools, strict=True):
+                loops.append(pool.submit(work, stage, self._board, self._do))
+            ended_by = self._capture(first)
         except (_HandOver, Paused, Restarted) as said:
             ended_by = str(said.args[0])
         except SluiceError as error:
@@ -250,28 +239,30 @@ class _Train:
         except Exception as error:  # whatever it is, the task of that stage meets it again and shows it
             ended_by = f"{type(error).__name__}: {error}"
             _log.exception("left_to_the_tasks", pipeline=self.runtime.name)
-        except BaseException:  # this process is to end: so does the delivery, which loses its session
-            self._over.set()
+        except BaseException:  # this process is to end: so do the other stages, which lose their session
+            self._board.stop()
             raise
         finally:
-            merger.shutdown(wait=False)
-            loader.shutdown(wait=False)
-        self._end_deliveries()
+            self._board.end()
+            for pool in pools:
+                pool.shutdown(wait=False)
+        wait(loops)  # what is captured is delivered, or left to its tasks
+        for ended in filter(None, (loop.exception() for loop in loops)):
+            if not isinstance(ended, Exception):
+                raise ended  # this process is to end
         return TrainOutcome(replace(self.last, due=self.due, merged=self._is_merged()), tuple(self.carried), ended_by)
 
-    def _carry(self, first: DrainOutcome, merger: ThreadPoolExecutor, loader: ThreadPoolExecutor) -> str:
-        """Batch after batch; returns why no further one was made. Raises _HandOver, SluiceError."""
-        self._require_own_place(first)
-        for target in self.runtime.pipeline.targets:
-            self.runtime.resolver(target.connection)  # once, by this thread
+    def _capture(self, first: DrainOutcome) -> str:
+        """Batch after batch; returns why no further one was made. Raises _HandOver, SluiceError, and what a stage gave up with."""
         made, drained_s = first, time.monotonic() - self.began
         while True:
             self._require_small(made)
-            merge = merger.submit(self._merge, made)
-            self._under_way.append(_Delivery(merge, loader.submit(self._deliver, made, merge, drained_s)))
+            assert made.batch is not None
+            self._drained[made.batch] = made, drained_s
+            self._board.captured(made.batch)
             self._made += 1
             ended_by = self._end_after(made)
-            self._wait_for_room(0 if ended_by else self.runtime.pipeline.window - 1)
+            self._board.wait_for_room(0 if ended_by else self.runtime.pipeline.window - 1)
             if ended_by:
                 return ended_by
             self.state.require_permit(since=self._permit)  # a restart ends this process's work, too
@@ -282,30 +273,42 @@ class _Train:
                 idle_wait_s=self.idle_wait_s,
                 another=True,
                 kept=self.source,
-                stays_open=self._is_busy,
+                stays_open=lambda: self._board.is_busy,
             )
             drained_s, self.due = time.monotonic() - at, made.due
             if made.batch is None:
-                self._wait_for_room(0)
+                self._board.wait_for_room(0)
                 return made.closed_by
             self.last = made
 
-    def _wait_for_room(self, most: int) -> None:
-        """Until at most ``most`` batches are under way. Raises what a delivery raised."""
-        while self._under_way and (len(self._under_way) > most or self._under_way[0].load.done()):
-            self._under_way[0].load.result()
-            del self._under_way[0]
+    def _do(self, stage: Stage, batch: int) -> Done:
+        """One stage of one batch. Raises _HandOver for rules that have a task of their own, and what the stage raises."""
+        runtime = self.runtime
+        ends_rules = stage == self._last_transform and runtime.rules_path is not None  # the batch before has passed it
+        if ends_rules and (seconds_of_rules(runtime, batch - 1) or 0.0) > stages.SLOW_RULES_S:
+            raise _HandOver("slow rules")
+        return do(runtime, stage, batch)
 
-    def _is_busy(self) -> bool:
-        """The batch that is read would wait: for the merge of the one before it, or for the load of the one before that."""
-        waiting = [one for one in self._under_way if not one.load.done()]
-        return len(waiting) > 1 or any(not one.merge.done() for one in waiting)
+    @property
+    def _last_transform(self) -> Stage:
+        return [stage for stage in self._stages if stage.kind in {StageKind.MERGE, StageKind.RULE}][-1]
 
-    def _end_deliveries(self) -> None:
-        """The batches under way are delivered, or left to their tasks."""
-        for one in self._under_way:
-            with suppress(Exception):  # said already, or said by the task of that stage
-                one.load.result()
+    def _tell(self, batch: int, done: Mapping[str, Done]) -> None:
+        """A batch has passed all stages."""
+        made, drained_s = self._drained.pop(batch)
+        merged_s = sum(done[one.name].seconds for one in self._stages if one.kind in {StageKind.MERGE, StageKind.RULE})
+        loads = {one.subject: done[one.name] for one in self._stages if one.kind is StageKind.LOAD}
+        acknowledged = {
+            one.subject: done[one.name].seconds for one in self._stages if one.kind is StageKind.ACKNOWLEDGE
+        }
+        loaded = tuple(
+            (target, None if load.later else load.seconds + acknowledged[target]) for target, load in loads.items()
+        )
+        waits = frozenset(target for target, load in loads.items() if load.later == WAITS)
+        rows = sum(load.rows for load in loads.values())
+        told = Carried(batch, made.changes, made.closed_by, drained_s, merged_s, loaded, rows, waits)
+        self.carried.append(told)
+        self.tell(told)
 
     def _require_own_place(self, first: DrainOutcome) -> None:
         """This run may deliver ``first``: it is new, small, and everything before it is delivered. Raises _HandOver, Paused, Restarted."""
@@ -315,14 +318,23 @@ class _Train:
             raise _HandOver("the run has this batch already" if first.adopted else "a run has one batch")
         self._require_small(first)
         watch = CancellationGuard(self.state, "waiting for the batches before this one")
-        end = time.monotonic() + EARLIER_WAIT_S
-        while self._is_early(first):
-            if self.last is first:
-                self.last = merge_if_small(self.runtime, first)
+        end, moved = time.monotonic() + EARLIER_WAIT_S, threading.Event()
+
+        def told(*_: object) -> None:
+            moved.set()
+
+        merged = False
+        while True:
+            moved.clear()
+            self.state.notify(told)
+            if not self._is_early(first):
+                return
+            if not merged:
+                merged, self.last = True, merge_if_small(self.runtime, first)
             if time.monotonic() > end:
                 raise _HandOver("batches before this one are not delivered yet")
+            moved.wait(LOOK_S)
             watch()
-            time.sleep(_LOOK_S)
 
     def _is_early(self, first: DrainOutcome) -> bool:
         assert first.batch is not None
@@ -347,61 +359,6 @@ class _Train:
         if time.monotonic() - self.began >= limits.max_time.total_seconds() * self.share:
             return "run.max_time"
         return "a dump is due" if made.due else self.stop()
-
-    def _merge(self, made: DrainOutcome) -> float:
-        """Merge and rules of one batch; seconds. Raises _HandOver, SluiceError."""
-        runtime, number = self.runtime, made.batch
-        assert number is not None
-        with self._ending(self._unmerged, self._over):  # batches before this one are loaded all the same
-            if runtime.rules_path is not None and (seconds_of_rules(runtime, number - 1) or 0.0) > SLOW_RULES_S:
-                raise _HandOver("slow rules")
-            began = time.monotonic()
-            transform(runtime, number)
-            return time.monotonic() - began
-
-    def _deliver(self, made: DrainOutcome, merge: Future[float], drained_s: float) -> None:
-        """What follows the merge of one batch. Raises _HandOver, SluiceError."""
-        runtime, number = self.runtime, made.batch
-        assert number is not None
-        merged_s = merge.result()
-        targets = [target.name for target in runtime.pipeline.targets]
-        with (
-            self._ending(self._over),
-            ThreadPoolExecutor(len(targets), thread_name_prefix="target") as pool,
-        ):  # each at its own pace
-            loaded = list(pool.map(lambda target: self._load(target, number), targets))
-        done = Carried(
-            number,
-            made.changes,
-            made.closed_by,
-            drained_s,
-            merged_s,
-            tuple((target, _took(outcome)) for target, outcome in zip(targets, loaded, strict=True)),
-            sum(one.upserts + one.deletes for one in loaded if isinstance(one, LoadOutcome)),
-            frozenset(target for target, one in zip(targets, loaded, strict=True) if isinstance(one, WaitingBatches)),
-        )
-        self.carried.append(done)
-        self.tell(done)
-
-    def _load(self, target: str, number: int) -> LoadOutcome | Hold | WaitingBatches:
-        """Deliver a batch to one target; ``seconds`` are those of the acknowledgement, too."""
-        at = time.monotonic()
-        outcome = deliver(self.runtime, target, number)
-        if not isinstance(outcome, LoadOutcome):
-            return outcome
-        ack(self.runtime, target, number)
-        return replace(outcome, seconds=time.monotonic() - at)
-
-    @contextmanager
-    def _ending(self, *events: threading.Event) -> Iterator[None]:
-        """Begin unless one of the events is set; what fails inside sets the first of them. Raises _HandOver."""
-        if any(event.is_set() for event in events):
-            raise _HandOver("the task ended")
-        try:
-            yield
-        except BaseException:
-            events[0].set()
-            raise
 
     def _is_merged(self) -> bool:
         """No batch of this claim waits for a merge or for rules."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sluice.config.engine import RuleConfig
 from sluice.config.pipeline import PipelineConfig, TargetConfig
+from sluice.flows.stages import Stage, StageKind
 
 DRAIN = """Reads the source's log from the captured position and stores a **batch** of changes; while changes keep coming, one after the other.
 
@@ -19,6 +22,23 @@ MERGE = """Merges the run's batches to one row per key and applies the rules, on
 Skipped if the drain has merged all of them: small batches with quick rules.
 
 A retry starts from the stored batch again; what an earlier attempt wrote is left aside."""
+
+
+def stage_doc(stage: Stage, pipeline: PipelineConfig, rules: Sequence[RuleConfig]) -> str:
+    """Documentation of the task of a stage; ``rules``: those with a task of their own."""
+    match stage.kind:
+        case StageKind.CAPTURE:
+            text = DRAIN
+        case StageKind.MERGE:
+            text = MERGE
+        case StageKind.RULE:
+            text = rule_doc(next(rule for rule in rules if rule.name == stage.subject))
+        case StageKind.LOAD:
+            text = load_doc(pipeline.target(stage.subject))
+        case StageKind.ACKNOWLEDGE:
+            text = ack_doc(pipeline.target(stage.subject))
+    needs = f"A batch comes here after {', '.join(f'`{name}`' for name in stage.needs)}. " if stage.needs else ""
+    return f"{text}\n\n{needs}It is recorded by {stage.records}."
 
 
 def rule_doc(rule: RuleConfig) -> str:
@@ -50,8 +70,8 @@ def ack_doc(target: TargetConfig) -> str:
     )
 
 
-def pipeline_doc(pipeline: PipelineConfig, path: str) -> str:
-    """Documentation of the DAG: what goes where, and what to do when it is red."""
+def pipeline_doc(pipeline: PipelineConfig, path: str, stages: Sequence[Stage]) -> str:
+    """Documentation of the DAG: what goes where, by which stages, and what to do when it is red."""
     source = pipeline.source.connection
     parts = [pipeline.description, f"Keeps other stores in step with `{source}`. File: `{path}`."]
     rows = ["| at the source | target | becomes | how |", "|---|---|---|---|"]
@@ -61,6 +81,7 @@ def pipeline_doc(pipeline: PipelineConfig, path: str) -> str:
         rest = "every other captured table" if pipeline.mapping else "every captured table"
         rows.append(f"| {rest} | {target.name} | its own name | {how} |")
     parts.append("\n".join(rows))
+    parts.append(f"Stages, a task each: {', '.join(f'`{stage.name}`' for stage in stages)}.")
     capture = pipeline.capture
     taken = ", ".join(f"`{r}`" for r in capture.include)
     left = ", ".join(f"`{r}`" for r in capture.exclude)

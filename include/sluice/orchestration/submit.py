@@ -12,6 +12,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from sluice.errors import SluiceError
+from sluice.flows.stages import StageKind
 from sluice.orchestration.operators import BATCH
 from sluice.orchestration.retry import TaskError, boundary
 from sluice.orchestration.runtime import open_runtime, owner
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from sluice.config.connections import Endpoint
     from sluice.config.pipeline import PipelineConfig
+    from sluice.flows.stages import Stage
 
 JOBS = Path(__file__).resolve().parents[3] / "spark_jobs"
 
@@ -90,21 +92,13 @@ class SubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
             self.defer(trigger=PermitTrigger(self.pipeline), method_name="woken")
 
 
-def submit(
-    stage: str,
-    *,
-    pipeline: PipelineConfig,
-    path: str,
-    target: str | None = None,
-    rule: str | None = None,
-    **kwargs: Any,
-) -> SubmitOperator:
-    """The spark-submit task of one stage (``merge``, ``rule`` or ``load``)."""
+def submit(stage: Stage, *, pipeline: PipelineConfig, path: str, **kwargs: Any) -> SubmitOperator:
+    """The spark-submit task of a stage: a merge, a rule or a load."""
     return SubmitOperator(
-        stage=stage,
+        stage=str(stage.kind),
         pipeline=path,
-        target=target,
-        rule=rule,
+        target=stage.subject if stage.kind is StageKind.LOAD else None,
+        rule=stage.subject if stage.kind is StageKind.RULE else None,
         conn_id=pipeline.spark.connection,
         execution_timeout=timedelta(hours=2),
         **kwargs,

@@ -147,3 +147,34 @@ def test_every_command_in_a_hint_exists() -> None:
                     assert option in known, (path.name, said, option)
                 checked += 1
     assert checked > 40
+
+
+def test_a_hint_that_leaves_changes_out_says_what_makes_both_sides_equal() -> None:
+    """``seek`` to another place of the log, ``skip``, and ``adopt --reset``, in all hints of the product."""
+    import ast
+    from pathlib import Path
+
+    checked = 0
+    for path in Path(__file__).parents[3].joinpath("include/sluice").rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        parts = {id(value) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for value in node.values}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.JoinedStr):
+                text = ast.unparse(node)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+                text = node.value
+            else:
+                continue
+            leaves = re.findall(r"`sluice (?:seek(?! [^`]*--drop-undelivered)|skip(?! [^`]*--lost))[^`]*`", text)
+            if leaves:
+                checked += 1
+                ways = (
+                    "_THEN_REPAIR",
+                    "AROUND",
+                    "`sluice dump start",
+                    "`sluice verify",
+                    "`sluice seek {runtime.name} --drop",
+                    "dead-letters replay",
+                )
+                assert any(way in text for way in ways), (path.name, node.lineno, text)
+    assert checked > 8

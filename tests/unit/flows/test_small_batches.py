@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sluice.flows import drain_and_merge as handover
+from sluice.flows import stages
 from sluice.flows.capture.drain import drain
 from sluice.flows.drain_and_merge import merge_if_small
 from sluice.flows.load.ack import ack
@@ -70,7 +71,7 @@ def test_quick_rules_are_known_from_the_batch_before(made: Case, monkeypatch: py
     second = next_batch(made, 5, "two")
     assert second.merged
     deliver(made, second.batch)
-    monkeypatch.setattr(handover, "SLOW_RULES_S", 0.0)
+    monkeypatch.setattr(stages, "SLOW_RULES_S", 0.0)
     assert not next_batch(made, 5, "three").merged
 
 

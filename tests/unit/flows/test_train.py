@@ -15,6 +15,7 @@ import pytest
 
 from sluice.coordination.memory import MemoryZnodes
 from sluice.errors import DecodeError, LoadError, RuleError
+from sluice.flows import stages
 from sluice.flows import train as trains
 from sluice.flows.load.ack import ack
 from sluice.flows.load.isolation import catch_up, deliver
@@ -275,7 +276,7 @@ def test_slow_rules_have_tasks_of_their_own(one: Pipe, monkeypatch: pytest.Monke
     ruled(one, "def transform(row, context):\n    return row\n")
     insert(one, 1)
     go(one, "test:one:1")
-    monkeypatch.setattr(trains, "SLOW_RULES_S", -1.0)
+    monkeypatch.setattr(stages, "SLOW_RULES_S", -1.0)
     insert(one, 2)
     outcome = go(one, "test:one:2")
     assert (outcome.carried, outcome.last.merged) == ((), False)
@@ -312,7 +313,7 @@ def killed(made: Pipe, claim: str, tell: Callable[[Carried], None]) -> None:
     with suppress(Killed):
         go(made, claim, tell=tell)
     for thread in set(threading.enumerate()) - before:
-        if thread.name.startswith(("merge", "deliver", "target")):
+        if thread.name.startswith(("merge", "rule.", "load.", "ack.")):
             ended(thread, 60)
 
 

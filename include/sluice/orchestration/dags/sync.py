@@ -5,17 +5,19 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from airflow.sdk import DAG, BaseOperator, CronTriggerTimetable, DeltaTriggerTimetable, TriggerRule
 from airflow.sdk.configuration import conf
 
-from sluice.config.engine import EngineConfig, RuleConfig
+from sluice.config.engine import RuleConfig
 from sluice.config.folders import rules_folder
-from sluice.config.loading import load_model, load_pipeline, shown, yaml_files
+from sluice.config.loading import load_pipeline, shown, yaml_files
 from sluice.config.pipeline import PipelineConfig, parse_span
 from sluice.errors import ConfigError, SluiceError
+from sluice.flows.stages import Stage, StageKind, own_rules, pipeline_stages, upstream
 from sluice.orchestration import dag_docs
 from sluice.orchestration.dag_runs import catchup_id_of, dag_id_of
 from sluice.orchestration.dags import catchup
@@ -71,13 +73,14 @@ def _build(files: list[Path]) -> dict[str, DAG]:
 
 
 def build_sync_dag(pipeline: PipelineConfig, path: Path) -> DAG:
-    """``drain >> merge [>> rule.{name} …] >> load.{target} >> ack.{target}``, as many runs at a time as the pipeline's window.
+    """A task a stage, in the order of :func:`~sluice.flows.stages.pipeline_stages`, as many runs at a time as the pipeline's window.
 
     drain, load and ack depend on their own past, merge doesn't: batches are taken and delivered in order and worked on
     in parallel. What follows the merge follows the drain, too: the drain of a small batch merges it and skips the merge.
     """
-    continuous = pipeline.schedule == "continuous"
     file = str(path.resolve())
+    rules = own_rules(pipeline, rules_folder())
+    stages = pipeline_stages(pipeline, rules)
     dag = DAG(
         dag_id=dag_id_of(pipeline.pipeline),
         description=pipeline.description
@@ -87,54 +90,18 @@ def build_sync_dag(pipeline: PipelineConfig, path: Path) -> DAG:
         catchup=False,
         max_active_runs=pipeline.window,
         max_active_tasks=workers_of(pipeline),
-        doc_md=dag_docs.pipeline_doc(pipeline, file),
+        doc_md=dag_docs.pipeline_doc(pipeline, file, stages),
         tags={"sluice", "sync", *(f"to:{t.type}" for t in pipeline.targets)},
         owner_links=_owner_links(),
         default_args=_default_args(pipeline),
     )
     with dag:
-        drain = DrainOperator(
-            task_id="drain",
-            pipeline=file,
-            waits=continuous,
-            depends_on_past=True,
-            execution_timeout=pipeline.run.max_time + pipeline.run.grace,
-            doc_md=dag_docs.DRAIN,
-        )
-        merge = _stage(pipeline, "merge", file, task_id="merge", doc_md=dag_docs.MERGE)
-        drain >> merge
-        ready: list[BaseOperator] = [drain, merge]
-        for rule in own_rules(pipeline):
-            task = _stage(
-                pipeline,
-                "rule",
-                file,
-                rule=rule.name,
-                task_id=f"rule.{rule.name}",
-                doc_md=dag_docs.rule_doc(rule),
-                **_behind(ready),
-            )
-            ready >> task
-            ready = [task]
-        for target in pipeline.targets:
-            load = _stage(
-                pipeline,
-                "load",
-                file,
-                target=target.name,
-                task_id=f"load.{target.name}",
-                depends_on_past=True,
-                doc_md=dag_docs.load_doc(target),
-                **_behind(ready),
-            )
-            ack = AckOperator(
-                task_id=f"ack.{target.name}",
-                pipeline=file,
-                target=target.name,
-                depends_on_past=True,
-                doc_md=dag_docs.ack_doc(target),
-            )
-            ready >> load >> ack
+        made: dict[str, BaseOperator] = {}
+        for stage in stages:
+            above = [made[name] for name in upstream(stage, stages)]
+            made[stage.name] = _task(pipeline, file, stage, rules, after=len(above))
+            if above:
+                above >> made[stage.name]
     return dag
 
 
@@ -168,17 +135,6 @@ def build_catchup_dag(pipeline: PipelineConfig, path: Path) -> DAG:
                 max_delay=retry.max_delay,
             )
     return dag
-
-
-def own_rules(pipeline: PipelineConfig) -> tuple[RuleConfig, ...]:
-    """The rules with a task of their own, in order. A wrong engine.yaml gives none: the merge says what is wrong with it."""
-    if pipeline.rules is None:
-        return ()
-    try:
-        engine = load_model(rules_folder() / pipeline.rules, EngineConfig)
-    except ConfigError:
-        return ()
-    return tuple(rule for rule in engine.in_order if rule.owns_task)
 
 
 def invalid_dag_id(path: Path) -> str:
@@ -241,30 +197,34 @@ def schedule_of(text: str) -> Any:
     return DeltaTriggerTimetable(parse_span(text))
 
 
-def _stage(
-    pipeline: PipelineConfig,
-    stage: str,
-    file: str,
-    *,
-    target: str | None = None,
-    rule: str | None = None,
-    **kwargs: Any,
+def _task(
+    pipeline: PipelineConfig, file: str, stage: Stage, rules: Sequence[RuleConfig], *, after: int
 ) -> BaseOperator:
-    """The task of a stage that runs on Spark, in the way the pipeline says."""
-    if pipeline.spark.mode == "submit":
-        from sluice.orchestration.submit import submit
+    """The task of a stage, in the way the pipeline says. ``after``: how many tasks it follows."""
+    given: dict[str, Any] = {
+        "task_id": stage.name,
+        "doc_md": dag_docs.stage_doc(stage, pipeline, rules),
+        "depends_on_past": stage.is_serial,
+        # of several one may be skipped; none is if the drain is
+        **({"trigger_rule": TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS} if after > 1 else {}),
+    }
+    match stage.kind:
+        case StageKind.CAPTURE:
+            longest = pipeline.run.max_time + pipeline.run.grace
+            waits = pipeline.schedule == "continuous"
+            return DrainOperator(pipeline=file, waits=waits, execution_timeout=longest, **given)
+        case StageKind.ACKNOWLEDGE:
+            return AckOperator(pipeline=file, target=stage.subject, **given)
+        case _ if pipeline.spark.mode == "submit":
+            from sluice.orchestration.submit import submit
 
-        return submit(stage, pipeline=pipeline, path=file, target=target, rule=rule, **kwargs)
-    if rule is not None:
-        return RuleOperator(pipeline=file, rule=rule, **kwargs)
-    if target is None:
-        return MergeOperator(pipeline=file, **kwargs)
-    return LoadOperator(pipeline=file, target=target, **kwargs)
-
-
-def _behind(ready: list[BaseOperator]) -> dict[str, Any]:
-    """Of a task that follows ``ready``: one of several may be skipped; none if the drain is."""
-    return {"trigger_rule": TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS} if len(ready) > 1 else {}
+            return submit(stage, pipeline=pipeline, path=file, **given)
+        case StageKind.MERGE:
+            return MergeOperator(pipeline=file, **given)
+        case StageKind.RULE:
+            return RuleOperator(pipeline=file, rule=stage.subject, **given)
+        case StageKind.LOAD:
+            return LoadOperator(pipeline=file, target=stage.subject, **given)
 
 
 def _default_args(pipeline: PipelineConfig) -> dict[str, Any]:

@@ -1,0 +1,199 @@
+"""The one loop of every stage: for each batch of the run, in order, that is ready for the stage, do it and record it.
+
+What a batch is stands in ZooKeeper and at the targets, and each stage records there what it did. A :class:`Board` says what the loops of one run
+have to know of each other: which batches the run has, which of them the stages before have passed, and whether more will come. A loop waits until
+its board is told something; it does not poll.
+
+A stage that fails gives up: the stages after it do what it has left them, the others go on with what is captured, and no further batch is made.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from sluice.flows.stages import Stage, StageKind, leaves
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a stage did with a batch.
+
+    Attributes:
+        rows: that it passed on, or wrote and removed at its target. errors: rows that a rule could not do.
+        later: why its target gets the batch at another time, "" if it has it; the stages after it then pass the batch by.
+    """
+
+    batch: int
+    seconds: float = 0.0
+    rows: int = 0
+    errors: int = 0
+    later: str = ""
+
+
+class NeverReady(Exception):
+    """No batch comes any more: a stage before this one gave up, or the process is to end."""
+
+
+class Board(Protocol):
+    """What the loops of the stages of one run know of each other."""
+
+    def take(self, stage: Stage, after: int) -> int | None:
+        """Wait for the first batch after ``after`` to be ready for ``stage``. None: the run has no further one. Raises NeverReady."""
+
+    def left(self, stage: Stage, batch: int) -> str:
+        """Why a stage before left this batch for another time; "" if none did."""
+
+    def done(self, stage: Stage, done: Done) -> None:
+        """A batch has passed the stage."""
+
+    def gave_up(self, stage: Stage, error: BaseException) -> None:
+        """The stage ends with an error."""
+
+
+def work(stage: Stage, board: Board, do: Callable[[Stage, int], Done], *, after: int = 0) -> int:
+    """Do ``stage`` for every batch of the run after batch ``after``. Returns how many there were.
+
+    Raises:
+        NeverReady: a stage before it gave up. What ``do`` raises: the batch stays, and the stage gives up.
+    """
+    count = 0
+    try:
+        while (batch := board.take(stage, after)) is not None:
+            later = board.left(stage, batch)
+            board.done(stage, Done(batch, later=later) if later else do(stage, batch))
+            after, count = batch, count + 1
+    except BaseException as error:
+        board.gave_up(stage, error)
+        raise
+    return count
+
+
+class ThreadBoard:
+    """A board for the threads of one process.
+
+    Args:
+        stages: of the pipeline; the capture calls :meth:`captured` and :meth:`end`, and waits for room; each other one has a loop.
+        through: called with each batch that has passed all stages, and what they did, in the order of the batches and by one thread at a time.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        through: Callable[[int, Mapping[str, Done]], None] = lambda batch, done: None,
+    ) -> None:
+        self._changed = threading.Condition()
+        self._telling = threading.Lock()
+        self._tell = through
+        self._leaves = [stage.name for stage in leaves(stages)]
+        self._transforms = [stage.name for stage in stages if stage.kind in {StageKind.MERGE, StageKind.RULE}]
+        self._batches: list[int] = []
+        self._done: dict[int, dict[str, Done]] = {}
+        self._through = 0
+        self._ended = False
+        self._over = False
+        self._gave_up: dict[str, BaseException] = {}
+
+    # -- for the capture -----------------------------------------------------------------------------------------------
+
+    def captured(self, batch: int) -> None:
+        """The run has a further batch."""
+        with self._changed:
+            self._batches.append(batch)
+            self._done[batch] = {}
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """The run has no further batch."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """The process is to end: nothing is begun any more."""
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+
+    def wait_for_room(self, most: int) -> None:
+        """Wait until at most ``most`` batches are under way. Raises what a stage gave up with."""
+        with self._changed:
+            while not self._gave_up and len(self._under_way) > most:
+                self._changed.wait()
+            if self._gave_up:
+                raise next(iter(self._gave_up.values()))
+
+    @property
+    def is_busy(self) -> bool:
+        """True if a batch that is captured now would wait: for the merge of the one before it, or for the load of the one before that."""
+        with self._changed:
+            waiting = self._under_way
+            return len(waiting) > 1 or any(not done.keys() >= set(self._transforms) for done in waiting.values())
+
+    @property
+    def _under_way(self) -> dict[int, dict[str, Done]]:
+        """The batches that are not through."""
+        return self._done
+
+    # -- for the loops ---------------------------------------------------------------------------------------------------
+
+    def take(self, stage: Stage, after: int) -> int | None:
+        """See :class:`Board`."""
+        with self._changed:
+            while True:
+                if self._over:
+                    raise NeverReady("the process is to end")
+                batch = next((number for number in self._batches if number > after), None)
+                if batch is None and self._ended:
+                    return None
+                missing = self._missing(stage, batch) if batch is not None else []
+                if batch is not None and not missing:
+                    return batch
+                if any(name in self._gave_up for name in missing or stage.needs):
+                    raise NeverReady("a stage before this one gave up")
+                self._changed.wait()
+
+    def _missing(self, stage: Stage, batch: int) -> list[str]:
+        """The stages that ``batch`` has to pass before."""
+        passed = self._done.get(batch, {})
+        return [name for name in stage.needs if name != StageKind.CAPTURE and name not in passed]
+
+    def left(self, stage: Stage, batch: int) -> str:
+        """See :class:`Board`."""
+        with self._changed:
+            passed = self._done.get(batch, {})
+            return next((passed[name].later for name in stage.needs if name in passed and passed[name].later), "")
+
+    def done(self, stage: Stage, done: Done) -> None:
+        """See :class:`Board`."""
+        with self._changed:
+            self._done[done.batch][stage.name] = done
+            self._changed.notify_all()
+        self._announce()
+
+    def gave_up(self, stage: Stage, error: BaseException) -> None:
+        """See :class:`Board`."""
+        with self._changed:
+            self._gave_up.setdefault(stage.name, error)
+            self._over |= not isinstance(error, Exception)
+            self._changed.notify_all()
+
+    def _announce(self) -> None:
+        """Tell of the batches that are through now; only then there is room for others."""
+        with self._telling:
+            while True:
+                with self._changed:
+                    oldest = min(self._done, default=None)
+                    if oldest is None or not self._done[oldest].keys() >= set(self._leaves):
+                        return
+                    passed = self._done[oldest]
+                self._tell(oldest, passed)
+                with self._changed:
+                    del self._done[oldest]
+                    self._batches.remove(oldest)
+                    self._changed.notify_all()
+
+
+__all__ = ["Board", "Done", "NeverReady", "ThreadBoard", "work"]

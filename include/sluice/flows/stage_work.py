@@ -1,0 +1,62 @@
+"""What each stage does with a batch: one function a kind of stage. The capture makes batches, see :mod:`sluice.flows.capture.drain`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from sluice.coordination.bundling import WaitingBatches
+from sluice.coordination.target_holds import Hold
+from sluice.flows.load.ack import ack
+from sluice.flows.load.isolation import deliver
+from sluice.flows.runtime import Runtime
+from sluice.flows.stage_loop import Done
+from sluice.flows.stages import Stage, StageKind
+from sluice.flows.transform.merge import merge
+from sluice.flows.transform.stages import apply_rule
+
+QUARANTINED = "quarantined"
+WAITS = "waits"
+
+
+def _merge(runtime: Runtime, stage: Stage, batch: int) -> Done:
+    return Done(batch, rows=merge(runtime, batch).rows)
+
+
+def _apply(runtime: Runtime, stage: Stage, batch: int) -> Done:
+    done = apply_rule(runtime, batch, stage.subject)
+    return Done(batch, rows=done.rows_out, errors=done.errors)
+
+
+def _load(runtime: Runtime, stage: Stage, batch: int) -> Done:
+    outcome = deliver(runtime, stage.subject, batch)
+    if isinstance(outcome, Hold | WaitingBatches):
+        return Done(batch, later=QUARANTINED if isinstance(outcome, Hold) else WAITS)
+    return Done(batch, rows=outcome.upserts + outcome.deletes, errors=outcome.dead_letters)
+
+
+def _acknowledge(runtime: Runtime, stage: Stage, batch: int) -> Done:
+    ack(runtime, stage.subject, batch)
+    return Done(batch)
+
+
+_WORK: Mapping[StageKind, Callable[[Runtime, Stage, int], Done]] = {
+    StageKind.MERGE: _merge,
+    StageKind.RULE: _apply,
+    StageKind.LOAD: _load,
+    StageKind.ACKNOWLEDGE: _acknowledge,
+}
+
+
+def do(runtime: Runtime, stage: Stage, batch: int) -> Done:
+    """Take ``batch`` through ``stage`` and record it. A batch that has passed the stage is left as it is.
+
+    Raises:
+        What the stage's own function raises; the batch stays where it was.
+    """
+    began = time.monotonic()
+    done = _WORK[stage.kind](runtime, stage, batch)
+    return Done(batch, time.monotonic() - began, done.rows, done.errors, done.later)
+
+
+__all__ = ["QUARANTINED", "WAITS", "do"]

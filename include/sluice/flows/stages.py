@@ -1,0 +1,147 @@
+"""The stages of a pipeline as data: what each one needs, does and records.
+
+The DAG, the loop of a run, ``sluice run``, the status and what people read about a task are made from one list, :func:`pipeline_stages`. A further
+stage is an entry there and a function in :mod:`sluice.flows.stage_work`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from pathlib import Path
+
+from sluice.config.engine import EngineConfig, RuleConfig
+from sluice.config.loading import load_model
+from sluice.config.pipeline import PipelineConfig
+from sluice.errors import ConfigError
+from sluice.model.batches import Batch
+
+SLOW_RULES_S = 5.0
+"""Rules that took longer on the batch before are left to tasks of their own, where batches are worked on side by side. Quicker ones only make the
+next batch larger."""
+
+
+class StageKind(StrEnum):
+    """What a stage does; the value begins the names of its tasks."""
+
+    CAPTURE = "drain"
+    MERGE = "merge"
+    RULE = "rule"
+    LOAD = "load"
+    ACKNOWLEDGE = "ack"
+
+
+_RECORDS = {
+    StageKind.CAPTURE: "the batch, the run that delivers it, and the captured position, in one transaction in ZooKeeper",
+    StageKind.MERGE: "the batch's changeset in ZooKeeper, or its first stage where rules have tasks of their own",
+    StageKind.RULE: "the batch's next stage in ZooKeeper, the last rule its changeset",
+    StageKind.LOAD: "the batch's number at the target, together with its rows",
+    StageKind.ACKNOWLEDGE: "the target's acknowledged position in ZooKeeper",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage of one pipeline.
+
+    Attributes:
+        subject: name of the rule or of the target; "" for a stage that there is once.
+        needs: names of the stages that a batch has passed before.
+    """
+
+    kind: StageKind
+    subject: str = ""
+    needs: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of its task: ``merge``, ``load.reporting``."""
+        return f"{self.kind}.{self.subject}" if self.subject else str(self.kind)
+
+    @property
+    def doing(self) -> str:
+        """The stage as a phase of a run: ``merging``, ``loading reporting``."""
+        verb = {
+            StageKind.CAPTURE: "draining",
+            StageKind.MERGE: "merging",
+            StageKind.RULE: "applying",
+            StageKind.LOAD: "loading",
+            StageKind.ACKNOWLEDGE: "acknowledging",
+        }[self.kind]
+        return f"{verb} {self.subject}".strip()
+
+    @property
+    def records(self) -> str:
+        """What says that a batch has passed it, in words."""
+        return _RECORDS[self.kind]
+
+    @property
+    def is_serial(self) -> bool:
+        """True if it takes the batches of all runs one after the other, False if runs are at it side by side."""
+        return self.kind in {StageKind.CAPTURE, StageKind.LOAD, StageKind.ACKNOWLEDGE}
+
+    @property
+    def may_be_done_by_capture(self) -> bool:
+        """True if its task may be skipped, because the capture has done it for a small batch."""
+        return self.kind is StageKind.MERGE
+
+
+def pipeline_stages(pipeline: PipelineConfig, rules: Sequence[RuleConfig]) -> tuple[Stage, ...]:
+    """The stages of a pipeline, each after those that it needs. ``rules``: those with a task of their own, in order."""
+    capture = Stage(StageKind.CAPTURE)
+    made = [capture, Stage(StageKind.MERGE, needs=(capture.name,))]
+    for rule in rules:
+        made.append(Stage(StageKind.RULE, rule.name, (made[-1].name,)))
+    ready = made[-1].name
+    for target in pipeline.targets:
+        load = Stage(StageKind.LOAD, target.name, (ready,))
+        made += [load, Stage(StageKind.ACKNOWLEDGE, target.name, (load.name,))]
+    return tuple(made)
+
+
+def upstream(stage: Stage, stages: Sequence[Stage]) -> tuple[str, ...]:
+    """The names of the tasks that the task of ``stage`` follows: what it needs, and what stands before a task that may be skipped."""
+    known = {one.name: one for one in stages}
+    found: list[str] = []
+    for name in stage.needs:
+        if known[name].may_be_done_by_capture:
+            found += upstream(known[name], stages)
+        found.append(name)
+    return tuple(dict.fromkeys(found))
+
+
+def leaves(stages: Sequence[Stage]) -> tuple[Stage, ...]:
+    """The stages that no other one needs: a batch that has passed them is delivered."""
+    needed = {name for stage in stages for name in stage.needs}
+    return tuple(stage for stage in stages if stage.name not in needed)
+
+
+def own_rules(pipeline: PipelineConfig, folder: Path) -> tuple[RuleConfig, ...]:
+    """The rules with a task of their own, in order. A wrong engine.yaml in ``folder`` gives none: the merge says what is wrong with it."""
+    if pipeline.rules is None:
+        return ()
+    path = folder / pipeline.rules
+    try:
+        found = path.stat()
+        return _own_rules(path, found.st_mtime_ns, found.st_size)
+    except (ConfigError, OSError):
+        return ()
+
+
+@lru_cache(maxsize=256)
+def _own_rules(path: Path, _modified_ns: int, _size: int) -> tuple[RuleConfig, ...]:
+    """The rules of one version of a file. Raises ConfigError."""
+    return tuple(rule for rule in load_model(path, EngineConfig).in_order if rule.owns_task)
+
+
+def has_passed(stage: Stage, stages: Sequence[Stage], batch: Batch) -> bool:
+    """True if ``batch`` has passed the capture, the merge or the rule ``stage``. How far a target is its acknowledgement says."""
+    if batch.dropped or not batch.needs_merge or stage.kind is StageKind.CAPTURE:
+        return True
+    transforms = [one.name for one in stages if one.kind in {StageKind.MERGE, StageKind.RULE}]
+    return len(batch.stages) > transforms.index(stage.name)
+
+
+__all__ = ["SLOW_RULES_S", "Stage", "StageKind", "has_passed", "leaves", "own_rules", "pipeline_stages", "upstream"]
