@@ -6,10 +6,11 @@ import functools
 import importlib.util
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from io import StringIO, TextIOWrapper
+from typing import Any
 
-import click
 import typer
 import typer.main
 
@@ -80,7 +81,7 @@ class _Closed(StringIO):
 
 
 @functools.cache
-def all_commands() -> click.Command:
+def all_commands() -> Callable[..., Any]:
     """Return all commands. To make them of their functions takes longer than most of them work, so that it is done once in a process."""
     return typer.main.get_command(app)
 
