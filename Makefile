@@ -38,13 +38,13 @@ servers: venv
 PYTEST = $(BIN)/python -m pytest -n $${SLUICE_TEST_WORKERS:-2} --dist loadfile --no-loadscope-reorder
 
 test: venv kernels servers check ## what CI runs: checks, then a test of each promise on real servers
-	@SLUICE_FAULTS=$${SLUICE_FAULTS:-5} SLUICE_FAULT_SEED=$${SLUICE_FAULT_SEED:-1} $(PYTEST) -m "not bench and not full" -q
+	@SLUICE_FAULT_SEED=$${SLUICE_FAULT_SEED:-1} $(PYTEST) -m "not bench and not full" -q
 
 test-fast: venv kernels ## unit tests and the contract suites in memory: no server, no Spark, no Airflow
 	@SLUICE_EXAMPLES=$${SLUICE_EXAMPLES:-quick} $(PYTEST) -m "not bench and not full and not server and not slow" -q tests/unit tests/contract/test_sources.py tests/contract/test_suite_itself.py
 
 test-all: venv kernels servers check ## everything: both dialects, all examples, long walks, dry benches; writes tests/last-full-run.md and tests/durations.json
-	@SLUICE_EXAMPLES=$${SLUICE_EXAMPLES:-full} $(PYTEST) -m "not bench" -q --write-durations --write-last-full-run
+	@SLUICE_EXAMPLES=$${SLUICE_EXAMPLES:-full} SLUICE_FAULTS=$${SLUICE_FAULTS:-12} $(PYTEST) -m "not bench" -q --write-durations --write-last-full-run
 	@SLUICE_BENCH_SCALE=$${SLUICE_BENCH_SCALE:-0.02} SLUICE_BENCH_DRY=1 $(MAKE) --no-print-directory bench-targets
 
 test-stress: venv kernels ## FILES=…: these tests 20 times (TIMES=…) in parallel with four busy loops; says how often each failed
@@ -54,7 +54,7 @@ test-elsewhere: venv kernels ## unit tests in another time zone and language
 	@TZ=Pacific/Chatham LANG=C LC_ALL=C SLUICE_EXAMPLES=quick $(PYTEST) -m "not bench and not full and not server and not slow" -q tests/unit
 
 durations: venv kernels servers ## measure every file of make test and write tests/durations.json, which shares them among the workers
-	@$(PYTEST) -m "not bench and not full" -q --write-durations
+	@SLUICE_FAULT_SEED=$${SLUICE_FAULT_SEED:-1} $(PYTEST) -m "not bench and not full" -q --write-durations
 
 check: venv ## format, lint, types, import contracts, words; what test runs first
 	@$(BIN)/ruff format --check --quiet . || { echo "format: run make format"; exit 1; }

@@ -99,7 +99,8 @@ class KafkaServer(Server):
     def _format(self, configuration: Path) -> None:
         """Give the empty data folder an identity."""
         identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        argv = [*self.java(128), "kafka.tools.StorageTool", "format", "-t", identity, "-c", str(configuration)]
+        cluster = f"--cluster-id={identity}"  # one in 64 begins with a hyphen, which would be an option of its own
+        argv = [*self.java(128), "kafka.tools.StorageTool", "format", cluster, "-c", str(configuration)]
         done = subprocess.run(
             argv, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300, cwd=self.folder
         )

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
-from sluice.cli import app
+from sluice.cli import all_commands
 from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError
 from sluice.flows.load.units import LoadUnit, run_load_unit
@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The user's targets folder, with the starter in it as the kind ``lines``."""
     made = tmp_path / "targets"
     monkeypatch.setenv("SLUICE_TARGETS", str(made))
-    result = CliRunner().invoke(app, ["targets", "new", "lines"])
+    result = CliRunner().invoke(all_commands(), ["targets", "new", "lines"])
     assert result.exit_code == 0, result.output
     return made
 
@@ -76,7 +76,7 @@ def test_the_starter_passes_the_suite(check: Check, changes: str, folder: Path, 
 
 def test_targets_list_shows_built_in_ones_and_files(folder: Path) -> None:
     (folder / "broken.py").write_text("import nothing_of_that_name\n")
-    result = CliRunner().invoke(app, ["targets", "list", "--json"])
+    result = CliRunner().invoke(all_commands(), ["targets", "list", "--json"])
     assert result.exit_code == 0, result.output
     rows = {row["type"]: row for row in json.loads(result.output)}
     assert rows["mysql"]["origin"] == "built in"
@@ -85,12 +85,12 @@ def test_targets_list_shows_built_in_ones_and_files(folder: Path) -> None:
     assert rows["lines"]["origin"] == str(folder / "lines.py")
     assert rows["lines"]["capabilities"]["guarantee"] == "at_least_once"
     assert f"{folder}/broken.py:1" in rows["broken"]["error"]
-    assert CliRunner().invoke(app, ["targets", "list"]).exit_code == 0
+    assert CliRunner().invoke(all_commands(), ["targets", "list"]).exit_code == 0
 
 
 def test_a_name_is_taken_once(folder: Path) -> None:
     for name in ("lines", "mysql", "Not-A-Name"):
-        result = CliRunner().invoke(app, ["targets", "new", name])
+        result = CliRunner().invoke(all_commands(), ["targets", "new", name])
         assert isinstance(result.exception, ConfigError), name
     (folder / "memory.py").write_text("TARGET = None\n")
     with pytest.raises(ConfigError, match="two target types 'memory'"):
@@ -153,7 +153,7 @@ def test_the_page_is_right(tmp_path: Path) -> None:
         "SLUICE_TARGETS": str(tmp_path / "targets"),
         "PYTHONPATH": str(REPOSITORY / "include"),
     }
-    made = CliRunner().invoke(app, ["targets", "new", "mystore"], env=environment)
+    made = CliRunner().invoke(all_commands(), ["targets", "new", "mystore"], env=environment)
     assert made.exit_code == 0, made.output
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path / "test_mystore.py")],

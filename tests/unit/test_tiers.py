@@ -19,14 +19,15 @@ def test_every_rule_names_tests_that_exist_and_says_why() -> None:
 
 
 def test_every_exception_of_a_rule_exists() -> None:
-    """``kept`` belongs to all ids of an entry: each must exist for at least one of them."""
+    """``kept`` belongs to all ids of an entry: each must exist for at least one of them, a case at least by its function."""
     entries: dict[str, list[tiers.Rule]] = {}
     for rule in tiers.rules():
         entries.setdefault(rule.reason, []).append(rule)
     for of_entry in entries.values():
         for kept in of_entry[0].kept:
+            named = kept.partition("[")[0]
             found = [
-                n for rule in of_entry for n in IDS if n == f"{rule.id}{kept}" or n.startswith(f"{rule.id}{kept}::")
+                n for rule in of_entry for n in IDS if n == f"{rule.id}{named}" or n.startswith(f"{rule.id}{named}::")
             ]
             assert found, kept
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from io import StringIO, TextIOWrapper
+from typing import Any
 
 import typer
+import typer.main
 
 from sluice.cli.channel import channel_app
 from sluice.cli.check import check
@@ -76,6 +80,12 @@ class _Closed(StringIO):
         return len(text)
 
 
+@functools.cache
+def all_commands() -> Callable[..., Any]:
+    """Return all commands. To make them of their functions takes longer than most of them work, so that it is done once in a process."""
+    return typer.main.get_command(app)
+
+
 def main() -> None:
     """Entry point; every SluiceError becomes one clear message and exit code 1 (retryable: 75, output that cannot be written: 74)."""
     if sys.stdout is None:
@@ -110,7 +120,7 @@ def main() -> None:
 def _command() -> int:
     """Run the command of the command line. Returns its exit code."""
     try:
-        app()
+        all_commands()()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except SluiceError as error:

@@ -8,6 +8,7 @@ import os
 import re
 import stat
 from collections.abc import Callable
+from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -87,7 +88,7 @@ def load_yaml(text: str, source: str) -> Any:
     """
     _require_flat(text, source)
     try:
-        plain = YAML(typ="safe").load(io.StringIO(text))
+        plain = deepcopy(_plain(text))
     except MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigError(f"not valid YAML: {error.problem}", where=f"{source}:{line}") from error
@@ -104,6 +105,12 @@ def load_yaml(text: str, source: str) -> Any:
         raise ConfigError(f"not valid YAML: {str(error)[:200]}", where=f"{source}:{_line_of_scalar(text)}") from error
     _require_small(plain, source, text)
     return plain
+
+
+@lru_cache(64)
+def _plain(text: str) -> Any:
+    """Return the values of a document, for reading only: a pipeline's file is read again for each batch and each look at its status."""
+    return YAML(typ="safe").load(io.StringIO(text))
 
 
 def _ordinal(character: Any) -> int:

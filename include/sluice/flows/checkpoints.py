@@ -154,7 +154,8 @@ class Sides:
         if kind == "behind":
             hint = f"{again}; if they are no longer stored, {reread} reads the log again from where the target is"
         elif kind == "gone":
-            hint = f"{again}; if its rows are all there, or it gets a new copy (`sluice dump start {name} --target {target}`): {reset}"
+            copy = f"`sluice dump start {name} --target {target} --replace`"
+            hint = f"{again}; if its rows are all there: {reset}; else {reset} and then {copy}, which makes its tables equal"
         elif checkpoint is None or checkpoint.position is None or kind == "edited":
             hint = f"{reset} goes on as ZooKeeper says; it shows first what that leaves out"
         else:

@@ -5,9 +5,10 @@ full of later runs, each of which waits for its own past, which is that run: not
 sync DAG waits for a place, the youngest run that has nothing under way goes back into the queue, and Airflow starts the older one. If there
 is none, the youngest whose tasks all wait in the triggerer goes: what wakes them meanwhile they hear when their run has its place again.
 
-A run that is marked as failed has red tasks, and no later run would begin: drain, load and ack depend on their own past. Such a run is over only
-because a person said so (one that fails by itself stays open, its acks see to that), and its batches stand in ZooKeeper. So its red tasks become
-*skipped*, and the next run goes on with its batches.
+A run that is marked as failed has red tasks, and so may one that is marked as a success while a load of it is red; no later run would begin: drain,
+load and ack depend on their own past. Such a run is over only because a person said so (one that fails by itself stays open, its acks see to that),
+and its batches stand in ZooKeeper. So its red tasks become *skipped*, and the next run goes on with its batches. So do tasks of it that wait: a task
+that ended at the same time as the mark came may have written over what the mark wrote, and the scheduler starts nothing in a run that is over.
 
 This is the one place that writes to Airflow's database: a thread in the API server, through which people clear. Once an hour it also removes old rows
 of the audit log: neither a task nor the REST API can.
@@ -44,6 +45,7 @@ _STATES = (
     "state mismatch",
 )
 _WAITS = "deferred"
+_AT_WORK = ("running", "restarting")
 _UNDER_WAY = ("scheduled", "queued", "running", "restarting", _WAITS, "up_for_retry", "up_for_reschedule")
 
 
@@ -83,11 +85,13 @@ def requeue_for_cleared_runs(session: Session) -> list[str]:
     return moved
 
 
-_RELEASED = "Marked as failed: the next run goes on with its batches, and its red tasks are shown as skipped."
+_RELEASED = (
+    "Marked as {}: the next run goes on with its batches, and tasks of it that did not succeed are shown as skipped."
+)
 
 
 def release_ended_runs(session: Session) -> list[str]:
-    """Skip the red tasks of failed runs that stand directly before an open one; returns the ids of these runs. The caller commits."""
+    """Skip the red and waiting tasks of ended runs that stand directly before an open one; returns the ids of these runs. The caller commits."""
     from airflow.models.dagrun import DagRun
     from airflow.models.taskinstance import TaskInstance
     from airflow.utils.state import DagRunState, TaskInstanceState
@@ -102,21 +106,23 @@ def release_ended_runs(session: Session) -> list[str]:
     for dag_id, at in session.execute(is_open).all():
         earlier = select(DagRun).where(DagRun.dag_id == dag_id, DagRun.logical_date < at)
         before = session.scalars(earlier.order_by(DagRun.logical_date.desc()).limit(1)).first()
-        if before is None or before.state != DagRunState.FAILED:
+        if before is None or before.state in open_states:
             continue
         red = select(TaskInstance).where(
             TaskInstance.dag_id == dag_id,
             TaskInstance.run_id == before.run_id,
             or_(
                 TaskInstance.state.is_(None),
-                TaskInstance.state.not_in((TaskInstanceState.SUCCESS, TaskInstanceState.SKIPPED, *_UNDER_WAY)),
+                TaskInstance.state.not_in((TaskInstanceState.SUCCESS, TaskInstanceState.SKIPPED, *_AT_WORK)),
             ),
         )
         tasks = list(session.scalars(red))
         for task in tasks:
             task.set_state(TaskInstanceState.SKIPPED, session=session)
         if tasks:
-            before.note = before.note or _RELEASED
+            before.note = before.note or _RELEASED.format(
+                "failed" if before.state == DagRunState.FAILED else "a success"
+            )
             released.append(before.run_id)
     return released
 

@@ -260,6 +260,9 @@ class SourceSession(Protocol):
     def preflight(self, at: Offset | None) -> list[Finding]:
         """Everything there is to say, errors first; ``at``: the captured offset, None before the first batch."""
 
+    def replication_findings(self) -> list[Finding]:
+        """Return what a server that replicates from another one leaves out of captured tables, as far as its settings tell; empty: nothing."""
+
     def require_ready(self, at: Offset | None) -> None:
         """Raises PreflightError, LostPosition or WrongServer for the first error of the pre-flight; logs its warnings."""
 

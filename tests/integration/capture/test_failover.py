@@ -381,6 +381,10 @@ def test_a_replica_that_filters_is_refused_and_what_it_lacks_is_said(group: Grou
         assert line.severity == "warning"
         assert "LOOK FIRST: target copy holds rows" in sluice(made, "failover", "case", "--dry-run")
         sluice(made, "failover", "case", "--yes")
+        assert not any("leaves out" in said for said in status(made.runtime()).warnings)
+        replicates(group, wild_ignore_table=f"'{schema}.lost%'")
+        assert any("replicate_wild_ignore_table" in said for said in status(made.runtime()).warnings)
+        replicates(group, **harmless)
         found = {one.table.rpartition(".")[2]: one for one in verify(made.runtime(), VerifySpec()).tables}
         assert found["lost_a"].extra == 2
         assert "does not have the table" in found["lost_b"].skipped

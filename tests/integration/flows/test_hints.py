@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
-from sluice.cli import app
+from sluice.cli import all_commands
 from sluice.errors import SluiceError
 from sluice.flows.dump.progress import views
 from sluice.flows.run import run
@@ -72,7 +72,7 @@ def commands(made: Case, error: SluiceError, **words: str) -> list[list[str]]:
 def does(made: Case, command: list[str]) -> str:
     """Run it in this process, by the command line's own parser; returns what it printed."""
     command = [*command, "--yes"] if command[0] in ASKS else command
-    done = CliRunner().invoke(app, command, env=dict(os.environ))
+    done = CliRunner().invoke(all_commands(), command, env=dict(os.environ))
     assert done.exit_code == 0, (command, done.output, done.exception)
     return done.output
 
@@ -228,7 +228,7 @@ def test_a_dump_of_a_table_that_was_dropped(shop: Case) -> None:
     does(shop, ["dump", "start", "case", "--table", f"{shop.schema}.gone", "--detach"])
     [waiting] = views(shop.runtime())
     at_source(shop, "DROP TABLE gone", "INSERT INTO orders VALUES (1, 'a', 1)")
-    done = CliRunner().invoke(app, ["dump", "work", "case", waiting.id], env=dict(os.environ))
+    done = CliRunner().invoke(all_commands(), ["dump", "work", "case", waiting.id], env=dict(os.environ))
     assert isinstance(done.exception, SluiceError)
     listed, cancel = commands(shop, done.exception, ID=waiting.id)
     assert waiting.id in does(shop, listed)

@@ -292,12 +292,12 @@ def test_a_target_that_says_nothing_or_nonsense_is_never_guessed(made: Case, hap
 # -- the source ------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("choice", ["dump", "verify"])
+@pytest.mark.parametrize("choice", ["dump", "verify", "hint"])
 def test_a_log_that_was_reset(
     tmp_path: Path, mysql_target: Any, zookeeper: Any, fresh_schema: Any, monkeypatch: Any, choice: str
 ) -> None:
     """RESET BINARY LOGS AND GTIDS: the numbers of files and transactions begin anew, and soon are as high as before. Nothing is read before a
-    person chose. Other ways in which a log goes back in time: test_source_back.py."""
+    person chose, or did what the error says. Other ways in which a log goes back in time: test_source_back.py."""
     monkeypatch.setattr("sluice.sources.mysql.server.position_check._SETTLE_S", 0.3)
     with MySQLServer(tmp_path / "s", server_id=8, options=UNSAFE) as source:
         schema = fresh_schema(mysql_target)
@@ -312,8 +312,16 @@ def test_a_log_that_was_reset(
             source.execute(f"DELETE FROM `{schema}`.t WHERE id = 1", "RESET BINARY LOGS AND GTIDS")
             for number in range(10, 25):
                 insert(made, number)
-            with pytest.raises((LostPosition, WrongServer)):
+            with pytest.raises((LostPosition, WrongServer)) as stopped:
                 made.run_until_head()
+            if choice == "hint":
+                said = (stopped.value.hint or "").replace("PIPELINE", "case")
+                seek, *after = [one.split() for one in re.findall(r"`sluice ([^`]*)`", said) if "recover" not in one]
+                sluice(made, *seek[:2], "latest", "--yes")
+                with delivering(made):
+                    sluice(made, *after[0])
+                goes_on(made, 30)
+                return
             [question] = look(made)["questions"]
             assert question["subject"] == "source"
             assert set(question["choices"]) == {"dump", "verify"}

@@ -16,7 +16,7 @@ from sluice.model.tables import TableId
 from sluice.mysql.ddl.row_effects import row_effects
 from sluice.sources.mysql.catalog.information_schema import flavour_of, read_tables
 from sluice.sources.mysql.server.connection import open_connection, server_info
-from tests.support.values.conversions import BITS, TYPES, Untold, after, family, literals, plain
+from tests.support.values.conversions import BITS, LIKELY, TYPES, Untold, after, family, literals, plain
 
 CASES = int(os.environ.get("SLUICE_CONVERSIONS", "60"))
 SEED = int(os.environ.get("SLUICE_CONVERSIONS_SEED", "1"))
@@ -24,9 +24,6 @@ MODES = {
     False: ("STRICT_TRANS_TABLES", "", "TIME_TRUNCATE_FRACTIONAL", "STRICT_ALL_TABLES,PAD_CHAR_TO_FULL_LENGTH,TIME_TRUNCATE_FRACTIONAL"),
     True: ("STRICT_TRANS_TABLES", "", "TIME_ROUND_FRACTIONAL,STRICT_ALL_TABLES", "PAD_CHAR_TO_FULL_LENGTH"),
 }  # fmt: skip
-LIKELY = (("decimal", "decimal"), ("char", "varchar"), ("varchar", "char"), ("varchar", "varchar"), ("enum", "enum"), ("set", "set"),
-          ("varbinary", "binary"), ("binary", "binary"), ("datetime", "datetime"), ("timestamp", "timestamp"), ("time", "time"),
-          ("int", "varchar"), ("decimal", "int"), ("bigint", "int"))  # fmt: skip
 
 
 @pytest.fixture(params=["mysql", "mariadb"])

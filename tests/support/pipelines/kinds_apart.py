@@ -48,8 +48,12 @@ def pipeline(
 ) -> Iterator[tuple[Case, Site]]:
     source = source or request.getfixturevalue("mysql_source")
     zookeeper = request.getfixturevalue("zookeeper")
-    schema = request.getfixturevalue("fresh_schema")(source, options="CHARACTER SET utf8mb4")
-    if kind == "postgresql":
+    make_schema = request.getfixturevalue("fresh_schema")
+    own = [request.getfixturevalue("mysql_target")] if kind == "mysql" else []
+    schema = make_schema(source, *own, options="CHARACTER SET utf8mb4")
+    if own:
+        [server] = own
+    elif kind == "postgresql":
         server = request.getfixturevalue("postgresql")
         request.getfixturevalue("fresh_pg_schema")(schema)
     else:

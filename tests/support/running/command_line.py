@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import structlog
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
-from sluice.cli import app, main
+from sluice.cli import all_commands, main
 from sluice.errors import SluiceError
 
 
@@ -40,7 +40,7 @@ def command_line(
 
 def printed(command: Sequence[str], environment: Mapping[str, str]) -> str:
     """What ``sluice COMMAND`` prints. Raises its SluiceError."""
-    done = CliRunner().invoke(app, list(command), env=dict(environment), catch_exceptions=True)
+    done = CliRunner().invoke(all_commands(), list(command), env=dict(environment), catch_exceptions=True)
     if isinstance(done.exception, SluiceError):
         raise done.exception
     assert done.exit_code == 0, done.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -16,8 +17,12 @@ LANES = {
     "tests/integration/spark/": "spark",
     "tests/integration/lake/test_target_delta_spark": "spark",
     "tests/faults/": "faults",
+    "tests/contract/test_targets.py::test_kafka": "kafka",
+    "tests/integration/verify/test_verify.py::test_kafka": "kafka",
+    "tests/integration/verify/test_verify.py::test_arrow_messages": "kafka",
+    "tests/integration/flows/test_rules_route.py": "kafka",
 }
-"""Files that need one server that the others do without go to one worker, which starts it once."""
+"""Tests that need one server that the others do without go to one worker, which starts it once."""
 
 _NEW = {"unit": 2.0, "dags": 3.0, "contract": 20.0, "integration": 20.0, "faults": 60.0, "ui": 60.0}
 """Seconds of a file that was not measured yet, by its folder."""
@@ -48,14 +53,15 @@ def seconds_of(file: str) -> float:
 
 def in_order(nodeids: list[str]) -> list[int]:
     """Places of the tests, the longest unit first, each unit's tests as they were: two workers end at about the same time."""
-    files = {file_of(nodeid): unit_of(nodeid) for nodeid in nodeids}
-    units: dict[str, float] = {}
-    for file, unit in files.items():
-        units[unit] = units.get(unit, 0.0) + seconds_of(file)
+    tests = Counter(file_of(nodeid) for nodeid in nodeids)
+    units: Counter[str] = Counter()
+    for nodeid in nodeids:
+        file = file_of(nodeid)
+        units[unit_of(nodeid)] += seconds_of(file) / tests[file]
 
-    def place(n: int) -> tuple[float, float, str, int]:
-        file = file_of(nodeids[n])
-        return -units[files[file]], -seconds_of(file), file, n
+    def place(n: int) -> tuple[float, str, float, str, int]:
+        file, unit = file_of(nodeids[n]), unit_of(nodeids[n])
+        return -units[unit], unit, -seconds_of(file), file, n
 
     return sorted(range(len(nodeids)), key=place)
 

@@ -6,7 +6,7 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-PROFILES = {"quick": (20, 15), "ci": (60, 25), "full": (400, 50)}
+PROFILES = {"quick": (20, 15), "ci": (40, 20), "full": (400, 50)}
 """Examples of a property, and steps of a state machine."""
 
 

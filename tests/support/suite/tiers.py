@@ -19,8 +19,8 @@ TESTS = Path(__file__).resolve().parents[2]
 class Rule:
     """One entry of ``tests/tiers.yaml``: tests that only ``make test-all`` runs, and why.
 
-    id: a folder, a file, a function or a case. having: only cases whose parameters have all of these words. kept: functions or files of ``id`` that
-    ``make test`` runs all the same.
+    id: a folder, a file, a function or a case. having: only cases whose parameters have all of these words. kept: files, functions or cases of
+    ``id`` that ``make test`` runs all the same.
     """
 
     id: str
@@ -36,7 +36,8 @@ class Rule:
 
     def takes_function(self, nodeid: str) -> bool:
         """True if the rule moves every case of the function."""
-        return not self.having and "[" not in self.id and self.takes(nodeid)
+        some = self.having or "[" in self.id or any(f"{self.id}{kept}".startswith(f"{nodeid}[") for kept in self.kept)
+        return not some and self.takes(nodeid)
 
 
 def words(nodeid: str) -> frozenset[str]:

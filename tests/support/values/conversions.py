@@ -94,6 +94,11 @@ TYPES = (
     "SET('a','b','c')", "SET('c','b','a')", "SET('a','b','c','new')", "SET('a','new','b','c')", "SET('b','c')", "JSON",
 )  # fmt: skip
 
+LIKELY = (("decimal", "decimal"), ("char", "varchar"), ("varchar", "char"), ("varchar", "varchar"), ("enum", "enum"), ("set", "set"),
+          ("varbinary", "binary"), ("binary", "binary"), ("datetime", "datetime"), ("timestamp", "timestamp"), ("time", "time"),
+          ("int", "varchar"), ("decimal", "int"), ("bigint", "int"))  # fmt: skip
+"""Families of types between which people convert."""
+
 STRICT, LAX = "STRICT_TRANS_TABLES", ""
 BITS = {
     "STRICT_TRANS_TABLES": 1 << 21, "STRICT_ALL_TABLES": 1 << 22, "NO_AUTO_VALUE_ON_ZERO": 1 << 19, "PAD_CHAR_TO_FULL_LENGTH": 1 << 31,

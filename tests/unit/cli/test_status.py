@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
-from sluice.cli import app
+from sluice.cli import all_commands
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ def test_without_a_readable_pipeline_there_is_no_table(
     monkeypatch.setenv("SLUICE_PIPELINES", str(tmp_path))
     if text:
         (tmp_path / "shop.yaml").write_text(text)
-    done = CliRunner().invoke(app, ["status"])
+    done = CliRunner().invoke(all_commands(), ["status"])
     assert says in done.output
     assert "delivered" not in done.output
     assert done.exit_code == (1 if text else 0)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from sluice.config.engine import EngineConfig
 from sluice.config.loading import find_pipeline, load_model, load_pipeline, parse_model
@@ -285,12 +285,12 @@ WRONG: dict[str, tuple[list[str], str]] = {
 def test_wrong_arguments_are_refused_before_a_server_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    from sluice.cli import app
+    from sluice.cli import all_commands
 
     arguments, said = WRONG[name]
     (tmp_path / "good.yaml").write_text(PLAIN)
     monkeypatch.setenv("SLUICE_PIPELINES", str(tmp_path))
     monkeypatch.setenv("SLUICE_STORE", (tmp_path / "store").as_uri())
-    done = CliRunner().invoke(app, arguments)
+    done = CliRunner().invoke(all_commands(), arguments)
     assert isinstance(done.exception, ConfigError), (done.exception, done.output)
     assert re.search(said, str(done.exception)), str(done.exception)

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
-from sluice.cli import app
+from sluice.cli import all_commands
 from sluice.errors import SluiceError
 from sluice.flows.operate import control
 from tests.support.pipelines.case import Case, case
@@ -67,7 +67,7 @@ def commands(made: Case, error: SluiceError, **words: str) -> list[list[str]]:
 def does(made: Case, command: list[str]) -> str:
     """Run it in this process, by the command line's own parser; returns what it printed."""
     command = [*command, "--yes"] if command[0] in ASKS else command
-    done = CliRunner().invoke(app, command, env=dict(os.environ))
+    done = CliRunner().invoke(all_commands(), command, env=dict(os.environ))
     assert done.exit_code == 0, (command, done.output, done.exception)
     return done.output
 
@@ -106,7 +106,7 @@ def test_a_position_behind_undelivered_batches(shop: Case) -> None:
     shop.target.execute(f"RENAME TABLE `{shop.schema}`.orders TO `{shop.schema}`.away")
     at_source(shop, "INSERT INTO orders VALUES (1, 'a', 1)")
     stops(shop, "has no table")
-    done = CliRunner().invoke(app, ["seek", "case", "latest", "--yes"], env=dict(os.environ))
+    done = CliRunner().invoke(all_commands(), ["seek", "case", "latest", "--yes"], env=dict(os.environ))
     assert isinstance(done.exception, SluiceError)
     assert "wait until they are delivered" in str(done.exception.hint)
     shop.target.execute(f"RENAME TABLE `{shop.schema}`.away TO `{shop.schema}`.orders")
@@ -122,12 +122,11 @@ def test_every_command_in_a_hint_exists() -> None:
     import ast
     from pathlib import Path
 
-    import typer.main
-
-    root: Any = typer.main.get_command(app)
+    root: Any = all_commands()
     checked = 0
     for path in Path(__file__).parents[3].joinpath("include/sluice").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        source = path.read_text()
+        for node in ast.walk(ast.parse(source)) if "`sluice " in source else ():
             text = (
                 ast.unparse(node)
                 if isinstance(node, ast.JoinedStr)
@@ -148,3 +147,34 @@ def test_every_command_in_a_hint_exists() -> None:
                     assert option in known, (path.name, said, option)
                 checked += 1
     assert checked > 40
+
+
+def test_a_hint_that_leaves_changes_out_says_what_makes_both_sides_equal() -> None:
+    """``seek`` to another place of the log, ``skip``, and ``adopt --reset``, in all hints of the product."""
+    import ast
+    from pathlib import Path
+
+    checked = 0
+    for path in Path(__file__).parents[3].joinpath("include/sluice").rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        parts = {id(value) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for value in node.values}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.JoinedStr):
+                text = ast.unparse(node)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+                text = node.value
+            else:
+                continue
+            leaves = re.findall(r"`sluice (?:seek(?! [^`]*--drop-undelivered)|skip(?! [^`]*--lost))[^`]*`", text)
+            if leaves:
+                checked += 1
+                ways = (
+                    "_THEN_REPAIR",
+                    "AROUND",
+                    "`sluice dump start",
+                    "`sluice verify",
+                    "`sluice seek {runtime.name} --drop",
+                    "dead-letters replay",
+                )
+                assert any(way in text for way in ways), (path.name, node.lineno, text)
+    assert checked > 8

@@ -219,3 +219,20 @@ def test_a_login_that_is_never_answered_has_the_time_of_a_connection(mute: Mute)
 
     threading.Thread(target=connect, daemon=True).start()
     assert ended.wait(300)
+
+
+def test_a_server_of_a_group_that_leaves_changes_out_is_a_warning_of_the_status(tmp_path: Path) -> None:
+    """GTIDs do not show what a replica filters: the status says so as long as that server is read, also where it gives no answer just then."""
+    for made in pipe(tmp_path, "copy"):
+        config = made.made.case.config
+        data = config.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        data["source"] = {"type": "memory", "connections": ["one", "two"]}
+        made.made.case.config = type(config).model_validate(data)
+        assert status(made.made.runtime()).warnings == []
+        made.made.case.store.leaves_out = "shop.%"
+        [said] = status(made.made.runtime()).warnings
+        assert said == "source one: leaves_out is shop.%: changes of its own source are missing here"
+        assert status(made.made.runtime(), keep_s=300).warnings == [said]
+        made.made.case.store.leaves_out = ""
+        assert status(made.made.runtime(), keep_s=300).warnings == [said], "it was asked lately"
+        assert status(made.made.runtime()).warnings == []

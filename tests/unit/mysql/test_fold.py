@@ -15,7 +15,7 @@ from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId
 from sluice.mysql.ddl.catalog import SchemaState, Session
 from sluice.mysql.ddl.collations import Collations
-from sluice.mysql.ddl.lexer import Dialect, tokens
+from sluice.mysql.ddl.lexer import NO_BACKSLASH_ESCAPES, Dialect, tokens
 from sluice.mysql.ddl.parser import parse_statement
 from sluice.mysql.ddl.types import Flavour
 from sluice.sources.mysql.events.statement_effects import effects_of
@@ -282,6 +282,15 @@ def test_labels_that_a_conversion_changes_are_not_guessed(labels: str, to: str) 
     ):
         made.fold(statement, "d", Session())
     assert "labels" in made.unknown[TableId("d", "t")].reason
+
+
+def test_a_literal_of_a_session_without_escapes_is_kept_in_the_ordinary_spelling() -> None:
+    made = state(TABLE)
+    statement = r"ALTER TABLE t ADD a VARCHAR(9) DEFAULT 'a\b''c', ADD b VARCHAR(9) DEFAULT _latin1'\%', ADD c TEXT DEFAULT (CONCAT('\', 'x'))"
+    made.fold(statement, "d", Session(NO_BACKSLASH_ESCAPES))
+    table = made.find(TableId("d", "t"))
+    assert table is not None
+    assert [c.default for c in table.columns[-3:]] == [r"'a\\b''c'", r"_latin1'\\%'", r"(CONCAT('\\', 'x'))"]
 
 
 def test_default_collations_of_the_session() -> None:

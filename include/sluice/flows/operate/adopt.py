@@ -145,8 +145,8 @@ def _as_zookeeper_says(
     steps = [f"target {target} counts as holding batch {batch}, up to {position}; it goes on with batch {batch + 1}"]
     theirs = checkpoint.position if checkpoint else None
     if theirs is None or theirs.log_epoch != position.log_epoch:
-        copy = f"`sluice dump start {sides.runtime.name} --target {target}`"
-        steps.append(f"changes before {position} that its tables lack are NOT delivered: {copy} copies them")
+        copy = f"`sluice dump start {sides.runtime.name} --target {target} --replace`"
+        steps.append(f"changes before {position} that its tables lack are NOT delivered: {copy} copies its tables anew")
     elif theirs.order < position.order:
         steps.append(
             f"changes between {theirs}, where it says it is, and {position} are NOT delivered: "

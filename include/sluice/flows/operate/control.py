@@ -301,13 +301,17 @@ def seek(runtime: Runtime, to: str, *, by: str, dry_run: bool, drop: bool = Fals
                 position = waiting[0].first
                 source.require_ready(position)
         now = str(cursor.position) if cursor else "none"
-        direction = ""
+        direction, back = "", False
         if cursor and cursor.position.log_epoch == position.log_epoch:
             back = cursor.position.order > position.order
             direction = "changes between are read again" if back else "changes between are NOT delivered"
         steps = [f"captured position: {now} -> {position}", direction or "the next drain begins there"]
-        if waiting:
-            steps += _dropped(state, waiting, position)
+        if cursor and not back:
+            steps.append(
+                f"afterwards, with the pipeline running, `sluice verify {runtime.name} --repair` finds the rows that differ and makes them equal"
+            )
+        dropped = list(_dropped(state, waiting, position)) if waiting else []
+        steps += dropped
         plan = ActionPlan("seek", tuple(steps))
         if dry_run:
             return plan
@@ -324,7 +328,7 @@ def seek(runtime: Runtime, to: str, *, by: str, dry_run: bool, drop: bool = Fals
                 state.seek(lease, cursor, position)
         details: dict[str, Any] = {"from": now, "to": str(position)}
         if waiting:
-            details["dropped"] = list(plan.steps[2:])
+            details["dropped"] = dropped
         state.audit(by=by, what="seek", details=details)
     return plan
 

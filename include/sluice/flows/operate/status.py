@@ -24,7 +24,7 @@ from sluice.flows.dump.progress import DumpView
 from sluice.flows.dump.progress import recent as recent_dumps
 from sluice.flows.incomplete_tables import sentence
 from sluice.flows.operate.conflicts import counted
-from sluice.flows.operate.looks import ANSWER_S, NoAnswer, Question, looks, server_name
+from sluice.flows.operate.looks import ANSWER_S, Answer, NoAnswer, Question, looks, server_name
 from sluice.flows.operate.retention import space_warnings
 from sluice.flows.operate.rule_stats import newest_rules, waiting_letters
 from sluice.flows.operate.subscriptions import SubscriptionStatus, subscriptions
@@ -34,7 +34,7 @@ from sluice.flows.verify.result import kept
 from sluice.model.batches import Batch
 from sluice.model.positions import Position
 from sluice.model.restart_position import Queue, restart_position
-from sluice.sources.base import Source
+from sluice.sources.base import Finding, Source
 
 _log = structlog.get_logger()
 
@@ -342,6 +342,42 @@ def _answered_source(asked: Question[_Source] | SluiceError, silent: list[Silenc
     return found.value, []
 
 
+_filtered: dict[tuple[str, str], tuple[float, list[Finding]]] = {}
+"""(pipeline, server) -> when a server of a group was asked what it leaves out (monotonic), and its answer."""
+
+
+def _ask_filters(runtime: Runtime, member: str, keep_s: float) -> Question[list[Finding]] | None:
+    """Ask the server of a group that is read whether its replication leaves captured tables out; None: it was asked within the last ``keep_s``."""
+    asked = _filtered.get((runtime.name, member))
+    if asked is not None and time.monotonic() - asked[0] < keep_s:
+        return None
+
+    def look(source: Source) -> list[Finding]:
+        with source.open() as session:
+            return session.replication_findings()
+
+    try:
+        return looks.begin(server_name("source", runtime.resolver, member), partial(look, runtime.source_at(member)))
+    except SluiceError:  # the look at its log says it
+        return None
+
+
+def _left_out(runtime: Runtime, member: str, asked: Question[list[Finding]] | None) -> list[str]:
+    """Return what the server that is read leaves out of captured tables, a sentence each; the last answer while it gives none."""
+    known = (runtime.name, member)
+    try:
+        answer = asked.answer() if asked is not None else None
+        if isinstance(answer, Answer):
+            _filtered[known] = time.monotonic(), answer.value
+    except SluiceError as error:
+        _log.info("replication_filters_not_read", pipeline=runtime.name, server=member, because=str(error))
+    found = _filtered.get(known, (0.0, []))[1]
+    return [
+        f"source {member}: {one.setting} is {one.value}: {one.why}" + (f" -> {one.fix}" if one.fix else "")
+        for one in found
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class _Stored:
     """What the segment store says, see :class:`Status`."""
@@ -376,6 +412,7 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
         found = _Delivery.read(state, [config.name for config in runtime.pipeline.targets], recent)
         member = runtime.member(state) if runtime.pipeline.source.connections else ""
         asked_source = source if source is not None else _ask_source(runtime, member)
+        asked_filters = _ask_filters(runtime, member, keep_s) if member else None
         asked_store = looks.begin(
             f"segment store {runtime.store_uri}", partial(_Stored.read, runtime, state, found.known)
         )
@@ -396,6 +433,7 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
                 stored = answer.value
         except SluiceError as error:
             errors.append(str(error))
+        filters = _left_out(runtime, member, asked_filters)
     paused = "" if permit.open else f"by {permit.by} since {permit.since}" + (permit.reason and f": {permit.reason}")
     since = {one.part.removeprefix("target "): one.since for one in silent if one.part.startswith("target ")}
     targets = [
@@ -431,6 +469,7 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
         errors=[*errors, *disagree],
         warnings=[
             *stored.warnings,
+            *filters,
             *_warnings(runtime, targets, dumps, now.now_ms),
             *(() if paused else _left_alone(found, any(loading_by.values()), worker_grace_s(runtime), now.now_ms)),
             *(reader.warning for reader in stored.subscriptions if reader.warning),

@@ -264,9 +264,9 @@ def read_default(r: Reader) -> str | None:
         r.next()
         end = r.next().end
     if token.kind in {Kind.WORD, Kind.NAME} and r.sees("("):
-        opening = r.peek().start
-        end = opening + len(r.in_brackets())
-    return r.sql[start:end]
+        r.skip_brackets()
+        end = r.read_to
+    return r.source(start, end)
 
 
 def read_place(r: Reader) -> Place | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sluice.errors import DecodeError
 from sluice.model.tables import TableId
 from sluice.mysql.charsets import UTF8
-from sluice.mysql.ddl.lexer import Dialect, Kind, Token, scan
+from sluice.mysql.ddl.lexer import NO_BACKSLASH_ESCAPES, Dialect, Kind, Token, scan
 
 if TYPE_CHECKING:
     from sluice.mysql.ddl.ast import ColumnSpec
@@ -52,6 +52,11 @@ class Reader:
         if token.kind is not Kind.END:
             self._at += 1
         return token
+
+    @property
+    def read_to(self) -> int:
+        """The place where the last token that was read ends; 0 at the beginning."""
+        return self._tokens[self._at - 1].end if self._at else 0
 
     @property
     def ended(self) -> bool:
@@ -167,7 +172,19 @@ class Reader:
         """Source text of a bracket with what is in it, brackets included. Raises DecodeError."""
         start = self.peek().start
         self.skip_brackets()
-        return self.sql[start : self._tokens[self._at - 1].end]
+        return self.source(start, self.read_to)
+
+    def source(self, start: int, end: int) -> str:
+        """The statement's text from ``start`` to ``end``, with strings as a session without NO_BACKSLASH_ESCAPES writes them."""
+        text = self.sql[start:end]
+        if "\\" not in text or not self.dialect.sql_mode & NO_BACKSLASH_ESCAPES:
+            return text
+        pieces, at = [], start
+        for token in self._tokens:
+            if token.kind is Kind.STRING and start <= token.start and token.end <= end:
+                pieces += [self.sql[at : token.start], self.sql[token.start : token.end].replace("\\", "\\\\")]
+                at = token.end
+        return "".join([*pieces, self.sql[at:end]])
 
     def skip_brackets(self) -> None:
         """Go over ``( … )``. Raises DecodeError."""

@@ -85,6 +85,8 @@ class MemoryStore:
     """Transactions from the beginning of the log that are no longer kept."""
     keeps_all: bool = False
     """What a pipeline was delivered stays in the log, as in that of a server that purges by itself."""
+    leaves_out: str = ""
+    """The filter of a store that replicates from another one."""
     running: int = 1
     replica_lag_s: float | None = None
 

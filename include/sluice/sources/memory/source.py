@@ -202,6 +202,11 @@ class MemorySession:
                 return [Finding("error", "position", str(at), why, kind=LostPosition)]
             return []
 
+    def replication_findings(self) -> list[Finding]:
+        if not self.store.leaves_out:
+            return []
+        return [Finding("error", "leaves_out", self.store.leaves_out, "changes of its own source are missing here")]
+
     def require_ready(self, at: Offset | None) -> None:
         raise_first(self.preflight(at), f"source {self.source.pipeline.source.connection} ({self.source.where})")
 

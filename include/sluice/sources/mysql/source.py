@@ -245,6 +245,11 @@ class MySQLSession:
                 found += unique_keys(self.connection, Selection.compile(self.source.pipeline.capture))
             return found
 
+    def replication_findings(self) -> list[Finding]:
+        info = self.info
+        with self._asking():
+            return replication_findings(self.connection, info, Selection.compile(self.source.pipeline.capture))
+
     def require_ready(self, at: Offset | None) -> None:
         info = self.info
         with self._asking():
@@ -284,9 +289,7 @@ class MySQLSession:
     def relocate(self, at: Offset, *, patience_s: float = 0.0) -> Offset:
         info = self.info
         with self._asking():
-            selection = Selection.compile(self.source.pipeline.capture)
-            found = replication_findings(self.connection, info, selection)
-            raise_first([one for one in found if one.severity == "error"], self.source.where)
+            raise_first([one for one in self.replication_findings() if one.severity == "error"], self.source.where)
             return relocate(self.connection, info, at, patience_s=patience_s, where=self.source.where)
 
     # -- the log -----------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from sluice.mysql.ddl.catalog import SchemaState
 from sluice.sources.mysql.catalog.history_tracker import Rereader, SchemaTracker
 from sluice.sources.mysql.decoder.row_layout import RowLayout, close_open, is_left_open, plan_table
 from sluice.sources.mysql.events.table_map import TableMap
+from sluice.sources.mysql.events.unreadable import AROUND
 from sluice.sources.mysql.server.connection import collations, rows_of, source_errors
 from sluice.sources.mysql.server.merge_tables import is_merge
 
@@ -82,7 +83,7 @@ class TableResolver:
                 raise UnsupportedType(
                     f"the log does not carry the column names of {table_map.table}",
                     where=where,
-                    hint="SET GLOBAL binlog_row_metadata = 'FULL', then start after this point (`sluice seek`)",
+                    hint=f"SET GLOBAL binlog_row_metadata = 'FULL' and reconnect the source's applications; then {AROUND}",
                 )
             table_map = self.tracker.complete(table_map, position, where)
             definition = self.tracker.state.find(table_map.table)

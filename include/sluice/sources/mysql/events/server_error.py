@@ -28,7 +28,7 @@ def server_error(payload: bytes, start: Position) -> SluiceError:
                 "max_allowed_packet = 1073741824 on the source, or leave the event out: "
                 + AROUND
                 + ". If the server refuses that: its log was "
-                "reset or the server was restored; `sluice seek PIPELINE latest`, then load the tables anew",
+                "reset or the server was restored",
             )
         return LostPosition(
             f"the server cannot send the log from {start}: {text} (1236)",

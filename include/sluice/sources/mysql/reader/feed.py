@@ -8,6 +8,7 @@ import numpy as np
 
 from sluice.sources.mysql.decoder.scanner import Scanner
 from sluice.sources.mysql.events.packets import bytes_of_next
+from sluice.sources.mysql.events.unreadable import AROUND
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
 
 _BUFFER_BYTES = 4 * 2**20
@@ -68,7 +69,7 @@ class ScannerFeed:
         if need > self._max_event_bytes:
             raise self._scanner.refused(
                 f"an event of {need / 2**20:.0f} MiB is larger than capture.max_event ({self._max_event_bytes / 2**20:.0f} MiB)",
-                "raise capture.max_event (the drain needs about six times as much memory), or `sluice seek` after it and load the table anew",
+                f"raise capture.max_event (the drain needs about six times as much memory), or leave the event out: {AROUND}",
             )
         if need + _SPARE > len(self._buffer):
             grown = np.zeros(need + 2**20 + _SPARE, np.uint8)

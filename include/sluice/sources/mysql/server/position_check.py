@@ -12,9 +12,10 @@ from sluice.sources.mysql.events.gtids import GtidSet, MariaDbGtidState
 from sluice.sources.mysql.events.xa import parse_prepared
 from sluice.sources.mysql.server.connection import ServerInfo, rows_of
 
+_THEN_REPAIR = "then, with the pipeline running, `sluice verify PIPELINE --repair`"
 _CHOICES = (
-    "choose: restore the file on the server; `sluice seek PIPELINE earliest` and repair the gap; or a new copy of the tables: "
-    "`sluice recover PIPELINE` plans it"
+    f"choose: restore the file on the server; `sluice seek PIPELINE earliest`, {_THEN_REPAIR}; "
+    "or a new copy of the tables: `sluice recover PIPELINE` plans it"
 )
 _SETTLE_S = 3.0
 
@@ -31,7 +32,7 @@ def position_findings(connection: Any, info: ServerInfo, cursor: Position) -> li
                 info.server_uuid,
                 f"another server answers: the position {cursor} belongs to {cursor.server_uuid}",
                 "point the connection at the right server; if this one replicates with it, `sluice recover PIPELINE` goes on at the same place "
-                "of its log; else `sluice seek PIPELINE` to a position of this one",
+                f"of its log; else `sluice seek PIPELINE` to a position of this one, {_THEN_REPAIR}",
                 WrongServer,
             )
         ]
@@ -44,7 +45,7 @@ def position_findings(connection: Any, info: ServerInfo, cursor: Position) -> li
                 "log_bin_basename",
                 head_base,
                 f"the position is in files called {base}",
-                "`sluice seek` to a position that exists",
+                f"`sluice seek PIPELINE` to a position that exists, {_THEN_REPAIR}",
                 WrongServer,
             )
         ]
@@ -76,7 +77,7 @@ def position_findings(connection: Any, info: ServerInfo, cursor: Position) -> li
                 "position",
                 str(cursor),
                 f"{name} has only {size} bytes: the server lost the end of its log, or it is another server",
-                "`sluice seek PIPELINE latest`, then, with the pipeline running, `sluice verify PIPELINE --repair`",
+                f"`sluice seek PIPELINE latest`, {_THEN_REPAIR}",
                 LostPosition,
             )
         ]
@@ -107,7 +108,7 @@ def _executed(connection: Any, info: ServerInfo, cursor: Position) -> list[Findi
                     have or "none",
                     f"transactions that were drained from this server are unknown to it{_age(cursor)}: its log was reset, or it was restored "
                     f"from a backup, or another server took its place; drained were {cursor.gtid_set}",
-                    "`sluice seek PIPELINE` to a position of this server, then, with the pipeline running, `sluice verify PIPELINE --repair`",
+                    f"`sluice seek PIPELINE` to a position of this server, {_THEN_REPAIR}",
                     WrongServer,
                 )
             ]
