@@ -145,7 +145,8 @@ def test_a_stage_knows_which_tasks_before_it_have_ended_well(
 
     runs(monkeypatch, run_stage)
     stage(path).execute(context(merge=state, sense="success"))
-    assert seen == [marked]
+    stage(path).execute(context(merge=state, drain="success"))
+    assert seen == [marked, ["drain", *marked]]
 
 
 def test_a_capture_says_why_it_ended_and_opens_the_runs_of_dumps(path: str, monkeypatch: pytest.MonkeyPatch) -> None:

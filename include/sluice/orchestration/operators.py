@@ -633,8 +633,8 @@ class StageOperator(SluiceOperator):
             report(runtime)
 
     def _marked(self, context: Context) -> list[str]:
-        """The stages before this one whose task a person, or their own end, made a success: nothing more comes from them."""
-        above = sorted(set(self.upstream_task_ids) - {"sense"})
+        """The stages before this one, and the capture, whose task a person, or their own end, made a success: nothing more comes from them."""
+        above = sorted({*self.upstream_task_ids, "drain"} - {"sense"})
         ti = context["ti"]
         states = ti.get_task_states(dag_id=ti.dag_id, task_ids=above, run_ids=[ti.run_id]).get(ti.run_id, {})
         return [name for name in above if str(states.get(name)) in {"success", "skipped"}]
