@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -111,3 +114,34 @@ def test_a_rule_that_fails_is_seen_at_its_own_task_and_goes_on_after_clear(
     wait_until(lambda: run in {r["dag_run_id"] for r in east.runs(DAG, state="success")}, "the run's end")
     wait_until(lambda: settled(orders), "delivery of everything")
     assert acknowledged(orders) > before
+
+
+def test_a_task_that_is_killed_goes_on_where_it_was(orders: Case, east: TestAirflow) -> None:
+    """``kill -9`` of the process that captures, then of the one that loads; Clear of a run that is delivered does nothing again."""
+    change(orders)
+    wait_until(lambda: settled(orders), "a first delivery")
+    history = History(orders)
+    with written(orders):
+        for target in (None, "copy"):
+            owner: str | None = None
+
+            def at_work(target: str | None = target) -> bool:
+                nonlocal owner
+                with orders.runtime().state() as state:
+                    owner = state.owner(target)
+                return owner is not None
+
+            wait_until(at_work, "a task at work")
+            assert owner is not None
+            with contextlib.suppress(ProcessLookupError):  # it may have ended just now
+                os.kill(int(owner.rsplit(":", 1)[1]), signal.SIGKILL)
+            before = acknowledged(orders)
+            wait_until(lambda before=before: acknowledged(orders) > before + 4, "further batches after the kill")
+    wait_until(lambda: settled(orders), "delivery of everything")
+    history.assert_in_order()
+    run = east.runs(DAG, state="success")[0]["dag_run_id"]
+    body = {"dry_run": False, "dag_run_id": run, "task_ids": sorted(STAGES), "only_failed": False}
+    wait_until(lambda: east.api.call("POST", f"/dags/{DAG}/clearTaskInstances", body), "the press of Clear")
+    wait_until(lambda: run in {r["dag_run_id"] for r in east.runs(DAG, state="success")}, "the cleared run's end")
+    assert {summary(east, run, name)["batches"] for name in STAGES} == {0}
+    history.assert_in_order()
