@@ -28,9 +28,12 @@ from sluice.mysql.charsets import decode_bytes, decoded, has_character
 from sluice.mysql.column_types import NUMERIC, Literal, type_named
 from sluice.mysql.ddl.lexer import Dialect, Kind, Token, tokens
 from sluice.mysql.mariadb_types import inet4_text, inet6_text
-from sluice.mysql.temporal_text import Precision, is_calendar_day, read_day, read_moment, read_span, read_year
+from sluice.mysql.temporal_text import DAY_US, Precision, is_calendar_day, read_day, read_moment, read_span, read_year
 
 K = ColumnKind
+_LAST_DAY = 2_932_896
+"""9999-12-31, in days since 1970."""
+
 _TRUNCATES, _ROUNDS, _INVALID_DATES = 1 << 32, 1 << 34, 1 << 25
 """Bits of ``sql_mode``: TIME_TRUNCATE_FRACTIONAL of MySQL, TIME_ROUND_FRACTIONAL of MariaDB, ALLOW_INVALID_DATES of both."""
 _WIDE = {"utf8mb4", "utf16", "utf16le", "utf32", "gb18030"}
@@ -351,9 +354,9 @@ class _Reader:
             text = "0000-00-00"
         if made.kind is K.DATE:
             number, day, rest = read_day(text)
-            if rest:
-                read_moment(text, Precision(6, rounds=False))
             self._require_day(is_calendar_day(number), day)
+            if rest and self._is_next_day(text, rest, number):
+                number += 1
             return pa.scalar(number, pa.int32()).cast(made.arrow_type)
         micros, there = read_moment(text, self._precision())
         self._require_day(there, read_day(text)[1])
@@ -362,6 +365,17 @@ class _Reader:
             session = self.statement.session if self.statement is not None else None
             micros = _in_utc(micros, _zone(session, what))
         return pa.scalar(micros, pa.int64()).cast(made.arrow_type)
+
+    def _is_next_day(self, text: str, rest: str, number: int) -> bool:
+        """MySQL rounds to microseconds, then to seconds, and keeps the day of that; MariaDB cuts the time off, whatever its mode."""
+        known = self.statement
+        cut = known is not None and bool(known.mariadb or known.sql_mode & _TRUNCATES)
+        micros, there = read_moment(text, Precision(6, rounds=not cut))
+        if cut or "." not in rest or (there and micros + 500_000 < (number + 1) * DAY_US):
+            return False
+        if known is None or not there or number >= _LAST_DAY:
+            raise ValueError(text)
+        return True
 
     def _require_day(self, there: bool, day: tuple[int, int, int]) -> None:
         """A day that no calendar has is stored as it is if it has a zero, or if the session allows it."""

@@ -17,7 +17,7 @@ _HOURS = re.compile(r"^\s*(\d{1,2})(?:[^\w\s](\d{1,2})(?:[^\w\s](\d{1,2})(?:\.(\
 _CLOCK = re.compile(r"^\s*(-?)(?:(\d+) +)?(\d+):(\d+)(?::(\d+)(?:\.(\d*))?)?$", re.A)
 _PLAIN_CLOCK = re.compile(r"^\s*(-?)(\d*?)(\d{0,2}?)(\d{1,2})(?:\.(\d*))?$", re.A)
 _EPOCH = dt.date(1970, 1, 1).toordinal()
-_DAY_US = 86_400_000_000
+DAY_US = 86_400_000_000
 _LONGEST_US = (838 * 3600 + 59 * 60 + 59) * 1_000_000
 _PIVOT = 70
 """A year of two digits below it is of this century."""
@@ -89,10 +89,10 @@ def read_moment(text: str, precision: Precision) -> tuple[int, bool]:
     number, day, rest = read_day(text)
     micros = _hours(rest, precision) if rest else 0
     if not is_calendar_day(number):
-        if micros >= _DAY_US:
+        if micros >= DAY_US:
             raise ValueError(text)
         return special_timestamp(*day, micros), False
-    return number * _DAY_US + micros, True
+    return number * DAY_US + micros, True
 
 
 def _hours(text: str, precision: Precision) -> int:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import json
 import random
+import re
 import signal
 import subprocess
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from pyarrow import flight
 
 from sluice.client import Subscription, subscribe
 from sluice.config.pipeline import SNAPSHOT
-from sluice.errors import ConfigError, MappingError, TargetUnavailable
+from sluice.errors import ConfigError, LoadError, MappingError, TargetUnavailable
 from sluice.flows.capture.drain import drain
 from sluice.flows.load.ack import ack
 from sluice.flows.load.load import load
@@ -918,3 +920,44 @@ def test_an_acknowledgement_that_comes_after_the_expiry_is_void(
                 again.ack()
                 with made.runtime().state() as state:
                     assert state.subscriptions.get("mine").batch == newest
+
+
+@both_formats
+def test_what_the_snapshot_cannot_follow_is_passed_by_what_the_error_says(
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, kept_as: str
+) -> None:
+    """Rows that cannot be converted are copied again by a setting; a batch with a default that is not known is skipped, and its table copied."""
+    schema = fresh_schema(mysql_source, mysql_target)
+    for server in (mysql_source, mysql_target):
+        server.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)", database=schema)
+    with kept(tmp_path, mysql_source, mysql_target, zookeeper, schema, kept_as=kept_as) as made:
+        made.run_until_head()
+        mysql_source.execute("INSERT INTO t VALUES (1, 1), (2, 2), (3, 2)", database=schema)
+        made.run_until_head()
+        mysql_source.execute("ALTER TABLE t MODIFY v ENUM('a','b')", "DELETE FROM t WHERE id = 2", database=schema)
+        with pytest.raises(LoadError, match="on_conversion: copy in snapshot"):
+            made.run_until_head()
+        made.path.write_text(made.path.read_text().replace("retain_log: 7d", "retain_log: 7d, on_conversion: copy"))
+        for _ in range(2):
+            made.run_until_head()
+        assert rows_of(made, "t") == sorted(mysql_source.execute("SELECT * FROM t", database=schema))
+
+        mysql_source.execute(
+            "ALTER TABLE t ADD COLUMN twice INT DEFAULT (1 + 1)", "DELETE FROM t WHERE id = 3", database=schema
+        )
+        with pytest.raises(LoadError, match="is an expression") as raised:
+            made.run_until_head()
+        with made.runtime().state() as state:
+            held = state.process(SNAPSHOT)
+        assert held is not None
+        said = (raised.value.hint or "").replace("PIPELINE", made.name).replace("BATCH", str(held.batch + 1))
+        skip, copy, apply = (one.split() for one in re.findall(r"`sluice ([^`]*)`", said))
+        assert made.cli(*skip, "--yes").returncode == 0
+        assert made.cli(*apply, "--yes").returncode in {0, 1}
+        with ThreadPoolExecutor(1) as beside:
+            copying = beside.submit(made.cli, *copy)
+            while not copying.done():
+                made.run_until_head()
+            assert copying.result().returncode == 0, copying.result()
+        made.run_until_head()
+        assert rows_of(made, "t") == sorted(mysql_source.execute("SELECT * FROM t", database=schema))

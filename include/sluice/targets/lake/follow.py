@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
+from sluice.config.pipeline import SNAPSHOT
 from sluice.errors import DecodeError, LoadError, TargetUnavailable
 from sluice.model.column_types import ColumnType
 from sluice.model.definitions import ColumnDefinition, TableDefinition
@@ -31,6 +32,7 @@ from sluice.targets.lake.conversions import converted as after_steps
 from sluice.targets.lake.held import LakeHeld
 from sluice.targets.lake.site import LakeSite, Note
 from sluice.targets.lake.values import converted
+from sluice.targets.offers import to_ignore
 from sluice.targets.schema.conversions import broken, effects_on, not_converted
 from sluice.targets.schema.policy import require_held
 
@@ -319,8 +321,10 @@ class LakeFollower(ABC):
             f"the rows that {target} has would get other values in the new column {column.name} than at the source: {why}: "
             f"{self.change.statement.text[:300]}",
             where=self.change.where,
-            hint="set add_column to ignore in the target's ddl until the batch is delivered, add the column (`sluice check --apply`), then copy "
-            "the table anew (`sluice dump start`), which copies the source's values",
+            hint=f"{to_ignore(self.change.consumer, 'add_column')}; before the copy, add the column (`sluice check PIPELINE --apply`)"
+            if self.change.consumer == SNAPSHOT
+            else f"{to_ignore(self.change.consumer, 'add_column')}, add the column (`sluice check PIPELINE --apply`), then copy the table anew "
+            "(`sluice dump start`), which copies the source's values",
         )
 
     def _say(self, done: str) -> None:
@@ -330,6 +334,5 @@ class LakeFollower(ABC):
         return LoadError(
             f"the source's DDL cannot be followed at a target of type {self.site.FORMAT}: {why}: {self.change.statement.text[:500]}",
             where=self.change.where,
-            hint=f"{self.BY_HAND}, or make it anew and copy it (`sluice dump start`); set the kind to ignore in the target's ddl until "
-            "the batch is delivered",
+            hint=f"{self.BY_HAND}, or make it anew and copy it (`sluice dump start`); {to_ignore(self.change.consumer, 'its kind')}",
         )

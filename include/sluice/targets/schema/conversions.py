@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sluice.config.pipeline import SNAPSHOT
 from sluice.errors import LoadError
 from sluice.model.row_effects import ColumnEffect, StepKind
 from sluice.model.tables import TableId
@@ -35,7 +36,8 @@ def not_converted(change: SchemaChange, effect: ColumnEffect, target: TableId, w
         f"{_said(old.type, nullable=old.nullable)} and is {_said(new.type, nullable=new.nullable)}: {why or effect.unknown}: "
         f"{change.statement.text[:500]}",
         where=change.where,
-        hint=f"set on_conversion: copy at target {change.consumer}, and the table is emptied there and copied again by itself"
+        hint=f"set on_conversion: copy {'in' if change.consumer == SNAPSHOT else 'at target'} {change.consumer}, and the table is emptied there and "
+        "copied again by itself"
         if change.recopies
         else f"make the change at the target by hand, rows included, and set change_column to ignore in the ddl of target {change.consumer} until "
         "the batch is delivered; or set it to ignore, and copy the table anew then (`sluice dump start`)",
