@@ -74,6 +74,7 @@ if "scheduler" in sys.argv:
         "sluice.flows.capture.drain",
         "sluice.flows.drain_and_merge",
         "sluice.flows.train",
+        "sluice.flows.stage_tasks",
         "sluice.flows.transform.merge",
         "sluice.flows.load.load",
         "sluice.flows.load.isolation",

@@ -53,7 +53,7 @@ def test_drain_merge_load_ack_for_each_target(dag: DAG) -> None:
     assert dag.get_task("load.archive").trigger_rule == TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS
 
 
-@pytest.mark.promise("B8", "G1")
+@pytest.mark.promise("B8")
 def test_workers_are_shared_as_the_file_says(write_pipeline: WritePipeline) -> None:
     path = write_pipeline()
     made = build_all(path.parent)
@@ -121,6 +121,57 @@ def test_rules_with_a_task_of_their_own_are_in_the_graph(
         "load.reporting",
         "load.archive",
     }
+
+
+def test_tasks_that_work_side_by_side_start_together_and_keep_their_chain(
+    write_pipeline: WritePipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_RULES", str(tmp_path / "rules"))
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules/engine.yaml").write_text(
+        "rules: [{name: early, builtin: mask, task: own, params: {columns: [a]}}]\n"
+    )
+    path = write_pipeline()
+    path.write_text(path.read_text() + "rules: engine.yaml\nrun: {tasks: own}\n")
+    dag = build_sync_dag(load_pipeline(path), path)
+    above = {task.task_id: set(task.upstream_task_ids) for task in dag.tasks}
+    assert above.pop("sense") == set()
+    assert all("sense" in names for names in above.values())
+    chain = {name: names - {"sense"} for name, names in above.items()}
+    assert chain == {
+        "drain": set(),
+        "merge": {"drain"},
+        "rule.early": {"merge"},
+        "load.reporting": {"rule.early"},
+        "ack.reporting": {"load.reporting"},
+        "load.archive": {"rule.early"},
+        "ack.archive": {"load.archive"},
+    }
+    for name in set(chain) - {"drain"}:
+        assert dag.get_task(name).trigger_rule == TriggerRule.ONE_SUCCESS
+    assert dag.max_active_tasks == len(dag.tasks)
+    assert all(task.doc_md for task in dag.tasks)
+    assert DagSerialization.from_dict(DagSerialization.to_dict(dag)).task_ids == dag.task_ids
+
+
+@pytest.mark.parametrize(
+    ("mode", "schedule", "run"),
+    [
+        ("submit", "continuous", "tasks: own"),
+        ("connect", "30s", "tasks: own"),
+        ("connect", "continuous", "tasks: own, max_batches: 1"),
+        ("connect", "continuous", "tasks: own, max_time: 0s"),
+        ("connect", "continuous", "max_time: 5s"),
+    ],
+)
+def test_runs_of_one_batch_have_the_chain_of_tasks(
+    write_pipeline: WritePipeline, mode: str, schedule: str, run: str
+) -> None:
+    path = write_pipeline(mode=mode, schedule=schedule)
+    path.write_text(path.read_text() + f"run: {{{run}}}\n")
+    dag = build_sync_dag(load_pipeline(path), path)
+    assert "sense" not in dag.task_ids
+    assert dag.get_task("merge").upstream_task_ids == {"drain"}
 
 
 @pytest.mark.promise("B5", "B6")

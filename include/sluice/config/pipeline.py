@@ -755,6 +755,11 @@ class RunConfig(StrictModel):
         description="A run of a continuous schedule makes no further batch after this time; 0s: each run has one batch.",
     )
     max_batches: Integer = Field(1000, ge=1, le=100_000, description="A run makes no more batches than this.")
+    tasks: Literal["own", "one"] = Field(
+        "one",
+        description="own: the tasks of a run work side by side, each its own stage of all batches; one: the task drain carries small batches through "
+        "all stages, in a thread each, and holds one worker. own is for continuous pipelines whose stages are not spark-submit jobs.",
+    )
     grace: Span = Field(
         timedelta(minutes=30),
         ge=timedelta(seconds=1),
@@ -899,6 +904,14 @@ class PipelineConfig(StrictModel):
     def waited_for(self) -> list[str]:
         """Targets that keep a batch in the segments until they have it."""
         return [target.name for target in self.targets if target.on_lost_batches == "stop"]
+
+    @property
+    def has_own_tasks(self) -> bool:
+        """True if the tasks of a run work side by side (``run: {tasks: own}``)."""
+        one_batch = self.run.max_batches == 1 or not self.run.max_time
+        return (
+            self.run.tasks == "own" and self.schedule == "continuous" and self.spark.mode != "submit" and not one_batch
+        )
 
     def target(self, name: str) -> TargetConfig:
         """The target of that name. Raises ConfigError that lists those there are."""

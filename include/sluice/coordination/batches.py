@@ -91,6 +91,16 @@ class Batches:
         numbers = [self._at.claimed_batch(name) for name in self._z.children(self._at.claims) if name.endswith(suffix)]
         return [batch for batch in map(self.get, numbers) if batch and batch.claim == claim]
 
+    def claimed_numbers(self, claim: str) -> list[int]:
+        """The numbers of the batches that ``claim`` got, ascending; another one may have taken some of them up since."""
+        suffix = claim_suffix(claim)
+        names = self._z.children(self._at.claims)
+        return sorted(self._at.claimed_batch(name) for name in names if name.endswith(suffix))
+
+    def claims(self) -> list[str]:
+        """The names of the nodes of all claims."""
+        return self._z.children(self._at.claims)
+
     def _index_claims(self) -> None:
         """Once, for a state of an older version: the nodes that :meth:`created` writes by now."""
         batches = [batch for batch in map(self.get, self.numbers()) if batch]

@@ -65,6 +65,11 @@ class KeptReads(_Passing):
         self._lock = threading.Lock()
         self._nodes: dict[str, _Kept[Znode | None]] = {}
         self._children: dict[str, _Kept[list[str]]] = {}
+        self._told: list[Callable[[], None]] = []
+
+    def on_change(self, told: Callable[[], None]) -> None:
+        """Have ``told`` called, by any thread, whenever an answer that was kept is out of date. It may be called for nothing."""
+        self._told.append(told)
 
     def get(self, path: str, changed: Callable[..., None] | None = None) -> Znode | None:
         if changed is not None:
@@ -106,6 +111,8 @@ class KeptReads(_Passing):
             with self._lock:
                 if kept.get(path) is mine:
                     del kept[path]
+            for told in self._told:
+                told()
 
         try:
             answer = ask(forget)

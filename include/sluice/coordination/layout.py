@@ -22,6 +22,7 @@
     │   │   └── installations/{name}      (empty) written every second while the installation lives
     │   ├── batches/{number}              one batch
     │   ├── claims/{number}-{digest}      (empty) which batch a claim got, found without reading batches
+    │   ├── runs/{digest}/{stage}         how far a stage of a run has come whose tasks work side by side
     │   ├── consumers/{target}
     │   │   ├── node                      ephemeral: who loads now
     │   │   ├── epoch                     (number) as that of the replicator
@@ -138,6 +139,7 @@ MEMBER = Format("member of the source group")
 OWNER = Format("active installation")
 RESTART = Format("announced restart")
 BATCH = Format("batch")
+PROGRESS = Format("progress of a stage")
 CHECKPOINT = Format("checkpoint")
 ALERT = Format("alert")
 AUDIT = Format("audit entry")
@@ -154,7 +156,7 @@ SERVER = Format("subscription service")
 
 FORMATS = (
     IDENTITY, PERMIT, HOLDS, FAILURE, MAPPED, INCOMPLETE, CAPTURES, LEASE, CURSOR,
-    MEMBER, OWNER, RESTART, BATCH, CHECKPOINT, ALERT, AUDIT, DUMP, PLANNED, PLACED, CHUNK, READER,
+    MEMBER, OWNER, RESTART, BATCH, PROGRESS, CHECKPOINT, ALERT, AUDIT, DUMP, PLANNED, PLACED, CHUNK, READER,
     ACKNOWLEDGEMENT, SIDE, MEMBERSHIP, SUBSCRIPTION, SERVER,
 )  # fmt: skip
 """All kinds of JSON nodes."""
@@ -281,6 +283,23 @@ class Layout:
     def claimed_batch(node: str) -> int:
         """The number of the batch, from the name of a claim's node."""
         return int(node.partition("-")[0])
+
+    @property
+    def runs(self) -> str:
+        return f"{self.home}/runs"
+
+    def run(self, claim: str) -> str:
+        """Folder of what the stages of a run have done."""
+        return f"{self.runs}/{claim_suffix(claim)[1:]}"
+
+    def progress(self, claim: str, stage: str) -> str:
+        """How far one of them has come."""
+        return f"{self.run(claim)}/{stage}"
+
+    @staticmethod
+    def run_of_claim(node: str) -> str:
+        """The name of a run's folder, from the name of a claim's node."""
+        return node.partition("-")[2]
 
     def acknowledgement(self, target: str) -> str:
         return f"{self.root}/replicator/{self.pipeline}.{target}/process"

@@ -29,6 +29,7 @@ from sluice.coordination.leases import Lease, holding, owner_label, raise_epoch,
 from sluice.coordination.mapped_names import MappedNames
 from sluice.coordination.permit import Permit, Permits
 from sluice.coordination.port import Remove, Step, Znodes, committed
+from sluice.coordination.run_progress import RunProgress
 from sluice.coordination.source_member import SourceMember
 from sluice.coordination.subscriptions import Subscriptions
 from sluice.coordination.target_checkpoints import TargetRecords
@@ -47,7 +48,8 @@ class PipelineState:
     Attributes:
         layout: where its nodes are; turns: which installation works; holds: which targets are in quarantine; incomplete: which tables
             lack something; mapped_names: of the mapping, looked up; alerts: whose lag is too large;
-            member: which server of the source group is read; subscriptions: of readers; side: of a channel, None: it is in none.
+            member: which server of the source group is read; subscriptions: of readers; side: of a channel, None: it is in none;
+            runs: how far the stages of runs have come.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class PipelineState:
         self.side = ChannelSide(known, layout, membership) if membership is not None else None
         self._z = znodes
         self._known = known
+        self.runs = RunProgress(known, layout)
         self._wait_s = lease_wait_s
         self.layout = layout
         self.targets = tuple(targets)
@@ -90,6 +93,11 @@ class PipelineState:
         self.subscriptions = Subscriptions(znodes, layout, self._identity)
         self._bundling = Bundling(commit_every or {}, self._batches, self._acknowledgements)
         self._audit = Audit(znodes, layout)
+
+    def on_change(self, told: Callable[[], None]) -> None:
+        """Have ``told`` called when something that was read here has changed. Only with ``keeps_reads``: what is not kept has no watch."""
+        assert isinstance(self._known, KeptReads)
+        self._known.on_change(told)
 
     def notify(self, changed: Callable[..., None]) -> None:
         """Have ``changed`` called when something changes next by which a pipeline that waits may have work, see :meth:`Znodes.notify`.
@@ -381,6 +389,10 @@ class PipelineState:
         """All batches that ``claim`` delivers and that are still known, oldest first."""
         return self._batches.claimed_all(claim)
 
+    def claimed_numbers(self, claim: str) -> list[int]:
+        """The numbers of the batches that ``claim`` got, ascending; another one may have taken some of them up since."""
+        return self._batches.claimed_numbers(claim)
+
     def reclaim(self, number: int, claim: str) -> Batch | None:
         """Let ``claim`` deliver a batch whose run is gone. None if the batch changed meanwhile."""
         return self._batches.reclaim(number, claim)
@@ -403,7 +415,10 @@ class PipelineState:
 
     def forget(self, keep: int = KEPT_BATCHES) -> list[int]:
         """Drop batch nodes far below what every target has acknowledged. Returns their numbers."""
-        return self._batches.forget(self.delivered() - keep)
+        gone = self._batches.forget(self.delivered() - keep)
+        if gone:
+            self.runs.forget(self._batches.claims())
+        return gone
 
     def forget_batches(self) -> None:
         """Drop every batch node: of a state whose captured position is gone. Their files stay in the store."""

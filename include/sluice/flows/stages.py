@@ -6,6 +6,7 @@ stage is an entry there and a function in :mod:`sluice.flows.stage_work`.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -21,6 +22,16 @@ from sluice.model.batches import Batch
 SLOW_RULES_S = 5.0
 """Rules that took longer on the batch before are left to tasks of their own, where batches are worked on side by side. Quicker ones only make the
 next batch larger."""
+
+
+SHORTEST = 0.5
+"""A run captures for between this share of ``run.max_time`` and all of it, at random: pipelines that began together must not change runs together.
+Every change starts a process for each task of the run; a dozen of them at once starve each other."""
+
+
+def share_of_run() -> float:
+    """The share of ``run.max_time`` after which one run makes no further batch."""
+    return random.uniform(SHORTEST, 1.0)  # noqa: S311 - no secret
 
 
 class StageKind(StrEnum):
@@ -144,4 +155,14 @@ def has_passed(stage: Stage, stages: Sequence[Stage], batch: Batch) -> bool:
     return len(batch.stages) > transforms.index(stage.name)
 
 
-__all__ = ["SLOW_RULES_S", "Stage", "StageKind", "has_passed", "leaves", "own_rules", "pipeline_stages", "upstream"]
+__all__ = [
+    "SLOW_RULES_S",
+    "Stage",
+    "StageKind",
+    "has_passed",
+    "leaves",
+    "own_rules",
+    "pipeline_stages",
+    "share_of_run",
+    "upstream",
+]

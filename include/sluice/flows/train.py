@@ -12,7 +12,6 @@ own tasks, which find it by the claim.
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +33,7 @@ from sluice.flows.drain_and_merge import merge_if_small, seconds_of_rules
 from sluice.flows.runtime import Runtime
 from sluice.flows.stage_loop import Done, ThreadBoard, work
 from sluice.flows.stage_work import WAITS, do
-from sluice.flows.stages import Stage, StageKind, own_rules, pipeline_stages
+from sluice.flows.stages import Stage, StageKind, own_rules, pipeline_stages, share_of_run
 from sluice.model.batches import DrainOutcome
 
 _log = structlog.get_logger()
@@ -45,10 +44,6 @@ SIDE_BY_SIDE = 20_000
 EARLIER_WAIT_S = 20.0
 """How long a train waits for the batches before it, which the tasks of other runs deliver: a few seconds, more on a busy machine. To wait costs
 little: loads are serial. Not to wait costs the train, and the next run would find the same."""
-
-SHORTEST = 0.5
-"""A train ends between this share of ``run.max_time`` and all of it, at random: pipelines that began together must not change runs together. Every
-change starts a process for each task of the run; a dozen of them at once starve each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +153,7 @@ def batches_of(runtime: Runtime, claim: str, last: int) -> str:
         lines.append([
             str(one.number), str(one.changes), str(one.size_bytes), merged, ", ".join(holders) or "-", str(one.last)
         ])  # fmt: skip
-    return _aligned(lines)
+    return aligned(lines)
 
 
 def table(carried: Sequence[Carried]) -> str:
@@ -172,10 +167,11 @@ def table(carried: Sequence[Carried]) -> str:
         lines.append([
             str(one.batch), str(one.changes), one.closed_by, _seconds(one.drained_s), _seconds(one.merged_s), *cells, str(one.rows),
         ])  # fmt: skip
-    return _aligned(lines)
+    return aligned(lines)
 
 
-def _aligned(lines: Sequence[Sequence[str]]) -> str:
+def aligned(lines: Sequence[Sequence[str]]) -> str:
+    """A table as text, its columns to the right."""
     widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
     return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
 
@@ -203,7 +199,7 @@ class _Train:
     source: KeptSource
     carried: list[Carried] = field(default_factory=list)
     due: tuple[str, ...] = ()
-    share: float = field(default_factory=lambda: random.uniform(SHORTEST, 1.0))  # noqa: S311 - no secret
+    share: float = field(default_factory=share_of_run)
     """Of ``run.max_time``, after which it ends."""
     _made: int = 0
     _permit: Permit | None = None
@@ -367,4 +363,4 @@ class _Train:
         return False
 
 
-__all__ = ["Carried", "TrainOutcome", "batches_of", "last_claimed", "table", "train", "unfinished"]
+__all__ = ["Carried", "TrainOutcome", "aligned", "batches_of", "last_claimed", "table", "train", "unfinished"]

@@ -24,6 +24,32 @@ Skipped if the drain has merged all of them: small batches with quick rules.
 A retry starts from the stored batch again; what an earlier attempt wrote is left aside."""
 
 
+SENSE = """Waits for changes at the source, stores the first **batch** of them, and ends: then all other tasks of the run start and work side by side.
+
+It looks for changes itself for two seconds; when there are none it waits in the triggerer (*deferred*), which holds no worker. A run begins when
+the one before it is over."""
+
+_OWN = {
+    StageKind.CAPTURE: "Reads the source's log from the captured position and stores batch after **batch** while changes keep coming.",
+    StageKind.MERGE: "Merges the run's batches to one row per key and applies the fused rules, on Spark.",
+    StageKind.RULE: "Takes the run's batches through the rule **{subject}**, and through the fused rules after it.",
+    StageKind.LOAD: "Delivers the run's batches to **{subject}**, in order and each once: the target itself remembers the last one.",
+    StageKind.ACKNOWLEDGE: "Moves the acknowledged position of **{subject}** in ZooKeeper, batch by batch. A batch is not needed after that.",
+}
+
+
+def own_task_doc(stage: Stage, pipeline: PipelineConfig, rules: Sequence[RuleConfig]) -> str:
+    """Documentation of a task that works side by side with the others of its run; ``rules``: those with a task of their own."""
+    text = _OWN[stage.kind].format(subject=stage.subject)
+    if stage.kind is StageKind.RULE:
+        text += "\n\n" + rule_doc(next(rule for rule in rules if rule.name == stage.subject))
+    needs = f"A batch comes here after {', '.join(f'`{name}`' for name in stage.needs)}. " if stage.needs else ""
+    return (
+        f"{text}\n\n{needs}It is recorded by {stage.records}. The log has a line every five seconds and a table of all batches at the end.\n\n"
+        "A retry, or Clear, starts at the first batch that this task lacks. While a task before it is red, it waits in the triggerer."
+    )
+
+
 def stage_doc(stage: Stage, pipeline: PipelineConfig, rules: Sequence[RuleConfig]) -> str:
     """Documentation of the task of a stage; ``rules``: those with a task of their own."""
     match stage.kind:

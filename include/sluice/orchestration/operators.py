@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from airflow.triggers.base import BaseTrigger
 
     from sluice.flows.runtime import Runtime
+    from sluice.flows.stage_loop import Done
     from sluice.flows.train import Carried, TrainOutcome
 
 _IDLE_WAIT_S = 2.0
@@ -108,7 +109,43 @@ def report_failure(pipeline: str) -> None:
         report(open_runtime(pipeline), every_s=0.0)
 
 
-class DrainOperator(SluiceOperator):
+class SourceOperator(SluiceOperator):
+    """A task that reads the source's log. Subclasses write :meth:`work`.
+
+    Args:
+        waits: False: a clock starts the runs, and one that finds nothing is skipped.
+    """
+
+    ui_color = "#d6eaf8"
+
+    def __init__(self, *, waits: bool = True, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.waits = waits
+
+    def stand_by(self, error: SluiceError) -> NoReturn:
+        """Another installation, or a drain that died, has the lease: wait in the triggerer."""
+        if not self.waits:
+            raise AirflowSkipException(f"standing by: {error}") from None
+        self.log.info("standing by: %s", error)
+        self.wait(TurnTrigger(self.pipeline))
+
+    def wait_for_news(self, in_vain: int) -> NoReturn:
+        """There is nothing to do: wait in the triggerer until the log moves. ``in_vain``: wake-ups in a row that found nothing."""
+        if not self.waits:
+            raise AirflowSkipException("there is nothing new in the source's log")
+        pause = _IN_VAIN_S[min(in_vain, len(_IN_VAIN_S) - 1)]
+        self.wait(LogMovedTrigger(self.pipeline, pause), in_vain=in_vain + 1)
+
+    def take_up(self, dumps: Sequence[str]) -> None:
+        """Open a run of the backfill DAG for each dump that came due by itself; one that was opened before stays as it is."""
+        if dumps:
+            from sluice.orchestration.dag_runs import open_run
+
+            for dump in dumps:
+                open_run(self.pipeline, dump)
+
+
+class DrainOperator(SourceOperator):
     """Takes the next batch from the source's log, and while changes keep coming one after the other; returns the last one's number.
 
     It delivers small batches itself (:mod:`sluice.flows.train`); the tasks after it do what it left, each its own stage of all batches of
@@ -118,12 +155,6 @@ class DrainOperator(SluiceOperator):
 
     If nothing is left to merge, the task merge is skipped.
     """
-
-    ui_color = "#d6eaf8"
-
-    def __init__(self, *, waits: bool = True, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.waits = waits
 
     def work(self, context: Context, in_vain: int = 0, **_: Any) -> int:
         """``in_vain``: wake-ups in a row that found nothing for this pipeline."""
@@ -144,18 +175,12 @@ class DrainOperator(SluiceOperator):
                     is_over=_is_over,
                 )
         except (LeaseHeld, Fenced) as error:
-            if not self.waits:
-                raise AirflowSkipException(f"standing by: {error}") from None
-            self.log.info("standing by: %s", error)
-            return self.wait(TurnTrigger(self.pipeline))
+            return self.stand_by(error)
         self.log.info("drained %s", outcome.to_json())
-        self._take_up(outcome.last.due)
+        self.take_up(outcome.last.due)
         if outcome.last.batch is not None:
             return self._hand_over(context, outcome)
-        if not self.waits:
-            raise AirflowSkipException("there is nothing new in the source's log")
-        pause = _IN_VAIN_S[min(in_vain, len(_IN_VAIN_S) - 1)]
-        return self.wait(LogMovedTrigger(self.pipeline, pause), in_vain=in_vain + 1)
+        return self.wait_for_news(in_vain)
 
     def _tell(self, runtime: Runtime, told: _Told, carried: Carried) -> None:
         """A batch is delivered: it is in a line of the log, and the metrics now and then."""
@@ -178,14 +203,6 @@ class DrainOperator(SluiceOperator):
             context["ti"].xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=number)
             raise DownstreamTasksSkipped(tasks=["merge"])
         return number
-
-    def _take_up(self, dumps: Sequence[str]) -> None:
-        """Open a run of the backfill DAG for each dump that came due by itself; one that was opened before stays as it is."""
-        if dumps:
-            from sluice.orchestration.dag_runs import open_run
-
-            for dump in dumps:
-                open_run(self.pipeline, dump)
 
 
 def is_crowded() -> bool:
@@ -483,3 +500,141 @@ class AckOperator(TargetOperator):
     def _hold(self, why: str, waited: int) -> NoReturn:
         self.log.warning("the run waits: %s. Fix the red task above and press Clear on it", why)
         self.wait(HoldTrigger(self.pipeline, _HOLD_S[min(waited, len(_HOLD_S) - 1)]), waited=waited + 1)
+
+
+# -- tasks that work side by side (``run: {tasks: own}``) --------------------------------------------------------------------
+
+
+class SenseOperator(SourceOperator):
+    """Waits for changes and makes the first batch of the run of them; returns its number. The run's other tasks start when it ends.
+
+    It looks for two seconds itself, then it waits in the triggerer, which holds no worker.
+    """
+
+    def work(self, context: Context, in_vain: int = 0, **_: Any) -> int:
+        """``in_vain``: wake-ups in a row that found nothing for this pipeline."""
+        from sluice.flows.capture.drain import drain
+
+        mine = claim(context["ti"].dag_id, context["ti"].run_id)
+        try:
+            outcome = drain(open_runtime(self.pipeline), claim=mine, idle_wait_s=_IDLE_WAIT_S, is_over=_is_over)
+        except (LeaseHeld, Fenced) as error:
+            return self.stand_by(error)
+        self.log.info("drained %s", outcome.to_json())
+        self.take_up(outcome.due)
+        return outcome.batch if outcome.batch is not None else self.wait_for_news(in_vain)
+
+
+class _StageLog:
+    """A line for the first batch of a stage, then one for all batches of the last seconds; and a table for the end."""
+
+    def __init__(self, say: Callable[..., None], rows: str) -> None:
+        self._say = say
+        self._rows = rows
+        self._since = -_SAY_EVERY_S
+        self._new: list[Done] = []
+        self._all: list[Done] = []
+
+    def __call__(self, done: Done) -> None:
+        self._all.append(done)
+        self._new.append(done)
+        if time.monotonic() - self._since < _SAY_EVERY_S:
+            return
+        self._since = time.monotonic()
+        first, rows = self._new[0].batch, sum(one.rows for one in self._new)
+        which = f"batch {first}" if first == done.batch else f"batches {first} to {done.batch}"
+        self._say(f"{which}: {rows} {self._rows}, {sum(one.seconds for one in self._new):.2f} s{_later(done)}")
+        self._new = []
+
+    def end(self) -> None:
+        """The table."""
+        if self._all:
+            from sluice.flows.train import aligned
+
+            lines = [["batch", self._rows, "errors", "seconds", ""]]
+            lines += [[str(o.batch), str(o.rows), str(o.errors), f"{o.seconds:.2f}", o.later] for o in self._all]
+            self._say(f"this run's batches ({len(self._all)}):\n{aligned(lines)}")
+
+
+def _later(done: Done) -> str:
+    return f"; {done.later}: the target gets it later" if done.later else ""
+
+
+class CaptureOperator(SourceOperator):
+    """Makes batch after batch while changes keep coming; the run's other tasks merge and deliver them meanwhile. Returns what it did."""
+
+    def work(self, context: Context, **_: Any) -> dict[str, Any]:
+        from sluice.flows.stage_log import brief
+        from sluice.flows.stage_tasks import run_capture
+
+        told = _StageLog(self.log.info, "changes")
+        mine = claim(context["ti"].dag_id, context["ti"].run_id)
+        try:
+            with brief():
+                outcome = run_capture(
+                    open_runtime(self.pipeline),
+                    claim=mine,
+                    idle_wait_s=_IDLE_WAIT_S,
+                    tell=told,
+                    stop=_changed(Path(self.pipeline)),
+                )
+        except (LeaseHeld, Fenced) as error:
+            return self.stand_by(error)
+        told.end()
+        self.log.info("no further batch in this run: %s", outcome.ended_by)
+        self.take_up(outcome.due)
+        return outcome.to_json()
+
+
+class StageOperator(SluiceOperator):
+    """Does one stage for all batches of its run, while the other tasks of the run do theirs; a retry, or Clear, starts at the first that it lacks.
+
+    While a stage before it has failed it gives its worker back, and waits in the triggerer until that one goes on: so the run stays open.
+    """
+
+    def __init__(self, *, stage: str, color: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.stage = stage
+        self.ui_color = color
+
+    def work(self, context: Context, waited: int = 0, **_: Any) -> dict[str, Any]:
+        """``waited``: pauses so far."""
+        from sluice.flows.stage_log import brief
+        from sluice.flows.stage_tasks import NeverReady, run_stage
+
+        told = _StageLog(self.log.info, "rows")
+        mine = claim(context["ti"].dag_id, context["ti"].run_id)
+        runtime = open_runtime(self.pipeline)
+        try:
+            with brief():
+                outcome = run_stage(
+                    runtime,
+                    self.stage,
+                    claim=mine,
+                    tell=partial(self._tell, runtime, told),
+                    marked=self._marked(context),
+                )
+        except NeverReady as why:
+            told.end()
+            self.log.warning("waiting: %s. Fix the red task above and press Clear on it", why)
+            self.wait(HoldTrigger(self.pipeline, _HOLD_S[min(waited, len(_HOLD_S) - 1)]), waited=waited + 1)
+        told.end()
+        if not outcome.done:
+            self.log.info(
+                "nothing is left to do: all batches of this run have passed this stage. `sluice redeliver` delivers batches again"
+            )
+        return outcome.to_json()
+
+    def _tell(self, runtime: Runtime, told: _StageLog, done: Done) -> None:
+        from sluice.orchestration.metrics import report
+
+        told(done)
+        if self.stage.startswith("ack."):
+            report(runtime)
+
+    def _marked(self, context: Context) -> list[str]:
+        """The stages before this one, and the capture, whose task a person, or their own end, made a success: nothing more comes from them."""
+        above = sorted({*self.upstream_task_ids, "drain"} - {"sense"})
+        ti = context["ti"]
+        states = ti.get_task_states(dag_id=ti.dag_id, task_ids=above, run_ids=[ti.run_id]).get(ti.run_id, {})
+        return [name for name in above if str(states.get(name)) in {"success", "skipped"}]

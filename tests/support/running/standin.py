@@ -95,7 +95,17 @@ def _trouble(stage: str) -> None:
         raise error(kind[1], where="stand-in", hint="mend settings.json")
 
 
-def drain(runtime: Any, *, claim: str, idle_wait_s: float, until: Any = None) -> DrainOutcome:
+def drain(
+    runtime: Any,
+    *,
+    claim: str,
+    idle_wait_s: float,
+    until: Any = None,
+    another: bool = False,
+    kept: Any = None,
+    stays_open: Any = None,
+    is_over: Any = None,
+) -> DrainOutcome:
     trace("drain.start", claim=claim)
     _trouble("drain")
     until = time.monotonic() + idle_wait_s

@@ -17,6 +17,7 @@ from sluice.coordination.layout import FORMATS, HOLDS, Format, Layout
 from sluice.coordination.leases import try_acquire
 from sluice.coordination.memory import MemoryTree
 from sluice.coordination.port import Znode
+from sluice.coordination.run_progress import Progress, StageState
 from sluice.coordination.servers import ServerEntry, Servers
 from sluice.coordination.state import PipelineState
 from sluice.coordination.target_checkpoints import TargetRecord
@@ -60,6 +61,7 @@ def tree() -> MemoryTree:
         )
     state.require_channel()
     state.member.silent_since(5)
+    state.runs.write("run-1", "drain", Progress(StageState.ENDED, 1, why="idle"))
     state.staged(1, 0, "stage")
     state.merged(1, "changeset")
     for target in TARGETS:
@@ -111,6 +113,7 @@ def everything(tree: MemoryTree) -> dict[str, Any]:
         "cursor": state.cursor(),
         "event": state.cursor().position.last_event,
         "active": (state.turns.owner(), state.turns.now("cli:me").patience_s),
+        "progress": state.runs.read("run-1", "drain"),
         "batches": [state.batch(n) for n in state.numbers()],
         "acknowledged": [state.process(target) for target in TARGETS],
         "checkpoints": [state.target_records(target).read() for target in TARGETS],

@@ -104,7 +104,10 @@ def _run_stage(runtime: Runtime, state: PipelineState, batch: int, stage: int) -
             results, spark = work.results(anew=record.reread)
         except RuleError:
             state.stage_failed(batch)
-            raise
+            if record.reread or not work.has_newer_rules:
+                raise
+            _log.info("rules_changed_since", pipeline=runtime.name, batch=batch, rule=before.plan[stage][0])
+            results, spark = work.results(anew=True)
         totals = work.record(results, spark)
     log_totals(runtime.name, batch, totals)
     return {total.name: total for total in totals}
@@ -130,6 +133,13 @@ class _Stage:
     @property
     def is_last(self) -> bool:
         return self.stage == len(self.before.plan) - 1
+
+    @property
+    def has_newer_rules(self) -> bool:
+        """True if the rule files are others than when the batch was merged: a batch that was merged ahead need not fail with what is fixed by now."""
+        found = (rules_of_stage(self.before, self.stage, self.runtime.rules_path, anew=anew) for anew in (False, True))
+        stored, now = ([(rule.config, rule.text) for rule in rules] for rules in found)
+        return now != stored
 
     def results(self, *, anew: bool) -> tuple[list[MergeResult], RuleCount | None]:
         """What came of the rows; and the count of the stage's Spark rule, if it begins with one. ``anew``: with the rule files as they are now.

@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,16 @@ from sluice.orchestration import dag_docs
 from sluice.orchestration.dag_runs import catchup_id_of, dag_id_of
 from sluice.orchestration.dags import catchup
 from sluice.orchestration.dags.common import OWNER, START, bulk_share, shares
-from sluice.orchestration.operators import AckOperator, DrainOperator, LoadOperator, MergeOperator, RuleOperator
+from sluice.orchestration.operators import (
+    AckOperator,
+    CaptureOperator,
+    DrainOperator,
+    LoadOperator,
+    MergeOperator,
+    RuleOperator,
+    SenseOperator,
+    StageOperator,
+)
 from sluice.orchestration.retry import SluiceRetryPolicy, TaskError, say_it_holds
 from sluice.orchestration.timetable import SluiceTimetable
 
@@ -89,12 +99,15 @@ def build_sync_dag(pipeline: PipelineConfig, path: Path) -> DAG:
         start_date=START,
         catchup=False,
         max_active_runs=pipeline.window,
-        max_active_tasks=workers_of(pipeline),
+        max_active_tasks=workers_of(pipeline, stages),
         doc_md=dag_docs.pipeline_doc(pipeline, file, stages),
         tags={"sluice", "sync", *(f"to:{t.type}" for t in pipeline.targets)},
         owner_links=_owner_links(),
         default_args=_default_args(pipeline),
     )
+    if pipeline.has_own_tasks:
+        _side_by_side(dag, pipeline, file, stages, rules)
+        return dag
     with dag:
         made: dict[str, BaseOperator] = {}
         for stage in stages:
@@ -103,6 +116,52 @@ def build_sync_dag(pipeline: PipelineConfig, path: Path) -> DAG:
             if above:
                 above >> made[stage.name]
     return dag
+
+
+_COLORS = {
+    StageKind.MERGE: "#fdebd0",
+    StageKind.RULE: "#fcf3cf",
+    StageKind.LOAD: "#d5f5e3",
+    StageKind.ACKNOWLEDGE: "#e8daef",
+}
+
+
+def _side_by_side(
+    dag: DAG, pipeline: PipelineConfig, file: str, stages: Sequence[Stage], rules: Sequence[RuleConfig]
+) -> None:
+    """A task a stage, all of which start when ``sense`` has the run's first batch; the chain of the stages stays in the graph.
+
+    ``sense`` waits until the run before it is over: one run at a time captures, and its stages work on several batches at a time.
+    """
+    with dag:
+        sense = SenseOperator(
+            task_id="sense",
+            pipeline=file,
+            depends_on_past=True,
+            wait_for_downstream=True,
+            doc_md=dag_docs.SENSE,
+        )
+        made: dict[str, BaseOperator] = {}
+        for stage in stages:
+            given: dict[str, Any] = {
+                "task_id": stage.name,
+                "pipeline": file,
+                "doc_md": dag_docs.own_task_doc(stage, pipeline, rules),
+            }
+            if stage.kind is StageKind.CAPTURE:
+                task: BaseOperator = CaptureOperator(
+                    execution_timeout=pipeline.run.max_time + pipeline.run.grace, **given
+                )
+            else:
+                task = StageOperator(
+                    stage=stage.name,
+                    color=_COLORS[stage.kind],
+                    trigger_rule=TriggerRule.ONE_SUCCESS,
+                    execution_timeout=pipeline.run.max_time + timedelta(hours=2),
+                    **given,
+                )
+            [sense, *(made[name] for name in stage.needs)] >> task
+            made[stage.name] = task
 
 
 def build_catchup_dag(pipeline: PipelineConfig, path: Path) -> DAG:
@@ -239,10 +298,12 @@ def _default_args(pipeline: PipelineConfig) -> dict[str, Any]:
     }
 
 
-def workers_of(pipeline: PipelineConfig) -> int:
-    """Tasks of the sync DAG that may be at work at the same time: of a backlog, one a run of the window, and a load a target."""
+def workers_of(pipeline: PipelineConfig, stages: Sequence[Stage]) -> int:
+    """Tasks of the sync DAG that may be at work at the same time: of a backlog, one a run of the window, and a load a target; or all of a run."""
     given = pipeline.workers.at_most
-    return given if given != "auto" else pipeline.window + len(pipeline.targets)
+    if given != "auto":
+        return given
+    return len(stages) + 1 if pipeline.has_own_tasks else pipeline.window + len(pipeline.targets)
 
 
 def _owner_links() -> dict[str, str]:

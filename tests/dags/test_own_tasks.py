@@ -1,0 +1,167 @@
+"""The tasks of a run that work side by side, over stand-in flows: what they log, return, and wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import TaskDeferred
+
+from sluice.errors import LeaseHeld, RuleError
+from sluice.flows import stage_tasks
+from sluice.flows.stage_loop import Done, NeverReady
+from sluice.flows.stage_tasks import StageOutcome
+from sluice.orchestration import operators
+from sluice.orchestration.operators import CaptureOperator, SenseOperator, StageOperator
+from sluice.orchestration.retry import TaskError
+from sluice.orchestration.triggers import HoldTrigger, LogMovedTrigger, TurnTrigger
+from tests.dags.conftest import WritePipeline
+from tests.dags.test_operators import fail
+
+
+@pytest.fixture
+def path(write_pipeline: WritePipeline, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(operators, "_IDLE_WAIT_S", 0.0)
+    return str(write_pipeline())
+
+
+def context(run: str = "run-1", **states: str) -> Any:
+    ti = SimpleNamespace(dag_id="sync__shop", run_id=run, task_id="t", try_number=1, max_tries=5)
+    ti.get_task_states = lambda task_ids, **_: {run: {name: states[name] for name in task_ids if name in states}}
+    return {"ti": ti}
+
+
+def stage(path: str, name: str = "load.reporting", above: str = "merge") -> StageOperator:
+    with DAG("sync__shop", schedule=None):
+        sense = SenseOperator(task_id="sense", pipeline=path)
+        before = StageOperator(task_id=above, stage=above, color="#fff", pipeline=path)
+        task = StageOperator(task_id=name, stage=name, color="#fff", pipeline=path)
+        [sense, before] >> task
+    return task
+
+
+def runs(monkeypatch: pytest.MonkeyPatch, do: Callable[..., StageOutcome]) -> None:
+    monkeypatch.setattr(stage_tasks, "run_stage", do)
+
+
+def test_sense_makes_the_first_batch_and_waits_in_the_triggerer_while_there_is_none(
+    path: str, flows: ModuleType
+) -> None:
+    sense = SenseOperator(task_id="sense", pipeline=path)
+    with pytest.raises(TaskDeferred) as deferred:
+        sense.execute(context())
+    assert isinstance(deferred.value.trigger, LogMovedTrigger)
+    flows.change()
+    assert sense.woken(context(), "news", **deferred.value.kwargs) == 1
+    flows.change()
+    assert sense.execute(context()) == 1
+    assert sense.execute(context("run-2")) == 2
+
+
+@pytest.mark.parametrize("kind", ["LeaseHeld", "Fenced"])
+def test_sense_stands_by_while_another_has_the_lease(path: str, flows: ModuleType, kind: str) -> None:
+    fail(flows, "drain", kind)
+    with pytest.raises(TaskDeferred) as deferred:
+        SenseOperator(task_id="sense", pipeline=path).execute(context())
+    assert isinstance(deferred.value.trigger, TurnTrigger)
+
+
+def test_a_stage_returns_its_sums_and_has_a_table_of_its_batches(
+    path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    done = (Done(4, 0.5, 10), Done(5, 0.25, 20, errors=1), Done(6, later="quarantined"))
+
+    def run_stage(runtime: Any, name: str, *, claim: str, tell: Any, marked: Any) -> StageOutcome:
+        assert claim.endswith(":sync__shop:run-1")
+        for one in done:
+            tell(one)
+        return StageOutcome(name, done)
+
+    runs(monkeypatch, run_stage)
+    lines: list[str] = []
+    task = stage(path)
+    monkeypatch.setattr(
+        type(task), "log", SimpleNamespace(info=lambda text, *rest: lines.append(text % rest if rest else text))
+    )
+    assert task.execute(context()) == {
+        "stage": "load.reporting", "batches": 3, "rows": 30, "errors": 1, "seconds": 0.75, "first": 4, "last": 6,
+    }  # fmt: skip
+    assert lines[0] == "batch 4: 10 rows, 0.50 s"
+    assert "this run's batches (3):" in lines[-1]
+    assert [line.split()[0] for line in lines[-1].splitlines()[2:]] == ["4", "5", "6"]
+    assert lines[-1].endswith("quarantined")
+
+
+def test_a_stage_without_work_says_that_nothing_was_done_again(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs(monkeypatch, lambda runtime, name, **_: StageOutcome(name))
+    lines: list[str] = []
+    task = stage(path)
+    monkeypatch.setattr(type(task), "log", SimpleNamespace(info=lambda text, *rest: lines.append(text)))
+    assert task.execute(context())["batches"] == 0
+    assert "sluice redeliver" in lines[-1]
+
+
+def test_a_stage_behind_a_red_one_gives_its_worker_back_and_looks_ever_less_often(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_stage(*_: Any, **__: Any) -> StageOutcome:
+        raise NeverReady("merge failed at batch 4: a rule is broken")
+
+    runs(monkeypatch, run_stage)
+    kwargs, pauses = {}, []
+    for _ in range(5):
+        with pytest.raises(TaskDeferred) as deferred:
+            stage(path).woken(context(), "pause is over", **kwargs)
+        assert isinstance(deferred.value.trigger, HoldTrigger)
+        kwargs = deferred.value.kwargs
+        pauses.append(deferred.value.trigger.seconds)
+    assert pauses == [5.0, 10.0, 30.0, 60.0, 60.0]
+
+
+def test_the_error_of_a_stage_is_its_own_tasks(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_stage(*_: Any, **__: Any) -> StageOutcome:
+        raise RuleError("rule 'up' failed")
+
+    runs(monkeypatch, run_stage)
+    monkeypatch.setattr(operators, "report_failure", lambda pipeline: None)
+    with pytest.raises(TaskError, match="rule 'up' failed"):
+        stage(path).execute(context())
+
+
+@pytest.mark.parametrize(
+    ("state", "marked"), [("success", ["merge"]), ("skipped", ["merge"]), ("running", []), ("failed", [])]
+)
+def test_a_stage_knows_which_tasks_before_it_have_ended_well(
+    path: str, monkeypatch: pytest.MonkeyPatch, state: str, marked: list[str]
+) -> None:
+    seen: list[Any] = []
+
+    def run_stage(runtime: Any, name: str, *, marked: Any, **_: Any) -> StageOutcome:
+        seen.append(marked)
+        return StageOutcome(name)
+
+    runs(monkeypatch, run_stage)
+    stage(path).execute(context(merge=state, sense="success"))
+    stage(path).execute(context(merge=state, drain="success"))
+    assert seen == [marked, ["drain", *marked]]
+
+
+def test_a_capture_says_why_it_ended_and_opens_the_runs_of_dumps(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("sluice.orchestration.dag_runs.open_run", lambda file, dump: opened.append(dump))
+    outcome = StageOutcome("drain", (Done(2, 0.1, 3),), "a dump is due", ("initial",))
+    monkeypatch.setattr(stage_tasks, "run_capture", lambda *_, **__: outcome)
+    task = CaptureOperator(task_id="drain", pipeline=path)
+    assert task.execute(context())["ended_by"] == "a dump is due"
+    assert opened == ["initial"]
+
+    def held(*_: Any, **__: Any) -> StageOutcome:
+        raise LeaseHeld("another drains")
+
+    monkeypatch.setattr(stage_tasks, "run_capture", held)
+    with pytest.raises(TaskDeferred) as deferred:
+        task.execute(context())
+    assert isinstance(deferred.value.trigger, TurnTrigger)

@@ -1,0 +1,113 @@
+"""The tasks of a run side by side (``run: {tasks: own}``) on a real Airflow: what a person sees of a busy pipeline is what happens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.pipelines.case import Case
+from tests.support.servers.airflows import SharedAirflow, TestAirflow, wait_until
+from tests.support.tables.orders import History, acknowledged, change, delivered, orders_case, settled, written
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+DAG = "sync__stages"
+STAGES = {"drain", "merge", "rule.up", "load.copy", "ack.copy"}
+RIGHT = "def transform(row, context):\n    return {**row, 'note': row['note']}\n"
+
+
+@pytest.fixture(scope="module")
+def orders(shared_airflow: SharedAirflow, mysql_source: Any, mysql_target: Any, zookeeper: Any) -> Iterator[Case]:
+    run = "{tasks: own, max_time: 30s}"
+    with orders_case(shared_airflow.folder, mysql_source, mysql_target, zookeeper, name="stages", run=run) as made:
+        rules = shared_airflow.folder / "rules"
+        (rules / "stages.yaml").write_text("rules: [{name: up, path: up.py, task: own, match: {table: orders}}]\n")
+        (rules / "up.py").write_text(RIGHT)
+        made.path.write_text(made.path.read_text() + "rules: stages.yaml\n")
+        yield made
+
+
+@pytest.fixture(scope="module")
+def east(orders: Case, shared_airflow: SharedAirflow) -> Iterator[TestAirflow]:
+    with shared_airflow.running(orders.connections, DAG) as started:
+        yield started
+
+
+def states_of(east: TestAirflow, run: str) -> dict[str, str]:
+    return {task["task_id"]: task["state"] for task in east.tasks(DAG, run)}
+
+
+def summary(east: TestAirflow, run: str, task: str) -> dict[str, Any]:
+    """What the task returned."""
+    answer = east.api.call(
+        "GET", f"/dags/{DAG}/dagRuns/{run.replace('+', '%2B')}/taskInstances/{task}/xcomEntries/return_value"
+    )
+    value = answer["value"]
+    found: dict[str, Any] = json.loads(value) if isinstance(value, str) else value
+    return found
+
+
+def test_all_stages_of_a_run_are_at_work_at_the_same_time(orders: Case, east: TestAirflow) -> None:
+    """Each ends green, with its batches in its own log and result; an idle pipeline holds no worker."""
+    change(orders)
+    wait_until(lambda: settled(orders), "a first delivery")
+    history, seen = History(orders), ""
+
+    def all_at_work() -> bool:
+        nonlocal seen
+        for run in east.runs(DAG, state="running"):
+            states = states_of(east, run["dag_run_id"])
+            if {name for name, state in states.items() if state == "running"} >= STAGES:
+                seen = run["dag_run_id"]
+        return bool(seen)
+
+    with written(orders):
+        wait_until(all_at_work, "a run with all stages at work")
+        wait_until(lambda: seen in {r["dag_run_id"] for r in east.runs(DAG, state="success")}, "its end")
+    assert set(states_of(east, seen).values()) == {"success"}
+    results = {name: summary(east, seen, name) for name in STAGES}
+    assert results["merge"]["batches"] > 3
+    assert len({(one["first"], one["last"]) for name, one in results.items() if name != "drain"}) == 1
+    assert results["rule.up"]["rows"] > 0
+    for name in STAGES:
+        assert f"batches ({results[name]['batches']})" in east.log(DAG, seen, name), name
+    wait_until(lambda: settled(orders), "delivery of everything")
+    history.assert_in_order()
+    wait_until(
+        lambda: {task["state"] for task in east.tasks(DAG)} <= {"success", "deferred", None},
+        "an idle pipeline without a worker",
+    )
+
+
+def test_a_rule_that_fails_is_seen_at_its_own_task_and_goes_on_after_clear(
+    orders: Case, east: TestAirflow, shared_airflow: SharedAirflow
+) -> None:
+    rule = shared_airflow.folder / "rules/up.py"
+    change(orders)
+    wait_until(lambda: settled(orders), "a first delivery")
+    rule.write_text(RIGHT.replace("'note': row['note']", "'note': row['nothing']"))
+    change(orders)
+    red, run, states = {"failed", "up_for_retry"}, "", dict[str, str]()
+
+    def is_red() -> bool:
+        nonlocal run, states
+        for one in east.runs(DAG, state="running"):
+            run = one["dag_run_id"]
+            states = states_of(east, run)
+            if states.get("rule.up") in red:
+                return True
+        return False
+
+    wait_until(is_red, "the rule's task in yellow or red")
+    assert not {states[name] for name in STAGES - {"rule.up"}} & red
+    assert "rule 'up'" in east.log(DAG, run, "rule.up")
+    assert not delivered(orders)
+    before = acknowledged(orders)
+    rule.write_text(RIGHT)
+    body = {"dry_run": False, "dag_run_id": run, "task_ids": ["rule.up"], "only_failed": False}
+    wait_until(lambda: east.api.call("POST", f"/dags/{DAG}/clearTaskInstances", body), "the press of Clear")
+    wait_until(lambda: run in {r["dag_run_id"] for r in east.runs(DAG, state="success")}, "the run's end")
+    wait_until(lambda: settled(orders), "delivery of everything")
+    assert acknowledged(orders) > before

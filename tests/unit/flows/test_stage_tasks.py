@@ -1,0 +1,309 @@
+"""Stages as tasks of their own: each with a session of its own, as a process would have; told of each other by ZooKeeper."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.coordination.memory import MemoryZnodes
+from sluice.coordination.run_progress import Progress, StageState
+from sluice.errors import LoadError, Paused, RuleError
+from sluice.flows import stage_tasks
+from sluice.flows.capture.drain import drain
+from sluice.flows.operate import control
+from sluice.flows.stage_loop import NeverReady
+from sluice.flows.stage_tasks import StageOutcome, run_capture, run_stage
+from sluice.flows.stages import own_rules, pipeline_stages
+from tests.support.twins.pipes import Pipe, pipe
+
+PATIENCE_S = 120
+RUN = "test:own:1"
+RIGHT = "def transform(row, context):\n    return {**row, 'v': row['v'].upper()}\n"
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Iterator[Pipe]:
+    yield from pipe(tmp_path, "copy")
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[Pipe]:
+    yield from pipe(tmp_path, "copy", "archive")
+
+
+def configured(made: Pipe, *, rule: str = "", **run: Any) -> None:
+    """Batches of one change; ``rule``: the text of a rule with a task of its own."""
+    config = made.made.case.config
+    data = config.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    data["capture"]["batch"] = {"max_changes": 1}
+    data |= {"run": {"tasks": "own", **run}, **({"rules": "engine.yaml"} if rule else {})}
+    made.made.case.config = type(config).model_validate(data)
+    if rule:
+        rules = made.made.folder / "rules"
+        (rules / "engine.yaml").write_text("rules: [{name: up, path: up.py, task: own}]\n")
+        (rules / "up.py").write_text(rule)
+
+
+def insert(made: Pipe, *numbers: int) -> None:
+    for number in numbers:
+        made.commit(("insert", "a", (number, f"v{number}")))
+
+
+def names(made: Pipe) -> list[str]:
+    runtime = made.made.runtime()
+    return [
+        stage.name for stage in pipeline_stages(runtime.pipeline, own_rules(runtime.pipeline, runtime.rules_folder))
+    ]
+
+
+def sense(made: Pipe, claim: str = RUN) -> int | None:
+    return drain(made.made.runtime(), claim=claim, idle_wait_s=0.05).batch
+
+
+@contextmanager
+def tasks(
+    made: Pipe, *only: str, claim: str = RUN, marked: tuple[str, ...] = ()
+) -> Iterator[dict[str, Future[StageOutcome]]]:
+    """All tasks of a run but ``sense``, or ``only`` these, a thread and a session each."""
+    chosen = only or names(made)
+    with ThreadPoolExecutor(len(chosen)) as pool:
+        yield {
+            name: pool.submit(run_capture, made.made.runtime(), claim=claim, idle_wait_s=0.05)
+            if name == "drain"
+            else pool.submit(run_stage, made.made.runtime(), name, claim=claim, marked=marked)
+            for name in chosen
+        }
+
+
+def ran(made: Pipe, *only: str, claim: str = RUN, marked: tuple[str, ...] = ()) -> dict[str, Future[StageOutcome]]:
+    with tasks(made, *only, claim=claim, marked=marked) as under_way:
+        wait(under_way.values(), PATIENCE_S)
+    return under_way
+
+
+def waiting(made: Pipe) -> list[int]:
+    with made.made.runtime().state() as state:
+        return state.undelivered()
+
+
+def test_each_task_does_its_stage_of_every_batch_of_the_run(two: Pipe) -> None:
+    configured(two, rule=RIGHT)
+    insert(two, *range(1, 9))
+    assert sense(two) == 1
+    done = {name: one.result() for name, one in ran(two).items()}
+    assert done["drain"].ended_by == "idle"
+    assert [one.batch for one in done["drain"].done] == list(range(2, 9))
+    for name in ("merge", "rule.up", "load.copy", "ack.copy", "load.archive", "ack.archive"):
+        assert [one.batch for one in done[name].done] == list(range(1, 9)), name
+        assert done[name].to_json()["batches"] == 8
+    assert done["rule.up"].to_json()["rows"] == done["load.copy"].to_json()["rows"] == 8
+    assert two.rows("copy") == two.rows("archive") == {n: f"V{n}" for n in range(1, 9)}
+    assert waiting(two) == []
+
+
+def test_a_cleared_task_of_a_delivered_run_does_nothing_again(one: Pipe) -> None:
+    configured(one)
+    insert(one, 1, 2)
+    sense(one)
+    ran(one)
+    insert(one, 3)
+    again = {name: task.result() for name, task in ran(one).items()}
+    assert {name: task.done for name, task in again.items()} == dict.fromkeys(names(one), ())
+    assert again["drain"].ended_by == "the run has ended before"
+    assert sense(one) == 2
+    assert (sense(one, "test:own:2"), waiting(one)) == (3, [3])
+
+
+def test_a_rule_that_fails_is_its_own_tasks_failure_and_the_next_attempt_goes_on_there(one: Pipe) -> None:
+    configured(one, rule=RIGHT.replace("'v'", "'w'"))
+    insert(one, 1, 2, 3)
+    sense(one)
+    first = ran(one)
+    assert isinstance(first["rule.up"].exception(), RuleError)
+    for name in ("load.copy", "ack.copy"):
+        assert isinstance(first[name].exception(), NeverReady)
+        assert "rule.up" in str(first[name].exception()) or name == "ack.copy"
+    assert first["merge"].exception() is None
+    assert first["drain"].result().ended_by in {"idle", "rule.up failed"}
+    assert (one.rows(), one.acknowledged()) == ({}, 0)
+    assert isinstance(
+        ran(one, "rule.up")["rule.up"].exception(), RuleError
+    )  # the next attempt, with the rule as it was
+    (one.made.folder / "rules/up.py").write_text(RIGHT)
+    second = ran(one, "rule.up", "load.copy", "ack.copy")
+    assert [done.batch for done in second["rule.up"].result().done] == batches_of_run(one)
+    assert one.rows() == {n: f"V{n}" for n in batches_of_run(one)}
+    assert waiting(one) == []
+
+
+def batches_of_run(made: Pipe) -> list[int]:
+    """The batches of the run."""
+    with made.made.runtime().state() as state:
+        return state.claimed_numbers(RUN)
+
+
+def test_a_target_that_fails_stops_the_capture_and_its_own_task_alone(one: Pipe) -> None:
+    configured(one)
+    insert(one, 1)
+    one.commit(("insert", "a", (2, "bad")))
+    insert(one, 3)
+    one.refuse("a constraint")
+    sense(one)
+    first = ran(one)
+    assert isinstance(first["load.copy"].exception(), LoadError)
+    assert first["merge"].exception() is None
+    assert one.acknowledged() == 1
+    one.refuse("")
+    ran(one, "load.copy", "ack.copy")
+    assert waiting(one) == []
+    assert one.rows().keys() >= {1, 2}
+
+
+def test_a_quarantined_target_is_passed_by_and_the_run_ends(two: Pipe) -> None:
+    configured(two)
+    insert(two, 1)
+    two.commit(("insert", "a", (2, "bad")))
+    insert(two, 3)
+    two.refuse("no", "archive")
+    sense(two)
+    done = {name: one.result() for name, one in ran(two).items()}
+    assert [one.later for one in done["load.archive"].done] == ["", "quarantined", "quarantined"]
+    assert (two.acknowledged("copy"), two.acknowledged("archive")) == (3, 1)
+
+
+@pytest.mark.parametrize("name", ["merge", "load.copy"])
+def test_a_task_that_a_person_marked_is_made_up_for_by_those_after_it(one: Pipe, name: str) -> None:
+    configured(one)
+    insert(one, 1, 2)
+    sense(one)
+    left = [stage for stage in names(one) if stage != name]
+    ended = {one: task.exception() for one, task in ran(one, *left, marked=(name,)).items()}
+    assert set(ended.values()) == {None}
+    assert (one.rows(), waiting(one)) == ({1: "v1", 2: "v2"}, [])
+
+
+def test_a_capture_that_died_gives_the_workers_back(one: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed, or marked by a person: nothing says so. With its task marked, the run ends with what it has."""
+    monkeypatch.setattr(stage_tasks, "PATIENCE_S", 0.2)
+    configured(one)
+    insert(one, 1)
+    sense(one)
+    with one.made.runtime().state() as state:
+        state.runs.write(RUN, "drain", Progress(StageState.WORKING))
+    first = ran(one, "merge", "load.copy", "ack.copy")
+    assert {type(task.exception()) for task in first.values()} == {NeverReady}
+    second = ran(one, "merge", "load.copy", "ack.copy", marked=("drain",))
+    assert {task.exception() for task in second.values()} == {None}
+    assert waiting(one) == []
+
+
+def test_a_pause_ends_every_wait(one: Pipe) -> None:
+    configured(one)
+    insert(one, 1)
+    sense(one)
+    with tasks(one, "load.copy") as under_way:
+        control.pause(one.made.runtime(), by="anna")
+        assert isinstance(under_way["load.copy"].exception(PATIENCE_S), Paused)
+    control.resume(one.made.runtime(), by="anna")
+    ran(one)
+    assert one.rows() == {1: "v1"}
+
+
+@pytest.mark.parametrize(("run", "most"), [({"max_batches": 3}, 3), ({"max_time": "1ms"}, 2)])
+def test_a_run_ends_at_its_limits(one: Pipe, run: dict[str, Any], most: int) -> None:
+    configured(one, **run)
+    insert(one, *range(1, 6))
+    sense(one)
+    assert ran(one)["drain"].result().ended_by == f"run.{next(iter(run))}"
+    assert 1 <= one.acknowledged() <= most
+    assert waiting(one) == []
+
+
+def test_the_window_bounds_what_is_captured_ahead(one: Pipe) -> None:
+    configured(one)
+    insert(one, *range(1, 9))
+    sense(one)
+    with tasks(one, "drain") as under_way:
+        until(lambda: len(waiting(one)) == one.made.case.config.window)
+        assert not under_way["drain"].done()
+        ran(one, "merge", "load.copy", "ack.copy")
+        assert under_way["drain"].result(PATIENCE_S).ended_by == "idle"
+    assert one.acknowledged() == 8
+
+
+def until(condition: Callable[[], bool]) -> None:
+    from tests.support.running.waiting import wait_until
+
+    wait_until(condition, "the condition")
+
+
+def test_what_runs_said_goes_with_their_batches(one: Pipe) -> None:
+    configured(one)
+    insert(one, 1)
+    sense(one)
+    ran(one)
+    insert(one, 2)
+    sense(one, "test:own:2")
+    ran(one, claim="test:own:2")
+    with one.made.runtime().state() as state:
+        assert state.runs.read(RUN, "drain") is not None
+        assert state.forget(keep=1) == [1]
+        assert state.runs.read(RUN, "drain") is None
+        assert state.runs.read("test:own:2", "drain") is not None
+
+
+class Killed(BaseException):
+    """A process ends here."""
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("SLUICE_TEST_VALUES", "3"))))
+def test_tasks_that_are_killed_anywhere_lose_and_double_nothing(
+    two: Pipe, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """A task dies at any of its writes to ZooKeeper, whichever it is, and is tried again while the others go on."""
+    choose = random.Random(seed)
+    configured(two, rule=RIGHT if choose.random() < 0.5 else "")
+    monkeypatch.setattr(stage_tasks, "PATIENCE_S", 1.0)
+    own, left, lock = MemoryZnodes.transact, [10**9], threading.Lock()
+
+    def counted(self: MemoryZnodes, steps: Any) -> None:
+        with lock:
+            left[0] -= 1
+            dies = left[0] == 0
+        if dies:
+            raise Killed
+        own(self, steps)
+
+    monkeypatch.setattr(MemoryZnodes, "transact", counted)
+    number = 0
+    for run in range(3):
+        claim = f"test:killed:{run}"
+        for _ in range(choose.randint(1, 5)):
+            number += 1
+            insert(two, number)
+        if sense(two, claim) is None:
+            continue
+        lacking = set(names(two))
+        for _attempt in range(12):
+            left[0] = choose.randint(1, 40)
+            done = ran(two, *(name for name in names(two) if name in lacking), claim=claim)
+            lacking -= {name for name, task in done.items() if task.exception() is None}
+            if not lacking:
+                break
+        left[0] = 10**9
+        assert {type(task.exception()) for task in ran(two, *lacking, claim=claim).values()} <= {type(None)}
+    for run in range(3, 20):
+        if sense(two, f"test:killed:{run}") is None:
+            break
+        assert {task.exception() for task in ran(two, claim=f"test:killed:{run}").values()} == {None}
+    values = {row: value.upper() if two.made.case.config.rules else value for row, value in two.made.rows().items()}
+    assert two.rows("copy") == two.rows("archive") == values
+    assert waiting(two) == []
