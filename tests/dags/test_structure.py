@@ -53,7 +53,7 @@ def test_drain_merge_load_ack_for_each_target(dag: DAG) -> None:
     assert dag.get_task("load.archive").trigger_rule == TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS
 
 
-@pytest.mark.promise("B8", "G1")
+@pytest.mark.promise("B8")
 def test_workers_are_shared_as_the_file_says(write_pipeline: WritePipeline) -> None:
     path = write_pipeline()
     made = build_all(path.parent)

@@ -151,7 +151,7 @@ def test_rotation_and_big_rows(made):
     assert all(lengths[size] == size for size in range(16777215 - 60, 16777215 - 40))
 
 
-@pytest.mark.promise("B3", "E1")
+@pytest.mark.promise("E1")
 def test_batches_close_at_transaction_ends(made):
     _, _, cursor, drain = made
     cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")

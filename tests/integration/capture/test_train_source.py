@@ -162,6 +162,7 @@ def test_connections_that_break_end_a_train_and_the_next_one_goes_on(made: Case)
     assert same_rows(made)
 
 
+@pytest.mark.promise("B3")
 def test_a_batch_stays_open_while_who_delivers_it_is_busy(made: Case) -> None:
     made.path.write_text(made.yaml.replace("max_changes: 7", "max_changes: 1000"))
     runtime, busy = made.runtime(), threading.Event()

@@ -176,7 +176,6 @@ def test_table_without_a_key_counts_rows_and_is_not_doubled(delivery: Any, mysql
     assert found == [(1, "A", None), (1, "a", None), (2, None, 3), (5, "x", None)]
 
 
-@pytest.mark.promise("B19")
 def test_foreign_keys_triggers_generated_and_auto_increment(delivery: Any, mysql_target: Any, db: str) -> None:
     mysql_target.execute(
         f"CREATE TABLE {db}.parent (id INT PRIMARY KEY AUTO_INCREMENT, n INT, twice INT AS (n * 2) STORED)",

@@ -212,6 +212,7 @@ def test_a_phase_of_deletes_is_left_out_where_nothing_can_be_in_the_way(store: S
     assert len(phases(store, changed("t", 8, UNIT_ROWS, updates=5), unique=True)) == 2
 
 
+@pytest.mark.promise("B19")
 def test_lighter_tables_first(store: SegmentStore) -> None:
     tables = changed("heavy", 1, 10, weight=9), changed("light", 1, UNIT_ROWS), changed("middle", 1, 10, weight=5)
     made = phases(store, *tables)

@@ -55,7 +55,9 @@ def rows_of(piece: ChangePiece, info: TableInfo, schema: pa.Schema, batch: int, 
     fields = user_fields(rows.schema)
     names = [column_name(true_name(field)) for field in fields]
     _require_envelope(piece, info)
-    users, refused = convert(rows, sent_columns(fields, info, piece.table, names), zero_dates=zero_dates)
+    users, refused = convert(
+        rows, sent_columns(fields, info, piece.table, names), zero_dates=zero_dates, table=piece.table
+    )
     _refuse(piece, refused)
     found = {name: _envelope(piece, name, batch).cast(arrow_of(kind)) for name, kind in ENVELOPE} | users
     before, inner = plain(rows[BEFORE]), info.find(BEFORE)
@@ -64,7 +66,9 @@ def rows_of(piece: ChangePiece, info: TableInfo, schema: pa.Schema, batch: int, 
     gone = pc.equal(plain(rows["_op"]), Op.DELETE.value)  # a deleted row's columns are what it was
     olds = [pc.if_else(gone, plain(rows[field.name]), member(before, field.name)) for field in fields]
     then = pa.table(olds, schema=pa.schema(fields))
-    old, refused = convert(then, sent_columns(fields, parts, piece.table, names), zero_dates=zero_dates)
+    old, refused = convert(
+        then, sent_columns(fields, parts, piece.table, names), zero_dates=zero_dates, table=piece.table
+    )
     _refuse(piece, refused)
     children = list(schema.field(BEFORE).type)
     found[BEFORE] = pa.StructArray.from_arrays(

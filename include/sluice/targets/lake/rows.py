@@ -112,7 +112,7 @@ class MergedRows:
             why = f"rows of {self.table.plan.source} lack the key column {min(lacking)!r}"
             raise MappingError(why, where=f"{target}.{min(lacking)}", hint="leave key columns in: mapping.columns")
         gone = pc.equal(rows["_op"], "d").to_numpy(zero_copy_only=False)
-        columns, refused = convert(rows, sent, zero_dates=self.zero_dates, key=lowered, kept=~gone)
+        columns, refused = convert(rows, sent, zero_dates=self.zero_dates, key=lowered, kept=~gone, table=target)
         if not refused.why:
             return Part(columns, gone), []
         if stop:

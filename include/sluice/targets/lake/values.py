@@ -102,6 +102,10 @@ def converted(values: pa.Array, made: ColumnType, kind: str) -> tuple[pa.Array, 
         return pa.array([None if one is None else format(one, "f") for one in values.to_pylist()], pa.string()), odd
     if made.kind is K.ENUM:
         values = pc.if_else(pc.equal(values, ENUM_ERROR_VALUE), "", values)
+    if pa.types.is_integer(values.type) and pa.types.is_decimal(
+        wanted
+    ):  # Arrow asks for room for every value of the integer's type
+        values = pc.cast(values, pa.decimal256(76, wanted.scale))
     return (values if values.type == wanted else pc.cast(values, wanted)), odd
 
 
@@ -129,10 +133,12 @@ def convert(
     zero_dates: str,
     key: frozenset[str] = frozenset(),
     kept: np.ndarray | None = None,
+    table: TableId | None = None,
 ) -> tuple[dict[str, pa.Array], Refusals]:
     """The sent columns by their names at the target, and what is refused.
 
-    ``key``: casefolded names of key columns, in which NULL is refused; ``kept``: rows whose other columns matter (of a deleted row the key alone).
+    ``key``: casefolded names of key columns, in which NULL is refused; ``kept``: rows whose other columns matter (of a deleted row the key alone);
+    ``table``: for the error.
     """
     found: dict[str, pa.Array] = {}
     refused = Refusals({})
@@ -143,7 +149,8 @@ def convert(
             values, odd = converted(plain(rows[one.field.name]), one.type, column.kind)
         except pa.ArrowInvalid as error:  # takes() says that this cannot be
             raise LoadError(
-                f"values of column {column.name!r} do not fit {column.kind}: {error}", where=column.name
+                f"values of column {column.name!r} do not fit {column.kind}: {error}",
+                where=f"{table}.{column.name}" if table is not None else column.name,
             ) from error
         looked = np.ones(rows.num_rows, bool) if in_key or kept is None else kept
         if odd is not None and (zero_dates == "refuse" or in_key):
