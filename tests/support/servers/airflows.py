@@ -274,9 +274,10 @@ class SharedAirflow:
     @contextlib.contextmanager
     def running(self, connections: Mapping[str, str], *dags: str) -> Iterator[TestAirflow]:
         """The pipelines of one test file, which stand in :attr:`folder`, until ``dags`` are there; after it they are gone."""
-        started = self.started()
-        for name, notation in connections.items():
-            started.connect(name, notation)
+        with self._hidden():  # the first run of a pipeline needs its connections
+            started = self.started()
+            for name, notation in connections.items():
+                started.connect(name, notation)
         mine = set()
         for path in self.folder.glob("*.yaml"):
             with contextlib.suppress(ConfigError):  # wrong on purpose
@@ -291,6 +292,14 @@ class SharedAirflow:
                 started.retire()
             for path in self.folder.glob("*.yaml"):
                 path.unlink()
+
+    @contextlib.contextmanager
+    def _hidden(self) -> Iterator[None]:
+        """Pipeline files under names that Airflow does not read, for the block."""
+        hidden = [path.rename(path.with_suffix(".later")) for path in self.folder.glob("*.yaml")]
+        yield
+        for path in hidden:
+            path.rename(path.with_suffix(".yaml"))
 
     def stop(self) -> None:
         """Of all that it started, nothing runs any more."""
