@@ -37,7 +37,8 @@ servers: venv
 
 PYTEST = $(BIN)/python -m pytest -n $${SLUICE_TEST_WORKERS:-2} --dist loadfile --no-loadscope-reorder
 
-test: venv kernels servers check ## what CI runs: checks, then a test of each promise on real servers
+test: venv ## what CI runs: checks, then a test of each promise on real servers
+	@$(MAKE) --no-print-directory -j3 -O kernels servers check
 	@SLUICE_FAULT_SEED=$${SLUICE_FAULT_SEED:-1} $(PYTEST) -m "not bench and not full" -q
 
 test-fast: venv kernels ## unit tests and the contract suites in memory: no server, no Spark, no Airflow

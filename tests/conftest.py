@@ -91,6 +91,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [items[place] for place in balance.in_order([item.nodeid for item in items])]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def roomy_disk() -> Iterator[None]:
+    """Half of the disk of every segment store of this process is free: how full that of the machine is, is no part of a test."""
+    from sluice.segments.store import SegmentStore
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SegmentStore, "space", lambda self: (1 << 40, 1 << 41))
+        yield
+
+
 def pytest_collection_finish() -> None:
     """Keep what stays to the end, five thousand tests and all modules, out of every later search for garbage: a tenth of the unit tests' time."""
     gc.collect()

@@ -28,6 +28,7 @@ from sluice.orchestration.runtime import claim
 from sluice.orchestration.triggers import HeldTrigger, HoldTrigger, LogMovedTrigger, PermitTrigger, TurnTrigger
 from tests.dags.conftest import WritePipeline
 from tests.support.running import standin
+from tests.support.running.standin import fail
 from tests.support.running.waiting import counted
 
 
@@ -56,10 +57,6 @@ def ack_operator(path: str, batch: Any = 1) -> AckOperator:
         dag.add_task(ack)
     load >> ack
     return ack
-
-
-def fail(flows: ModuleType, stage: str, kind: str) -> None:
-    (flows.folder() / "settings.json").write_text(json.dumps({"fail": {stage: [kind, "it failed"]}}))
 
 
 def test_drain_returns_the_number_and_a_retry_the_same(path: str, flows: ModuleType) -> None:

@@ -19,7 +19,7 @@ from sluice.orchestration.operators import CaptureOperator, SenseOperator, Stage
 from sluice.orchestration.retry import TaskError
 from sluice.orchestration.triggers import HoldTrigger, LogMovedTrigger, TurnTrigger
 from tests.dags.conftest import WritePipeline
-from tests.dags.test_operators import fail
+from tests.support.running.standin import fail
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """A seeded random walk over faults, under load. After each: both sides equal, acknowledgements one by one, no batch twice.
 
-``make test`` takes 3 steps of a fixed seed, ``make faults`` 60, ``SLUICE_FAULTS=1000`` is the long walk. ``SLUICE_FAULT_SEED`` replays one;
+``make test`` takes 2 steps of a fixed seed, ``make faults`` 60, ``SLUICE_FAULTS=1000`` is the long walk. ``SLUICE_FAULT_SEED`` replays one;
 ``SLUICE_FAULT_ONLY`` keeps to the faults whose name contains it.
 """
 
@@ -18,7 +18,7 @@ import pytest
 from tests.faults.catalog import FAULTS
 from tests.faults.world import World
 
-STEPS = int(os.environ.get("SLUICE_FAULTS", "3"))
+STEPS = int(os.environ.get("SLUICE_FAULTS", "2"))
 SEED = int(os.environ.get("SLUICE_FAULT_SEED") or random.SystemRandom().randrange(10**6))
 ONLY = os.environ.get("SLUICE_FAULT_ONLY", "")
 

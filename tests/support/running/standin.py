@@ -29,6 +29,11 @@ def folder() -> Path:
     return Path(os.environ["STANDIN_DIR"])
 
 
+def fail(flows: ModuleType, stage: str, kind: str) -> None:
+    """Let a stage raise the error of this name from now on. ``flows``: this module, as the fixture gives it."""
+    (flows.folder() / "settings.json").write_text(json.dumps({"fail": {stage: [kind, "it failed"]}}))
+
+
 def _settings() -> dict[str, Any]:
     path = folder() / "settings.json"
     return json.loads(path.read_text()) if path.exists() else {}
