@@ -89,6 +89,20 @@ def ran(made: Pipe, *only: str, claim: str = RUN, marked: tuple[str, ...] = ()) 
     return under_way
 
 
+def tried_again(
+    made: Pipe, *chosen: str, claim: str = RUN, marked: tuple[str, ...] = ()
+) -> dict[str, Future[StageOutcome]]:
+    """Further attempts of tasks. One that begins before the stage that it needs has begun anew waits in the triggerer, which starts it again."""
+    done: dict[str, Future[StageOutcome]] = {}
+    left: list[str] = list(chosen)
+    for _ in range(50):
+        done |= ran(made, *left, claim=claim, marked=marked)
+        left = [name for name in left if isinstance(done[name].exception(), NeverReady)]
+        if not left:
+            break
+    return done
+
+
 def waiting(made: Pipe) -> list[int]:
     with made.made.runtime().state() as state:
         return state.undelivered()
@@ -138,7 +152,7 @@ def test_a_rule_that_fails_is_its_own_tasks_failure_and_the_next_attempt_goes_on
         ran(one, "rule.up")["rule.up"].exception(), RuleError
     )  # the next attempt, with the rule as it was
     (one.made.folder / "rules/up.py").write_text(RIGHT)
-    second = ran(one, "rule.up", "load.copy", "ack.copy")
+    second = tried_again(one, "rule.up", "load.copy", "ack.copy")
     assert [done.batch for done in second["rule.up"].result().done] == batches_of_run(one)
     assert one.rows() == {n: f"V{n}" for n in batches_of_run(one)}
     assert waiting(one) == []
@@ -162,7 +176,7 @@ def test_a_target_that_fails_stops_the_capture_and_its_own_task_alone(one: Pipe)
     assert first["merge"].exception() is None
     assert one.acknowledged() == 1
     one.refuse("")
-    ran(one, "load.copy", "ack.copy")
+    tried_again(one, "load.copy", "ack.copy")
     assert waiting(one) == []
     assert one.rows().keys() >= {1, 2}
 
@@ -200,7 +214,7 @@ def test_a_capture_that_died_gives_the_workers_back(one: Pipe, monkeypatch: pyte
         state.runs.write(RUN, "drain", Progress(StageState.WORKING))
     first = ran(one, "merge", "load.copy", "ack.copy")
     assert {type(task.exception()) for task in first.values()} == {NeverReady}
-    second = ran(one, "merge", "load.copy", "ack.copy", marked=("drain",))
+    second = tried_again(one, "merge", "load.copy", "ack.copy", marked=("drain",))
     assert {task.exception() for task in second.values()} == {None}
     assert waiting(one) == []
 
@@ -299,7 +313,8 @@ def test_tasks_that_are_killed_anywhere_lose_and_double_nothing(
             if not lacking:
                 break
         left[0] = 10**9
-        assert {type(task.exception()) for task in ran(two, *lacking, claim=claim).values()} <= {type(None)}
+        last = tried_again(two, *(name for name in names(two) if name in lacking), claim=claim)
+        assert {type(task.exception()) for task in last.values()} <= {type(None)}
     for run in range(3, 20):
         if sense(two, f"test:killed:{run}") is None:
             break
