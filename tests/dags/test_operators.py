@@ -22,7 +22,7 @@ from airflow.sdk.exceptions import AirflowSkipException, DownstreamTasksSkipped,
 from sluice.errors import CoordinationUnavailable, Restarted
 from sluice.orchestration import operators, triggers
 from sluice.orchestration.dags.catchup import CatchUpOperator
-from sluice.orchestration.operators import AckOperator, DrainOperator, LoadOperator, MergeOperator
+from sluice.orchestration.operators import AckOperator, DrainOperator, LoadOperator, MergeOperator, SenseOperator
 from sluice.orchestration.retry import TaskError
 from sluice.orchestration.runtime import claim
 from sluice.orchestration.triggers import HeldTrigger, HoldTrigger, LogMovedTrigger, PermitTrigger, TurnTrigger
@@ -140,13 +140,16 @@ def test_by_the_clock_an_idle_run_is_skipped(path: str, flows: ModuleType) -> No
 
 
 @pytest.mark.parametrize("kind", ["LeaseHeld", "Fenced"])
-def test_a_drain_stands_by_while_another_has_the_lease(path: str, flows: ModuleType, kind: str) -> None:
+@pytest.mark.parametrize("reads", [DrainOperator, SenseOperator])
+def test_who_reads_the_log_stands_by_while_another_has_the_lease(
+    path: str, flows: ModuleType, reads: type[Any], kind: str
+) -> None:
     fail(flows, "drain", kind)
     with pytest.raises(TaskDeferred) as deferred:
-        DrainOperator(task_id="drain", pipeline=path).execute(context())
+        reads(task_id="drain", pipeline=path).execute(context())
     assert isinstance(deferred.value.trigger, TurnTrigger)
     with pytest.raises(AirflowSkipException, match="standing by: it failed"):
-        DrainOperator(task_id="drain", pipeline=path, waits=False).execute(context())
+        reads(task_id="drain", pipeline=path, waits=False).execute(context())
 
 
 def test_merge_load_and_ack_return_small_summaries(path: str, flows: ModuleType) -> None:
@@ -447,7 +450,7 @@ def test_a_busy_drain_writes_a_line_for_the_batches_of_some_seconds(monkeypatch:
 
     now, lines = [100.0], list[str]()
     monkeypatch.setattr(operators.time, "monotonic", lambda: now[0])
-    told = operators._Told(lines.append)
+    told = operators._Told(lines.append, operators._carried_line)
     for number in range(1, 101):
         told(Carried(number, 7, "head", 0.1, 0.1, (("copy", 0.1),), 7))
         now[0] += 0.5

@@ -19,7 +19,6 @@ from sluice.orchestration.operators import CaptureOperator, SenseOperator, Stage
 from sluice.orchestration.retry import TaskError
 from sluice.orchestration.triggers import HoldTrigger, LogMovedTrigger, TurnTrigger
 from tests.dags.conftest import WritePipeline
-from tests.support.running.standin import fail
 
 
 @pytest.fixture
@@ -59,14 +58,6 @@ def test_sense_makes_the_first_batch_and_waits_in_the_triggerer_while_there_is_n
     flows.change()
     assert sense.execute(context()) == 1
     assert sense.execute(context("run-2")) == 2
-
-
-@pytest.mark.parametrize("kind", ["LeaseHeld", "Fenced"])
-def test_sense_stands_by_while_another_has_the_lease(path: str, flows: ModuleType, kind: str) -> None:
-    fail(flows, "drain", kind)
-    with pytest.raises(TaskDeferred) as deferred:
-        SenseOperator(task_id="sense", pipeline=path).execute(context())
-    assert isinstance(deferred.value.trigger, TurnTrigger)
 
 
 def test_a_stage_returns_its_sums_and_has_a_table_of_its_batches(

@@ -87,15 +87,12 @@ class Batches:
 
     def claimed_all(self, claim: str) -> list[Batch]:
         """All batches that ``claim`` delivers and that are still known, oldest first."""
-        suffix = claim_suffix(claim)
-        numbers = [self._at.claimed_batch(name) for name in self._z.children(self._at.claims) if name.endswith(suffix)]
-        return [batch for batch in map(self.get, numbers) if batch and batch.claim == claim]
+        return [batch for batch in map(self.get, self.claimed_numbers(claim)) if batch and batch.claim == claim]
 
     def claimed_numbers(self, claim: str) -> list[int]:
         """The numbers of the batches that ``claim`` got, ascending; another one may have taken some of them up since."""
         suffix = claim_suffix(claim)
-        names = self._z.children(self._at.claims)
-        return sorted(self._at.claimed_batch(name) for name in names if name.endswith(suffix))
+        return sorted(self._at.claimed_batch(name) for name in self.claims() if name.endswith(suffix))
 
     def claims(self) -> list[str]:
         """The names of the nodes of all claims."""

@@ -293,7 +293,7 @@ class Layout:
         return f"{self.runs}/{claim_suffix(claim)[1:]}"
 
     def progress(self, claim: str, stage: str) -> str:
-        """How far one of them has come."""
+        """Node of the progress of one of them."""
         return f"{self.run(claim)}/{stage}"
 
     @staticmethod

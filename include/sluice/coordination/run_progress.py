@@ -1,4 +1,4 @@
-"""How far the stages of a run have come, for runs whose tasks work side by side: each task says it here, and the others are told by their watches.
+"""Progress of the stages of a run whose tasks work side by side: each task says it here, and the others are told by their watches.
 
 Nothing rests on it but when to wait and when to end: what became of a batch stands in its own node and at the targets.
 """
@@ -15,7 +15,7 @@ from sluice.model.stored_fields import known_fields
 
 
 class StageState(StrEnum):
-    """What a stage of a run does now."""
+    """State of a stage of a run."""
 
     WORKING = "working"
     ENDED = "ended"
@@ -40,14 +40,14 @@ class Progress:
 
 
 class RunProgress:
-    """Of the runs of one pipeline."""
+    """Progress of the runs of one pipeline, a node for each stage of a run."""
 
     def __init__(self, znodes: Znodes, layout: Layout) -> None:
         self._z = znodes
         self._at = layout
 
     def read(self, claim: str, stage: str) -> Progress | None:
-        """What a stage has said; None: it has not begun."""
+        """Return what a stage has said; None: it has not begun."""
         return PROGRESS.read(
             self._z,
             self._at.progress(claim, stage),

@@ -22,7 +22,7 @@ from sluice.flows.lost_batches import any_lacks_lost
 from sluice.flows.runtime import Runtime, attempt_id
 from sluice.flows.stage_loop import ThreadBoard, work
 from sluice.flows.stage_work import do
-from sluice.flows.stages import StageKind, own_rules, pipeline_stages
+from sluice.flows.stages import StageKind, stages_of
 from sluice.model.backoff import wait_after
 from sluice.model.positions import Position
 
@@ -167,7 +167,7 @@ def _one_batch(
         if outcome.batch is None:
             return 0
         number, changes, position = outcome.batch, outcome.changes, outcome.position
-    stages = pipeline_stages(runtime.pipeline, own_rules(runtime.pipeline, runtime.rules_folder))
+    stages = stages_of(runtime.pipeline, runtime.rules_folder)
     board = ThreadBoard(stages)
     board.captured(number)
     board.end()

@@ -19,7 +19,7 @@ from sluice.flows.stages import Stage, StageKind, leaves
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a stage did with a batch.
+    """Outcome of one stage for one batch.
 
     Attributes:
         rows: that it passed on, or wrote and removed at its target. errors: rows that a rule could not do.
@@ -38,13 +38,13 @@ class NeverReady(Exception):
 
 
 class Board(Protocol):
-    """What the loops of the stages of one run know of each other."""
+    """Knowledge that the loops of the stages of one run share."""
 
     def take(self, stage: Stage, after: int) -> int | None:
         """Wait for the first batch after ``after`` to be ready for ``stage``. None: the run has no further one. Raises NeverReady."""
 
     def left(self, stage: Stage, batch: int) -> str:
-        """Why a stage before left this batch for another time; "" if none did."""
+        """Return the reason for which a stage before left this batch for another time; "" if none did."""
 
     def done(self, stage: Stage, done: Done) -> None:
         """A batch has passed the stage."""
@@ -87,11 +87,9 @@ class ThreadBoard:
         self._changed = threading.Condition()
         self._telling = threading.Lock()
         self._tell = through
-        self._leaves = [stage.name for stage in leaves(stages)]
-        self._transforms = [stage.name for stage in stages if stage.kind in {StageKind.MERGE, StageKind.RULE}]
-        self._batches: list[int] = []
-        self._done: dict[int, dict[str, Done]] = {}
-        self._through = 0
+        self._leaves = {stage.name for stage in leaves(stages)}
+        self._transforms = {stage.name for stage in stages if stage.transforms}
+        self._under_way: dict[int, dict[str, Done]] = {}  # what stages did, by batch in ascending order
         self._ended = False
         self._over = False
         self._gave_up: dict[str, BaseException] = {}
@@ -101,8 +99,7 @@ class ThreadBoard:
     def captured(self, batch: int) -> None:
         """The run has a further batch."""
         with self._changed:
-            self._batches.append(batch)
-            self._done[batch] = {}
+            self._under_way[batch] = {}
             self._changed.notify_all()
 
     def end(self) -> None:
@@ -130,12 +127,7 @@ class ThreadBoard:
         """True if a batch that is captured now would wait: for the merge of the one before it, or for the load of the one before that."""
         with self._changed:
             waiting = self._under_way
-            return len(waiting) > 1 or any(not done.keys() >= set(self._transforms) for done in waiting.values())
-
-    @property
-    def _under_way(self) -> dict[int, dict[str, Done]]:
-        """The batches that are not through."""
-        return self._done
+            return len(waiting) > 1 or any(not done.keys() >= self._transforms for done in waiting.values())
 
     # -- for the loops ---------------------------------------------------------------------------------------------------
 
@@ -145,7 +137,7 @@ class ThreadBoard:
             while True:
                 if self._over:
                     raise NeverReady("the process is to end")
-                batch = next((number for number in self._batches if number > after), None)
+                batch = next((number for number in self._under_way if number > after), None)
                 if batch is None and self._ended:
                     return None
                 missing = self._missing(stage, batch) if batch is not None else []
@@ -157,19 +149,19 @@ class ThreadBoard:
 
     def _missing(self, stage: Stage, batch: int) -> list[str]:
         """The stages that ``batch`` has to pass before."""
-        passed = self._done.get(batch, {})
+        passed = self._under_way.get(batch, {})
         return [name for name in stage.needs if name != StageKind.CAPTURE and name not in passed]
 
     def left(self, stage: Stage, batch: int) -> str:
         """See :class:`Board`."""
         with self._changed:
-            passed = self._done.get(batch, {})
+            passed = self._under_way.get(batch, {})
             return next((passed[name].later for name in stage.needs if name in passed and passed[name].later), "")
 
     def done(self, stage: Stage, done: Done) -> None:
         """See :class:`Board`."""
         with self._changed:
-            self._done[done.batch][stage.name] = done
+            self._under_way[done.batch][stage.name] = done
             self._changed.notify_all()
         self._announce()
 
@@ -185,14 +177,13 @@ class ThreadBoard:
         with self._telling:
             while True:
                 with self._changed:
-                    oldest = min(self._done, default=None)
-                    if oldest is None or not self._done[oldest].keys() >= set(self._leaves):
+                    oldest = min(self._under_way, default=None)
+                    if oldest is None or not self._under_way[oldest].keys() >= self._leaves:
                         return
-                    passed = self._done[oldest]
+                    passed = self._under_way[oldest]
                 self._tell(oldest, passed)
                 with self._changed:
-                    del self._done[oldest]
-                    self._batches.remove(oldest)
+                    del self._under_way[oldest]
                     self._changed.notify_all()
 
 

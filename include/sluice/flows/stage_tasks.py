@@ -25,18 +25,18 @@ from sluice.flows.load.isolation import deliver
 from sluice.flows.runtime import Runtime
 from sluice.flows.stage_loop import Done, NeverReady, work
 from sluice.flows.stage_work import do
-from sluice.flows.stages import Stage, StageKind, has_passed, own_rules, pipeline_stages, share_of_run
+from sluice.flows.stages import Stage, StageKind, has_passed, limit_of_run, share_of_run, stages_of
 from sluice.model.batches import Batch
 
 _log = structlog.get_logger()
 
 PATIENCE_S = 60.0
-"""How long a stage waits for a batch in its worker. A run that captures has one more often; without one, its capture may have died."""
+"""Seconds for which a stage waits for a batch in its worker. A run that captures has one more often; without one, its capture may have died."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageOutcome:
-    """What a stage did in one attempt: each batch, and why there was no further one (of the capture)."""
+    """Outcome of one attempt of a stage: each batch, and (of the capture) the reason for which there was no further one."""
 
     stage: str
     done: tuple[Done, ...] = ()
@@ -206,7 +206,7 @@ def run_stage(
     """
     told: list[Done] = []
     with runtime.state(keeps_reads=True) as state:
-        stages = pipeline_stages(runtime.pipeline, own_rules(runtime.pipeline, runtime.rules_folder))
+        stages = stages_of(runtime.pipeline, runtime.rules_folder)
         stage = _stage(stages, name)
         board = RunBoard(state, stages, claim, stage, marked)
         board.begin()
@@ -247,7 +247,7 @@ def run_capture(
     """
     began, share, pipeline, told = time.monotonic(), share_of_run(), runtime.pipeline, list[Done]()
     with runtime.state(keeps_reads=True) as state, KeptSource() as source:
-        stages = pipeline_stages(pipeline, own_rules(pipeline, runtime.rules_folder))
+        stages = stages_of(pipeline, runtime.rules_folder)
         capture = stages[0]
         board = RunBoard(state, stages, claim, capture)
         said = state.runs.read(claim, capture.name)
@@ -269,18 +269,15 @@ def run_capture(
             known, cursor = state.claimed_numbers(claim), state.cursor()
             if cursor is not None and cursor.next_batch - 1 > max(known, default=0):
                 return "another run has made batches since"
-            if len(known) >= pipeline.run.max_batches:
-                return "run.max_batches"
-            if time.monotonic() - began >= pipeline.run.max_time.total_seconds() * share:
-                return "run.max_time"
-            return ("a dump is due" if due else "") or stop()
+            limit = limit_of_run(pipeline.run, len(known), time.monotonic() - began, share)
+            return limit or ("a dump is due" if due else stop())
 
         try:
             while not (ended_by := made_enough()):
                 while not board.wait(lambda: bool(failed()) or len(state.in_window()) < pipeline.window):
                     pass
-                if failed():
-                    ended_by = f"{failed()} failed"
+                if name := failed():
+                    ended_by = f"{name} failed"
                     break
                 at = time.monotonic()
                 made = drain(

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sluice.config.engine import EngineConfig, RuleConfig
 from sluice.config.loading import load_model
-from sluice.config.pipeline import PipelineConfig
+from sluice.config.pipeline import PipelineConfig, RunConfig
 from sluice.errors import ConfigError
 from sluice.model.batches import Batch
 
@@ -34,8 +34,19 @@ def share_of_run() -> float:
     return random.uniform(SHORTEST, 1.0)  # noqa: S311 - no secret
 
 
+def limit_of_run(limits: RunConfig, made: int, seconds: float, share: float) -> str:
+    """Return the limit of the pipeline file at which a run makes no further batch, "" if it may make one.
+
+    Args:
+        made: batches that it has made. seconds: since it began. share: of ``run.max_time``, see :func:`share_of_run`.
+    """
+    if made >= limits.max_batches:
+        return "run.max_batches"
+    return "run.max_time" if seconds >= limits.max_time.total_seconds() * share else ""
+
+
 class StageKind(StrEnum):
-    """What a stage does; the value begins the names of its tasks."""
+    """Kind of work of a stage; the value begins the names of its tasks."""
 
     CAPTURE = "drain"
     MERGE = "merge"
@@ -85,13 +96,18 @@ class Stage:
 
     @property
     def records(self) -> str:
-        """What says that a batch has passed it, in words."""
+        """The node or row that says that a batch has passed it, in words."""
         return _RECORDS[self.kind]
 
     @property
     def is_serial(self) -> bool:
         """True if it takes the batches of all runs one after the other, False if runs are at it side by side."""
         return self.kind in {StageKind.CAPTURE, StageKind.LOAD, StageKind.ACKNOWLEDGE}
+
+    @property
+    def transforms(self) -> bool:
+        """True for the merge and the rules, which make the changeset of a batch."""
+        return self.kind in {StageKind.MERGE, StageKind.RULE}
 
     @property
     def may_be_done_by_capture(self) -> bool:
@@ -110,6 +126,11 @@ def pipeline_stages(pipeline: PipelineConfig, rules: Sequence[RuleConfig]) -> tu
         load = Stage(StageKind.LOAD, target.name, (ready,))
         made += [load, Stage(StageKind.ACKNOWLEDGE, target.name, (load.name,))]
     return tuple(made)
+
+
+def stages_of(pipeline: PipelineConfig, folder: Path) -> tuple[Stage, ...]:
+    """The stages of a pipeline whose rules are in ``folder``, as :func:`pipeline_stages` lists them."""
+    return pipeline_stages(pipeline, own_rules(pipeline, folder))
 
 
 def upstream(stage: Stage, stages: Sequence[Stage]) -> tuple[str, ...]:
@@ -151,7 +172,7 @@ def has_passed(stage: Stage, stages: Sequence[Stage], batch: Batch) -> bool:
     """True if ``batch`` has passed the capture, the merge or the rule ``stage``. How far a target is its acknowledgement says."""
     if batch.dropped or not batch.needs_merge or stage.kind is StageKind.CAPTURE:
         return True
-    transforms = [one.name for one in stages if one.kind in {StageKind.MERGE, StageKind.RULE}]
+    transforms = [one.name for one in stages if one.transforms]
     return len(batch.stages) > transforms.index(stage.name)
 
 
@@ -161,8 +182,10 @@ __all__ = [
     "StageKind",
     "has_passed",
     "leaves",
+    "limit_of_run",
     "own_rules",
     "pipeline_stages",
     "share_of_run",
+    "stages_of",
     "upstream",
 ]

@@ -33,7 +33,7 @@ from sluice.flows.drain_and_merge import merge_if_small, seconds_of_rules
 from sluice.flows.runtime import Runtime
 from sluice.flows.stage_loop import Done, ThreadBoard, work
 from sluice.flows.stage_work import WAITS, do
-from sluice.flows.stages import Stage, StageKind, own_rules, pipeline_stages, share_of_run
+from sluice.flows.stages import Stage, StageKind, limit_of_run, share_of_run, stages_of
 from sluice.model.batches import DrainOutcome
 
 _log = structlog.get_logger()
@@ -204,13 +204,13 @@ class _Train:
     _made: int = 0
     _permit: Permit | None = None
     _drained: dict[int, tuple[DrainOutcome, float]] = field(default_factory=dict)
-    """What was drained, and the seconds it took, by batch."""
+    """Outcome of the drain, and the seconds it took, by batch."""
     _stages: tuple[Stage, ...] = field(init=False)
     _board: ThreadBoard = field(init=False)
 
     def __post_init__(self) -> None:
         pipeline = self.runtime.pipeline
-        self._stages = pipeline_stages(pipeline, own_rules(pipeline, self.runtime.rules_folder))
+        self._stages = stages_of(pipeline, self.runtime.rules_folder)
         self._board = ThreadBoard(self._stages, self._tell)
 
     def run(self) -> TrainOutcome:
@@ -287,12 +287,12 @@ class _Train:
 
     @property
     def _last_transform(self) -> Stage:
-        return [stage for stage in self._stages if stage.kind in {StageKind.MERGE, StageKind.RULE}][-1]
+        return [stage for stage in self._stages if stage.transforms][-1]
 
     def _tell(self, batch: int, done: Mapping[str, Done]) -> None:
         """A batch has passed all stages."""
         made, drained_s = self._drained.pop(batch)
-        merged_s = sum(done[one.name].seconds for one in self._stages if one.kind in {StageKind.MERGE, StageKind.RULE})
+        merged_s = sum(done[one.name].seconds for one in self._stages if one.transforms)
         loads = {one.subject: done[one.name] for one in self._stages if one.kind is StageKind.LOAD}
         acknowledged = {
             one.subject: done[one.name].seconds for one in self._stages if one.kind is StageKind.ACKNOWLEDGE
@@ -349,12 +349,9 @@ class _Train:
 
     def _end_after(self, made: DrainOutcome) -> str:
         """Why no batch shall follow ``made``, "" if one may."""
-        limits = self.runtime.pipeline.run
-        if self._made >= limits.max_batches:
-            return "run.max_batches"
-        if time.monotonic() - self.began >= limits.max_time.total_seconds() * self.share:
-            return "run.max_time"
-        return "a dump is due" if made.due else self.stop()
+        seconds = time.monotonic() - self.began
+        limit = limit_of_run(self.runtime.pipeline.run, self._made, seconds, self.share)
+        return limit or ("a dump is due" if made.due else self.stop())
 
     def _is_merged(self) -> bool:
         """No batch of this claim waits for a merge or for rules."""

@@ -38,14 +38,13 @@ _OWN = {
 }
 
 
-def own_task_doc(stage: Stage, pipeline: PipelineConfig, rules: Sequence[RuleConfig]) -> str:
+def own_task_doc(stage: Stage, rules: Sequence[RuleConfig]) -> str:
     """Documentation of a task that works side by side with the others of its run; ``rules``: those with a task of their own."""
     text = _OWN[stage.kind].format(subject=stage.subject)
     if stage.kind is StageKind.RULE:
         text += "\n\n" + rule_doc(next(rule for rule in rules if rule.name == stage.subject))
-    needs = f"A batch comes here after {', '.join(f'`{name}`' for name in stage.needs)}. " if stage.needs else ""
     return (
-        f"{text}\n\n{needs}It is recorded by {stage.records}. The log has a line every five seconds and a table of all batches at the end.\n\n"
+        f"{text}\n\n{_place(stage)} The log has a line every five seconds and a table of all batches at the end.\n\n"
         "A retry, or Clear, starts at the first batch that this task lacks. While a task before it is red, it waits in the triggerer."
     )
 
@@ -63,8 +62,13 @@ def stage_doc(stage: Stage, pipeline: PipelineConfig, rules: Sequence[RuleConfig
             text = load_doc(pipeline.target(stage.subject))
         case StageKind.ACKNOWLEDGE:
             text = ack_doc(pipeline.target(stage.subject))
+    return f"{text}\n\n{_place(stage)}"
+
+
+def _place(stage: Stage) -> str:
+    """The stages that a batch passes before this one, and what records it."""
     needs = f"A batch comes here after {', '.join(f'`{name}`' for name in stage.needs)}. " if stage.needs else ""
-    return f"{text}\n\n{needs}It is recorded by {stage.records}."
+    return f"{needs}It is recorded by {stage.records}."
 
 
 def rule_doc(rule: RuleConfig) -> str:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 import structlog
 from airflow.sdk import BaseOperator, TriggerRule
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from sluice.flows.runtime import Runtime
     from sluice.flows.stage_loop import Done
     from sluice.flows.train import Carried, TrainOutcome
+
+_T = TypeVar("_T")
 
 _IDLE_WAIT_S = 2.0
 """How long a drain looks for changes before it gives its worker back. A trigger needs about 2.9 s when its event is
@@ -100,6 +102,11 @@ class SluiceOperator(BaseOperator):  # type: ignore[misc]
         self.defer(trigger=trigger, method_name="woken", kwargs=memory)
         raise AssertionError("defer() always raises")
 
+    def hold(self, why: str, waited: int) -> NoReturn:
+        """Wait for a red task above, without a worker, so that the run stays open. ``waited``: pauses so far."""
+        self.log.warning("the run waits: %s. Fix the red task above and press Clear on it", why)
+        self.wait(HoldTrigger(self.pipeline, _HOLD_S[min(waited, len(_HOLD_S) - 1)]), waited=waited + 1)
+
 
 def report_failure(pipeline: str) -> None:
     """Metrics and the look at the lag go on while a task fails and is tried again; whatever goes wrong here, its own error counts."""
@@ -163,7 +170,7 @@ class DrainOperator(SourceOperator):
 
         mine = claim(context["ti"].dag_id, context["ti"].run_id)
         runtime = open_runtime(self.pipeline)
-        told = _Told(self.log.info)
+        told = _Told(self.log.info, _carried_line)
         try:
             with brief():
                 outcome = train(
@@ -182,7 +189,7 @@ class DrainOperator(SourceOperator):
             return self._hand_over(context, outcome)
         return self.wait_for_news(in_vain)
 
-    def _tell(self, runtime: Runtime, told: _Told, carried: Carried) -> None:
+    def _tell(self, runtime: Runtime, told: _Told[Carried], carried: Carried) -> None:
         """A batch is delivered: it is in a line of the log, and the metrics now and then."""
         from sluice.orchestration.metrics import report
 
@@ -236,28 +243,33 @@ def _is_over(claim: str) -> bool:
         return False
 
 
-class _Told:
-    """A line for the first batch of a run, then one for all batches of the last seconds: the table at the end has each."""
+class _Told(Generic[_T]):
+    """A line for the first batch of a run, then one for all batches of the last seconds: the table at the end has each.
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    ``line``: of batches, one or more.
+    """
+
+    def __init__(self, say: Callable[[str], None], line: Callable[[Sequence[_T]], str]) -> None:
         self._say = say
+        self._line = line
         self._since = -_SAY_EVERY_S
-        self._batches: list[Carried] = []
+        self._batches: list[_T] = []
 
-    def __call__(self, carried: Carried) -> None:
-        self._batches.append(carried)
+    def __call__(self, batch: _T) -> None:
+        self._batches.append(batch)
         if time.monotonic() - self._since < _SAY_EVERY_S:
             return
         self._since = time.monotonic()
-        first, more = self._batches[0], self._batches[1:]
-        if more:
-            changes, rows = sum(one.changes for one in self._batches), sum(one.rows for one in self._batches)
-            self._say(
-                f"batches {first.batch} to {carried.batch}: {changes} changes, {rows} rows; the last one: {carried}"
-            )
-        else:
-            self._say(str(carried))
+        self._say(self._line(self._batches))
         self._batches = []
+
+
+def _carried_line(batches: Sequence[Carried]) -> str:
+    first, last = batches[0], batches[-1]
+    if len(batches) == 1:
+        return str(last)
+    changes, rows = sum(one.changes for one in batches), sum(one.rows for one in batches)
+    return f"batches {first.batch} to {last.batch}: {changes} changes, {rows} rows; the last one: {last}"
 
 
 def shortened(table: str) -> str:
@@ -464,16 +476,16 @@ class AckOperator(TargetOperator):
             number = self.number(context)
             if number is None:
                 self._require_red(context, "drain")
-                return self._hold("this run has no batch: its drain did not succeed", waited)
+                return self.hold("this run has no batch: its drain did not succeed", waited)
             outcome = self._acknowledged(context, number)
         except OutOfOrder as error:
-            return self._hold(str(error), waited)
+            return self.hold(str(error), waited)
         except SluiceError as error:
             if isinstance(error, Paused) or context["ti"].try_number <= context["ti"].max_tries:
                 raise
-            return self._hold(str(error), waited)
+            return self.hold(str(error), waited)
         if not self._load_is_green(context):
-            return self._hold(f"{self.target} holds the batch, but its load task did not end as a success", waited)
+            return self.hold(f"{self.target} holds the batch, but its load task did not end as a success", waited)
         if number % _REPORT_EVERY == 0:
             report(open_runtime(self.pipeline), every_s=0.0)
         self.show_batches(context, number)
@@ -496,10 +508,6 @@ class AckOperator(TargetOperator):
         """A load may die after it has delivered; its run must not end before it is cleared and green."""
         (load,) = self.upstream_task_ids
         return _state_in_run(context, load) == "success"
-
-    def _hold(self, why: str, waited: int) -> NoReturn:
-        self.log.warning("the run waits: %s. Fix the red task above and press Clear on it", why)
-        self.wait(HoldTrigger(self.pipeline, _HOLD_S[min(waited, len(_HOLD_S) - 1)]), waited=waited + 1)
 
 
 # -- tasks that work side by side (``run: {tasks: own}``) --------------------------------------------------------------------
@@ -531,20 +539,17 @@ class _StageLog:
     def __init__(self, say: Callable[..., None], rows: str) -> None:
         self._say = say
         self._rows = rows
-        self._since = -_SAY_EVERY_S
-        self._new: list[Done] = []
+        self._told = _Told(say, self._line)
         self._all: list[Done] = []
 
     def __call__(self, done: Done) -> None:
         self._all.append(done)
-        self._new.append(done)
-        if time.monotonic() - self._since < _SAY_EVERY_S:
-            return
-        self._since = time.monotonic()
-        first, rows = self._new[0].batch, sum(one.rows for one in self._new)
-        which = f"batch {first}" if first == done.batch else f"batches {first} to {done.batch}"
-        self._say(f"{which}: {rows} {self._rows}, {sum(one.seconds for one in self._new):.2f} s{_later(done)}")
-        self._new = []
+        self._told(done)
+
+    def _line(self, batches: Sequence[Done]) -> str:
+        first, last, rows = batches[0].batch, batches[-1], sum(one.rows for one in batches)
+        which = f"batch {first}" if first == last.batch else f"batches {first} to {last.batch}"
+        return f"{which}: {rows} {self._rows}, {sum(one.seconds for one in batches):.2f} s{_later(last)}"
 
     def end(self) -> None:
         """The table."""
@@ -616,8 +621,7 @@ class StageOperator(SluiceOperator):
                 )
         except NeverReady as why:
             told.end()
-            self.log.warning("waiting: %s. Fix the red task above and press Clear on it", why)
-            self.wait(HoldTrigger(self.pipeline, _HOLD_S[min(waited, len(_HOLD_S) - 1)]), waited=waited + 1)
+            self.hold(str(why), waited)
         told.end()
         if not outcome.done:
             self.log.info(

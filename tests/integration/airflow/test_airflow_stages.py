@@ -43,7 +43,7 @@ def states_of(east: TestAirflow, run: str) -> dict[str, str]:
 
 
 def summary(east: TestAirflow, run: str, task: str) -> dict[str, Any]:
-    """What the task returned."""
+    """Return the result of the task."""
     answer = east.api.call(
         "GET", f"/dags/{DAG}/dagRuns/{run.replace('+', '%2B')}/taskInstances/{task}/xcomEntries/return_value"
     )

@@ -16,7 +16,7 @@ from tests.support.pipelines.case import Case
 from tests.support.pipelines.kinds_apart import pipeline
 
 _numbers = itertools.count(1)
-"""Of pipelines: the server keeps the checkpoint of each."""
+"""Numbers for names of pipelines: the server keeps the checkpoint of each."""
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ A_ROUND = 20
 """ALTERs between two comparisons."""
 
 FOLLOWED = 0.3
-"""At least this share of the ALTERs is followed, so that a target that stops always fails here."""
+"""Least share of the ALTERs that is followed, so that a target that stops always fails here."""
 
 KEYS = (
     "TINYINT", "INT", "BIGINT UNSIGNED", "DECIMAL(10,2)", "DATE", "DATETIME(3)", "CHAR(5)", "VARCHAR(10)", "VARCHAR(40)",
@@ -73,11 +73,11 @@ class Writer:
         return True
 
     def session(self, mode: str) -> None:
-        """Whatever mode and zone the session has."""
+        """Give the session a mode and a zone of its own."""
         self.cursor.execute(f"SET sql_mode = '{mode}', time_zone = '{self.dice.choice(ZONES)}'")
 
     def create(self, number: int, old: str) -> Table:
-        """With a key of any type, a column of the type ``old`` and another one."""
+        """Create a table with a key of any type, a column of the type ``old`` and another one."""
         while True:
             table = Table(f"t{number}", {"k": self.dice.choice(KEYS), "v": old, "w": self.dice.choice(TYPES)})
             listed = ", ".join(
@@ -87,7 +87,7 @@ class Writer:
                 return table
 
     def fill(self, table: Table, rows: int) -> None:
-        """What the columns take of literals of their types."""
+        """Insert those literals of their types that the columns take."""
         values = {name: [*literals(declared, self.dice), "NULL"] for name, declared in table.columns.items()}
         for _ in range(rows):
             row = [self.dice.choice(values[name]) for name in table.columns]
@@ -156,7 +156,7 @@ def stopped(made: Case) -> str:
 
 
 def differences(made: Case, tables: Iterable[str]) -> list[str]:
-    """What the comparison of ``sluice verify`` finds, while the pipeline goes on."""
+    """Return the differences that ``sluice verify`` finds while the pipeline goes on."""
     asked = VerifySpec(tables=[f"{made.schema}.{table}" for table in tables], values=True)
     with ThreadPoolExecutor(1) as beside:
         waiting = beside.submit(verify, made.runtime(), asked)

@@ -21,7 +21,7 @@ from sluice.flows.capture.drain import drain
 from sluice.flows.operate import control
 from sluice.flows.stage_loop import NeverReady
 from sluice.flows.stage_tasks import StageOutcome, run_capture, run_stage
-from sluice.flows.stages import own_rules, pipeline_stages
+from sluice.flows.stages import stages_of
 from tests.support.twins.pipes import Pipe, pipe
 
 PATIENCE_S = 120
@@ -59,9 +59,7 @@ def insert(made: Pipe, *numbers: int) -> None:
 
 def names(made: Pipe) -> list[str]:
     runtime = made.made.runtime()
-    return [
-        stage.name for stage in pipeline_stages(runtime.pipeline, own_rules(runtime.pipeline, runtime.rules_folder))
-    ]
+    return [stage.name for stage in stages_of(runtime.pipeline, runtime.rules_folder)]
 
 
 def sense(made: Pipe, claim: str = RUN) -> int | None:

@@ -29,7 +29,7 @@ from sluice.flows.operate.retention import space_warnings
 from sluice.flows.operate.rule_stats import newest_rules, waiting_letters
 from sluice.flows.operate.subscriptions import SubscriptionStatus, subscriptions
 from sluice.flows.runtime import Runtime
-from sluice.flows.stages import Stage, StageKind, has_passed, own_rules, pipeline_stages
+from sluice.flows.stages import Stage, StageKind, has_passed, stages_of
 from sluice.flows.verify.result import kept
 from sluice.model.batches import Batch
 from sluice.model.positions import Position
@@ -96,7 +96,7 @@ class TargetStatus:
 
 @dataclass(frozen=True, slots=True)
 class StageStatus:
-    """How far a stage has come.
+    """Progress of one stage of a pipeline.
 
     Attributes:
         name: of its task in the graph; needs: stages that a batch passes before.
@@ -489,12 +489,12 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
         no_answer=silent,
         failures=failures,
         incomplete=[sentence(runtime.name, one) for one in incomplete],
-        stages=_stages(pipeline_stages(runtime.pipeline, own_rules(runtime.pipeline, runtime.rules_folder)), found),
+        stages=_stages(stages_of(runtime.pipeline, runtime.rules_folder), found),
     )
 
 
 def _stages(stages: Sequence[Stage], found: _Delivery) -> list[StageStatus]:
-    """How far each stage has come; a target that was not begun yet has passed nothing."""
+    """Return the progress of each stage; a target that was not begun yet has passed nothing."""
     if found.cursor is None:
         return [StageStatus(stage.name, stage.needs, None) for stage in stages]
     last = found.cursor.next_batch - 1

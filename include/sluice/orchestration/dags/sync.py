@@ -119,10 +119,10 @@ def build_sync_dag(pipeline: PipelineConfig, path: Path) -> DAG:
 
 
 _COLORS = {
-    StageKind.MERGE: "#fdebd0",
-    StageKind.RULE: "#fcf3cf",
-    StageKind.LOAD: "#d5f5e3",
-    StageKind.ACKNOWLEDGE: "#e8daef",
+    StageKind.MERGE: MergeOperator.ui_color,
+    StageKind.RULE: RuleOperator.ui_color,
+    StageKind.LOAD: LoadOperator.ui_color,
+    StageKind.ACKNOWLEDGE: AckOperator.ui_color,
 }
 
 
@@ -146,7 +146,7 @@ def _side_by_side(
             given: dict[str, Any] = {
                 "task_id": stage.name,
                 "pipeline": file,
-                "doc_md": dag_docs.own_task_doc(stage, pipeline, rules),
+                "doc_md": dag_docs.own_task_doc(stage, rules),
             }
             if stage.kind is StageKind.CAPTURE:
                 task: BaseOperator = CaptureOperator(
