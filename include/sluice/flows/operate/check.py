@@ -605,7 +605,7 @@ def _store(runtime: Runtime) -> list[CheckFinding]:
     store = runtime.store
     store.check_space()
     store.require_writable()
-    return [CheckFinding("ok", "store", "segments", runtime.store_uri, f"{len(store.batches())} batches stored")]
+    return [CheckFinding("ok", "store", "segments", runtime.store_uri, f"batches stored: {len(store.batches())}")]
 
 
 def _rules(runtime: Runtime) -> list[CheckFinding]:
@@ -616,7 +616,7 @@ def _rules(runtime: Runtime) -> list[CheckFinding]:
     rules = RuleSet.load(runtime.rules_path)
     rules.validate()
     ruling = StageRules.of(rules, runtime.pipeline, runtime.rules_path, runtime.resolver)
-    found = [CheckFinding("ok", "rules", "rules", str(runtime.rules_path.name), f"{len(rules)} rules load")]
+    found = [CheckFinding("ok", "rules", "rules", str(runtime.rules_path.name), f"rules loaded: {len(rules)}")]
     for rule in rules:
         for name, config in rule.config.lookups.items():
             rows = len(ruling.reader(rule)(name, config))
