@@ -11,8 +11,8 @@ load and ack depend on their own past. Such a run is over only because a person 
 over what the mark wrote, and the scheduler starts nothing in a run that is over.
 
 A run that fails by itself is another thing: its red tasks wait for a person, and later runs for it. Where one task carries batches through all stages,
-acks keep such a run open. Where tasks work side by side it ends as failed, and Airflow's audit log tells whether a person marked it. A task of it that
-is red only because one before it was begins again when that one does, whatever was selected for *Clear*.
+acks keep such a run open. Where tasks work side by side it ends as failed, and Airflow's audit log tells whether a person marked it.
+A task of it that is red only because one before it was begins again when that one does, whatever was selected for *Clear*.
 
 This is the one place that writes to Airflow's database: a thread in the API server, through which people clear. Once an hour it also removes old rows
 of the audit log: neither a task nor the REST API can.
