@@ -7,11 +7,11 @@ is none, the youngest whose tasks all wait in the triggerer goes: what wakes the
 
 A run that is marked as failed has red tasks, and so may one that is marked as a success while a load of it is red; no later run would begin: drain,
 load and ack depend on their own past. Such a run is over only because a person said so, and its batches stand in ZooKeeper. So its red tasks become
-*skipped*, and the next run goes on with its batches. So do tasks of it that wait: a task that ended at the same time as the mark came may have written
+*skipped*, and the next run goes on with its batches. So do tasks of it that wait: a task that ended when the mark came may have written
 over what the mark wrote, and the scheduler starts nothing in a run that is over.
 
-A run that fails by itself is another thing: its red tasks wait for a person, and later runs for it. Where one task carries batches through all stages,
-acks keep such a run open. Where tasks work side by side it ends as failed, and Airflow's audit log tells whether a person marked it.
+A run that fails by itself is another thing: its red tasks wait for a person, and later runs for it. Where one task carries batches through all
+stages, acks keep such a run open. Where tasks work side by side it ends as failed, and Airflow's audit log tells whether a person marked it.
 A task of it that is red only because one before it was begins again when that one does, whatever was selected for *Clear*.
 
 This is the one place that writes to Airflow's database: a thread in the API server, through which people clear. Once an hour it also removes old rows
