@@ -77,6 +77,7 @@ def test_all_stages_of_a_run_are_at_work_at_the_same_time(orders: Case, east: Te
     assert results["merge"]["batches"] > 3
     assert len({(one["first"], one["last"]) for name, one in results.items() if name != "drain"}) == 1
     assert results["rule.up"]["rows"] > 0
+    assert {rule["name"]: rule["rows_in"] for rule in results["rule.up"]["rules"]} == {"up": results["rule.up"]["rows"]}
     for name in STAGES:
         assert f"batches ({results[name]['batches']})" in east.log(DAG, seen, name), name
     wait_until(lambda: settled(orders), "delivery of everything")
@@ -155,4 +156,9 @@ def test_a_task_that_is_killed_goes_on_where_it_was(orders: Case, east: TestAirf
     wait_until(lambda: east.api.call("POST", f"/dags/{DAG}/clearTaskInstances", body), "the press of Clear")
     wait_until(lambda: run in {r["dag_run_id"] for r in east.runs(DAG, state="success")}, "the cleared run's end")
     assert {summary(east, run, name)["batches"] for name in STAGES} == {0}
+    again = "`sluice redeliver stages copy --from-batch "
+    for name in STAGES:
+        tries = next(task["try_number"] for task in east.tasks(DAG, run) if task["task_id"] == name)
+        assert again in east.log(DAG, run, name, tries), name
+    assert again in next(one["note"] for one in east.runs(DAG) if one["dag_run_id"] == run)
     history.assert_in_order()
