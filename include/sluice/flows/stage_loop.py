@@ -126,7 +126,7 @@ class ThreadBoard:
     def is_busy(self) -> bool:
         """True if a batch that is captured now would wait: for the merge of the one before it, or for the load of the one before that.
 
-        False once a stage gave up: nobody delivers in this run any more, and the next run waits for its end.
+        False once a stage gave up: this run delivers nothing any more, and the next run waits for its end.
         """
         with self._changed:
             waiting = self._under_way
