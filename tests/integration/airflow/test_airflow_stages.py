@@ -128,6 +128,51 @@ def test_a_rule_that_fails_is_seen_at_its_own_task_and_goes_on_after_clear(
     assert acknowledged(orders) > before
 
 
+def mark_failed(east: TestAirflow, run: str) -> None:
+    path = f"/dags/{DAG}/dagRuns/{run.replace('+', '%2B')}"
+    wait_until(lambda: east.api.call("PATCH", path, {"state": "failed"}), "the mark")
+
+
+def test_a_red_run_that_a_person_gives_up_and_one_that_is_marked_while_it_works_let_the_next_one_go_on(
+    orders: Case, east: TestAirflow, shared_airflow: SharedAirflow
+) -> None:
+    """The batches of the run that was given up are delivered by the next one, with the rule as it is then."""
+    rule = shared_airflow.folder / "rules/up.py"
+    change(orders)
+    wait_until(lambda: settled(orders), "a first delivery")
+    rule.write_text(RIGHT.replace("'note': row['note']", "'note': row['nothing']"))
+    red = {run["dag_run_id"] for run in east.runs(DAG, state="failed")}
+    change(orders)
+
+    def failed() -> set[str]:
+        return {run["dag_run_id"] for run in east.runs(DAG, state="failed")} - red
+
+    wait_until(failed, "a red run")
+    [run] = failed()
+    rule.write_text(RIGHT)
+    assert not delivered(orders)  # it is for a person to say so
+    mark_failed(east, run)
+    wait_until(lambda: settled(orders), "delivery of everything")
+    assert states_of(east, run)["rule.up"] == "skipped"
+    with written(orders):
+        for _ in range(2):
+            working = ""
+
+            def at_work() -> bool:
+                nonlocal working
+                for one in east.runs(DAG, state="running"):
+                    states = states_of(east, one["dag_run_id"])
+                    if "running" in {states[name] for name in STAGES}:
+                        working = one["dag_run_id"]
+                return bool(working)
+
+            wait_until(at_work, "a run at work")
+            mark_failed(east, working)
+            before = acknowledged(orders)
+            wait_until(lambda before=before: acknowledged(orders) > before + 4, "further batches after the mark")
+    wait_until(lambda: settled(orders), "delivery of everything")
+
+
 def test_a_task_that_is_killed_goes_on_where_it_was(orders: Case, east: TestAirflow) -> None:
     """``kill -9`` of the process that captures, then of the one that loads; Clear of a run that is delivered does nothing again."""
     change(orders)
