@@ -31,7 +31,7 @@ class Progress:
         batch: the last batch that has passed it in this run, 0 if none has.
         later: why its target gets the batches from ``since`` on at another time, "" if it has them.
         why: of one that gave up, or that ended: the reason.
-        sums: of a stage that the process of another task did, what it did, as JSON; its own task shows it.
+        sums: what it did in this run, as JSON: for people, and for its own task where the process of another one did it.
     """
 
     state: StageState = StageState.WORKING

@@ -12,6 +12,9 @@ from sluice.segments.changeset import RuleTotal
 KEPT = 20
 """Batches of which each figure is stored for another process; the sums are those of all."""
 
+SAY_EVERY_S = 5.0
+"""Seconds after which the sums of a stage are written again: what a process that dies has done since is not in them."""
+
 
 @dataclass
 class StageSums:
@@ -142,4 +145,4 @@ def aligned(lines: Sequence[Sequence[str]]) -> str:
     return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
 
 
-__all__ = ["KEPT", "StageSums", "aligned", "rules_table"]
+__all__ = ["KEPT", "SAY_EVERY_S", "StageSums", "aligned", "rules_table"]

@@ -32,7 +32,7 @@ from sluice.flows.capture.drain import drain
 from sluice.flows.capture.kept_source import KeptSource
 from sluice.flows.runtime import Runtime
 from sluice.flows.stage_loop import Done, ThreadBoard, work
-from sluice.flows.stage_sums import KEPT, StageSums, aligned
+from sluice.flows.stage_sums import KEPT, SAY_EVERY_S, StageSums, aligned
 from sluice.flows.stage_work import WAITS, do
 from sluice.flows.stages import Stage, StageKind, limit_of_run, share_of_run, stages_of
 from sluice.model.batches import DrainOutcome
@@ -42,9 +42,6 @@ _log = structlog.get_logger()
 
 SIDE_BY_SIDE = 20_000
 """A batch of this number of changes has tasks of its own, so that the next one is drained and merged while it is loaded."""
-
-SAY_EVERY_S = 5.0
-"""Seconds after which the sums of the stages are written again: what a process that dies has done since is not in them."""
 
 EARLIER_WAIT_S = 20.0
 """How long a train waits for the batches before it, which the tasks of other runs deliver: a few seconds, more on a busy machine. To wait costs
@@ -230,7 +227,7 @@ class _Train:
     def __post_init__(self) -> None:
         pipeline = self.runtime.pipeline
         self._stages = stages_of(pipeline, self.runtime.rules_folder)
-        self._sums = {stage.name: StageSums() for stage in self._stages[1:]}
+        self._sums = {stage.name: StageSums() for stage in self._stages}
         self._board = ThreadBoard(self._stages, self._tell)
 
     def run(self) -> TrainOutcome:
@@ -276,6 +273,7 @@ class _Train:
             self._require_small(made)
             assert made.batch is not None
             self._drained[made.batch] = made, drained_s
+            self._sums[StageKind.CAPTURE].add(Done(made.batch, drained_s, made.changes), KEPT)
             self._board.captured(made.batch)
             self._made += 1
             ended_by = self._end_after(made)

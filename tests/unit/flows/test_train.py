@@ -21,7 +21,7 @@ from sluice.flows.load.ack import ack
 from sluice.flows.load.isolation import catch_up, deliver
 from sluice.flows.load.load import LoadOutcome
 from sluice.flows.operate import control
-from sluice.flows.operate.status import status
+from sluice.flows.operate.status import stages_claimed, status
 from sluice.flows.train import Carried, TrainOutcome, sums_of, table, train, unfinished
 from sluice.flows.transform.merge import merge
 from sluice.orchestration.metrics import gauges
@@ -112,7 +112,7 @@ def test_a_train_delivers_and_acknowledges_batch_after_batch(one: Pipe, window: 
     assert (one.acknowledged(), waiting(one)) == (5, [])
     lines = table(outcome.carried).splitlines()
     assert [line.split()[0] for line in lines] == ["batch", "1", "2", "3", "4", "5"]
-    for stage, rows in (("merge", 10), ("load.copy", 10), ("ack.copy", 0)):  # what the task of each stage shows
+    for stage, rows in (("drain", 10), ("merge", 10), ("load.copy", 10), ("ack.copy", 0)):  # what its task shows
         sums = sums_of(one.made.runtime(), "test:one:1", stage)
         assert (sums.batches, sums.rows, sums.first) == (5, rows, 1), stage
         assert [done.batch for done in sums.newest] == [1, 2, 3, 4, 5]
@@ -129,6 +129,9 @@ def test_each_fused_rule_is_seen_in_what_the_merge_did_and_in_the_metrics(one: P
     [rule] = sums_of(one.made.runtime(), "test:one:1", "merge").result()["rules"]
     assert (rule["name"], rule["rows_in"], rule["rows_out"], rule["changed"], rule["errors"]) == ("up", 6, 3, 3, 0)
     assert rule["seconds"] > 0
+    stages = {one["stage"]: one for one in stages_claimed(one.made.runtime(), "test:one:1")}
+    assert list(stages) == ["drain", "merge", "load.copy", "ack.copy"]
+    assert (stages["merge"]["rows"], stages["load.copy"]["rows"], stages["merge"]["rules"]) == (3, 3, [rule])
     found = gauges(status(one.made.runtime()))
     base = f"sluice.{one.made.runtime().name}.rules.up"
     assert [found[f"{base}.{name}"] for name in ("rows_in", "rows_out", "changed", "errors", "dead_letters")] == [
