@@ -23,8 +23,8 @@ from sluice.segments.packed import parted
 from sluice.sources.mysql.reader.batch_reader import warm_up
 from tests.support.pipelines.case import Case, as_older_versions_write, case
 
-TABLES = SMALL_FILES + 1
-"""So many that their rows are packed."""
+TABLES = SMALL_FILES + 2
+"""So many that the rows of small ones are packed, even if one is large."""
 
 
 @pytest.fixture
