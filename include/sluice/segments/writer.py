@@ -1,4 +1,4 @@
-"""Writes a batch: Parquet parts by table, then the manifest, with the parts of many small tables in its file. Bounded memory, no open files between parts."""
+"""Writes a batch: Parquet parts by table, then the manifest, with many small parts in its file. Bounded memory, no open files between parts."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class SegmentWriter:
     ``add`` may be called from several threads. A table is written as a part when it holds ``part_bytes``; when all tables together hold
     ``buffer_bytes`` the largest ones are written. Sorted rows of ``direct_bytes`` or more are
     a part of their own: no copy, no sort. A file is opened, written and closed in one go, so ten thousand tables don't need ten
-    thousand open files. When nothing follows, small tables get a file each, or are packed with the manifest where there are more than ``small_files``.
+    thousand open files. When nothing follows, small tables get a file each; where there are more than ``small_files``, they are packed with the manifest.
 
     Raises (all methods): StorageUnavailable.
     """
