@@ -42,7 +42,7 @@ class ChecksumSink:
 
     @contextmanager
     def gathering(self) -> Iterator[pa.NativeFile]:
-        """A file for Arrow to write to, which hands on to this one what comes in small pieces as few large ones; all of it at the end of the block."""
+        """A file for Arrow to write to, which hands on small pieces to this one as few large ones; all of it at the end of the block."""
         with pa.BufferedOutputStream(pa.PythonFile(self, mode="w"), GATHERED_BYTES) as file:
             yield file
 

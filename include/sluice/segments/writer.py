@@ -55,7 +55,7 @@ class SegmentWriter:
     ``add`` may be called from several threads. A table is written as a part when it holds ``part_bytes``; when all tables together hold
     ``buffer_bytes`` the largest ones are written. Sorted rows of ``direct_bytes`` or more are
     a part of their own: no copy, no sort. A file is opened, written and closed in one go, so ten thousand tables don't need ten
-    thousand open files. When nothing follows, small tables get a file each; where there are more than ``small_files``, they are packed with the manifest.
+    thousand open files. When nothing follows, small tables get a file each; more than ``small_files`` of them are packed with the manifest.
 
     Raises (all methods): StorageUnavailable.
     """
