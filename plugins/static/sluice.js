@@ -283,9 +283,9 @@ function render(card, status) {
     ...dumpsOf(status),
     ...verifiedOf(status),
     ...((status.rules || []).length ? [el("h3", {}, `Rules in batch ${number.format(status.rules_batch)}`), table(
-      ["Rule", "Rows in", "Rows out", "Time", "Errors", "Dead letters"],
-      status.rules.map((r) => [el("b", {}, r.name), number.format(r.rows_in), number.format(r.rows_out), brief(r.seconds * 1000), number.format(r.errors), number.format(r.dead_letters)]),
-      [1, 2, 3, 4, 5],
+      ["Rule", "Rows in", "Rows out", "Changed", "Time", "Errors", "Dead letters"],
+      status.rules.map((r) => [el("b", {}, r.name), number.format(r.rows_in), number.format(r.rows_out), r.changed === null ? "—" : number.format(r.changed), brief(r.seconds * 1000), number.format(r.errors), number.format(r.dead_letters)]),
+      [1, 2, 3, 4, 5, 6],
     )] : []),
     ...(rows.length ? [el("h3", {}, "Last batches"), table(
       ["Batch", "State", "Changes", "Size", "First commit", "Up to position"],

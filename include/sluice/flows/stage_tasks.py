@@ -24,6 +24,7 @@ from sluice.flows.capture.kept_source import KeptSource
 from sluice.flows.load.isolation import deliver
 from sluice.flows.runtime import Runtime
 from sluice.flows.stage_loop import Done, NeverReady, work
+from sluice.flows.stage_sums import StageSums
 from sluice.flows.stage_work import do
 from sluice.flows.stages import Stage, StageKind, has_passed, limit_of_run, share_of_run, stages_of
 from sluice.model.batches import Batch
@@ -44,16 +45,8 @@ class StageOutcome:
     due: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        told: dict[str, Any] = {
-            "stage": self.stage,
-            "batches": len(self.done),
-            "rows": sum(one.rows for one in self.done),
-            "errors": sum(one.errors for one in self.done),
-            "seconds": round(sum(one.seconds for one in self.done), 3),
-        }
-        if self.done:
-            told |= {"first": self.done[0].batch, "last": self.done[-1].batch}
-        return told | ({"ended_by": self.ended_by} if self.ended_by else {})
+        ended = {"ended_by": self.ended_by} if self.ended_by else {}
+        return {"stage": self.stage, **StageSums.of(self.done).result(), **ended}
 
 
 class RunBoard:

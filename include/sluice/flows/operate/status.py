@@ -121,7 +121,7 @@ class Status:
         in_flight: batches that some target lacks, ascending; quarantined targets don't count, nor what waits on purpose.
         installation: which one works on the pipeline (others stand by); paused: who paused it and why, "" if it is not paused.
         reread_from: where the log would have to be read again from if the segment store were lost.
-        rules: what each rule did in the newest merged batch (``rules_batch``): rows in and out, seconds, errors, dead letters.
+        rules: what each rule did in the newest merged batch (``rules_batch``): rows in, out and changed, seconds, errors, dead letters.
         dumps: those that run, are paused, or ended in the last ten minutes.
         dead_letters: rows and skipped batches that wait in the dead-letter store.
         server: the connection of the source group that is read, "" without a group.
