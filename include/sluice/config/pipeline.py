@@ -262,8 +262,8 @@ class SegmentConfig(StrictModel):
         SMALL_FILES,
         ge=0,
         le=100_000,
-        description="A batch of at most this number of small tables has a Parquet file for each, which other tools open by its path. One of more has them "
-        "packed into the file of its manifest, which is fewer files. 0: they are always packed.",
+        description="A batch of at most this number of small tables has a Parquet file for each, which other tools open by its path. Those of one "
+        "that has more are packed into the file of its manifest, which is fewer files. 0: they are always packed.",
     )
 
 
