@@ -308,15 +308,18 @@ def _encoded(
 ) -> ChangesetFile:
     sizes = row_bytes(rows)
     groups = cuts(sizes, ROW_GROUP_BYTES, ROW_GROUP_ROWS)
-    with pq.ParquetWriter(
-        sink,
-        rows.schema,
-        compression="zstd",
-        compression_level=1,
-        write_page_checksum=True,
-        use_dictionary=False,
-        write_statistics=False,
-    ) as writer:
+    with (
+        sink.gathering() as out,
+        pq.ParquetWriter(
+            out,
+            rows.schema,
+            compression="zstd",
+            compression_level=1,
+            write_page_checksum=True,
+            use_dictionary=False,
+            write_statistics=False,
+        ) as writer,
+    ):
         for start, stop in groups or [(0, 0)]:
             writer.write_table(rows.slice(start, stop - start), row_group_size=ROW_GROUP_ROWS)
     numbers = key_numbers(rows)
