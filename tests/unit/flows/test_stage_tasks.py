@@ -19,9 +19,9 @@ from sluice.errors import LoadError, Paused, RuleError
 from sluice.flows import stage_tasks
 from sluice.flows.capture.drain import DrainOutcome, drain
 from sluice.flows.operate import control
+from sluice.flows.operate.status import stages_claimed
 from sluice.flows.stage_loop import NeverReady
 from sluice.flows.stage_tasks import StageOutcome, run_capture, run_stage
-from sluice.flows.operate.status import stages_claimed
 from sluice.flows.stages import stages_of
 from tests.support.twins.pipes import Pipe, pipe
 
