@@ -15,8 +15,6 @@ from sluice.model.definitions import IndexDefinition, TableDefinition
 from sluice.model.row_effects import ColumnEffect
 from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange, column_changes
 from sluice.model.tables import TableId
-from sluice.mysql.ddl.columns import altered_columns
-from sluice.mysql.ddl.lexer import Dialect
 from sluice.targets.base import SchemaChange
 from sluice.targets.offers import to_ignore
 
@@ -164,10 +162,8 @@ def _parts(change: SchemaChange, one: TableChange) -> tuple[ColumnChange, ...] |
     assert one.after is not None
     if not set(one.kinds) & _NAMES:
         return column_changes(one.before, one.after)
-    statement = change.statement
-    dialect = Dialect(statement.dialect == "mariadb", 0, statement.mode)
     try:
-        found = altered_columns(statement.text, statement.schema, dialect, one.before, one.after)
+        found = change.meaning.altered_columns(one)
     except DecodeError:
         return None
     return found if found is not None or change.cut_over is None else one.columns
