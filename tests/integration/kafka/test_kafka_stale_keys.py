@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,6 +58,12 @@ def source(made: Case, table: str, *key: str) -> dict[str, Any]:
     return {json.dumps({name: row[name] for name in key}, separators=(",", ":")): row for row in rows}
 
 
+def assert_verified(made: Case) -> None:
+    with delivering(made):
+        answer = made.cli("verify", "run", "case", "--target", "copy")
+    assert answer.returncode == 0, answer.stdout
+
+
 def test_a_topic_has_the_keys_of_the_source_after_statements_that_no_change_names(tmp_path: Path, request: Any) -> None:
     """TRUNCATE, DROP and CREATE, RENAME, other key columns: with changes before and after each, delivered together."""
     with following(tmp_path, request, "on_conversion: copy") as made:
@@ -91,6 +98,7 @@ def test_a_topic_has_the_keys_of_the_source_after_statements_that_no_change_name
             made.run_until_head()  # what was read last of a copy arrives
             assert topic(made, table) == source(made, table, *key), act
         assert topic(made, "t") == {}
+        assert_verified(made)
         execute(made, "CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1)", "DROP TABLE u")
         execute(made, "DROP TABLE t", "CREATE TABLE t (k VARCHAR(5) PRIMARY KEY)", "INSERT INTO t VALUES ('x')")
         made.run_until_head()
@@ -184,6 +192,36 @@ def test_masked_keys_and_a_topic_of_all_tables(tmp_path: Path, request: Any) -> 
         made.run_until_head()
         assert keys()["plain"] == {"a", "b"}
         assert len(keys()["secret"] - {"c"}) == 1
+
+
+@pytest.mark.parametrize("form", ["debezium-avro", "debezium-protobuf", "debezium-json, schemas: true"])
+def test_keys_whose_schema_changes_are_written_anew(tmp_path: Path, request: Any, form: str) -> None:
+    """A wider number is another schema, which is part of the key's bytes: what a compacted topic keeps has one message a row."""
+    with following(tmp_path, request, "on_conversion: copy", options=f"format: {form}") as made:
+        if "schemas" not in form:
+            pytest.importorskip("fastavro" if form == "debezium-avro" else "google.protobuf")
+            connection = json.loads(made.connections["case_target"])
+            connection["extra"] |= {"schema.registry.url": request.getfixturevalue("schema_registry").url}
+            made.connections["case_target"] = json.dumps(connection)
+
+        def held() -> dict[bytes | None, int]:
+            name = f"{made.schema}.t"
+            kafka_reading.settle(made.target, name)
+            newest = {(one.partition, one.key): one.value for one in kafka_reading.read(made.target, name)}
+            return Counter(key for (_, key), value in newest.items() if value is not None)
+
+        execute(made, "CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1), (2, 2), (3, 3)")
+        made.run_until_head()
+        before = held()
+        execute(made, "ALTER TABLE t MODIFY v BIGINT", "UPDATE t SET v = 5 WHERE id = 1")
+        made.run_until_head()
+        assert held() == before, "a value's type leaves the keys as they are"
+        execute(made, "ALTER TABLE t MODIFY id BIGINT", "DELETE FROM t WHERE id = 2", "INSERT INTO t VALUES (4, 4)")
+        made.run_until_head()
+        made.run_until_head()
+        assert not held().keys() & before.keys()
+        assert list(held().values()) == [1, 1, 1]
+        assert_verified(made)
 
 
 def test_a_topic_of_another_pipeline_is_not_emptied(tmp_path: Path, request: Any) -> None:
