@@ -81,11 +81,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what only ``make test-all`` runs and what needs a server, and put the longest unit of work first."""
+    """Mark what only ``make test-all`` runs, what ``make test-fast`` leaves out and what needs a server, and put the longest unit of work first."""
     ids = frozenset(item.nodeid for item in items)
     for item in items:
         if tiers.only_in_full(item.nodeid, ids):
             item.add_marker(pytest.mark.full)
+        if tiers.is_slow(item.nodeid):
+            item.add_marker(pytest.mark.slow)
         if SERVERS.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.server)
     items[:] = [items[place] for place in balance.in_order([item.nodeid for item in items])]

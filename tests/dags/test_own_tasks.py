@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import TaskDeferred
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from sluice.errors import LeaseHeld, RuleError
 from sluice.flows import stage_tasks
@@ -110,6 +110,22 @@ def test_a_stage_behind_a_red_one_gives_its_worker_back_and_looks_ever_less_ofte
         kwargs = deferred.value.kwargs
         pauses.append(deferred.value.trigger.seconds)
     assert pauses == [5.0, 10.0, 30.0, 60.0, 60.0]
+
+
+@pytest.mark.parametrize(("state", "is_red"), [("failed", True), ("upstream_failed", True), ("up_for_retry", False)])
+def test_a_stage_behind_one_whose_attempts_are_used_up_is_red_too_and_names_it(
+    path: str, monkeypatch: pytest.MonkeyPatch, state: str, is_red: bool
+) -> None:
+    def run_stage(*_: Any, **__: Any) -> StageOutcome:
+        raise NeverReady("merge failed at batch 4: a rule is broken")
+
+    runs(monkeypatch, run_stage)
+    if not is_red:
+        with pytest.raises(TaskDeferred):
+            stage(path).execute(context(merge=state, sense="success"))
+        return
+    with pytest.raises(AirflowFailException, match=r"a rule is broken.*press Clear on merge: this task begins again"):
+        stage(path).execute(context(merge=state, sense="success"))
 
 
 def test_the_error_of_a_stage_is_its_own_tasks(path: str, monkeypatch: pytest.MonkeyPatch) -> None:

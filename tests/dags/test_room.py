@@ -216,3 +216,111 @@ def test_what_still_runs_in_a_failed_run_and_other_dags_are_left_alone(session: 
     assert release_ended_runs(session) == []
     dag_with(session, ("failed", "failed"), ("running", None), dag_id="shop")
     assert release_ended_runs(session) == []
+
+
+def side_by_side(session: Any, *runs: tuple[str, dict[str, tuple[str, int]]]) -> None:
+    """Runs with a task ``sense``; each task: its state, and the second in which its attempt began. It ends three seconds later."""
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.serialization.definitions.baseoperator import SerializedBaseOperator
+    from sqlalchemy import select
+
+    dag_with(session, *((state, None) for state, _ in runs))
+    for number, (state, tasks) in enumerate(runs):
+        run = session.scalars(select(DagRun).where(DagRun.dag_id == DAG, DagRun.run_id == f"run-{number}")).one()
+        run.start_date = START if state != "queued" else None
+        for name, (task, began) in {"sense": ("success", 0), **tasks}.items():
+            made = TaskInstance(SerializedBaseOperator(task_id=name), None, run_id=f"run-{number}", state=task)
+            made.dag_id, made.start_date = DAG, START + timedelta(seconds=began)
+            made.end_date = made.start_date + timedelta(seconds=3)
+            session.add(made)
+    session.flush()
+
+
+def mark(session: Any, run: str, at: int, event: str = "patch_dag_run", extra: str = '{"state": "failed"}') -> None:
+    from airflow.models.log import Log
+
+    row = Log(event=event, dag_id=DAG, run_id=run or None, owner="somebody", extra=extra)
+    row.dttm = START + timedelta(seconds=at)
+    session.add(row)
+    session.flush()
+
+
+FAILED: tuple[str, dict[str, tuple[str, int]]] = ("failed", {"load": ("failed", 1), "ack": ("failed", 5)})
+IDLE: tuple[str, dict[str, tuple[str, int]]] = ("running", {})
+
+
+def test_a_run_that_failed_by_itself_waits_for_a_person_and_one_that_a_person_marked_does_not(session: Any) -> None:
+    side_by_side(session, FAILED, IDLE)
+    assert release_ended_runs(session) == []
+    mark(session, "run-0", -5)  # before it was cleared
+    mark(session, "run-0", 5, extra='{"note": "I look after it"}')
+    mark(session, "run-1", 5)
+    assert release_ended_runs(session) == []
+    assert tasks_of(session, "run-0")["load"] == "failed"
+    mark(session, "run-0", 5)
+    assert release_ended_runs(session) == ["run-0"]
+    assert tasks_of(session, "run-0") == {"sense": "success", "load": "skipped", "ack": "skipped"}
+
+
+def test_runs_that_a_person_marks_together_are_marked(session: Any) -> None:
+    side_by_side(session, FAILED, IDLE)
+    entity = '{"dag_run_id": "%s", "new_state": "failed"}'
+    extra = '{"actions": [{"action": "update", "entities": [%s]}]}'
+    mark(session, "", 5, "bulk_dag_runs", extra % (entity % "another"))
+    mark(session, "", 5, "bulk_dag_runs", "no JSON, state")
+    assert release_ended_runs(session) == []
+    mark(session, "", 5, "bulk_dag_runs", extra % f"{entity % 'another'}, {entity % 'run-0'}")
+    assert release_ended_runs(session) == ["run-0"]
+
+
+def follow_cleared_tasks(session: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    from sluice.orchestration import cleared_runs
+
+    above = {"sense": set[str](), "merge": {"sense"}, "load": {"sense", "merge"}, "ack": {"sense", "merge", "load"}}
+    monkeypatch.setattr(cleared_runs, "_upstream", lambda session, run, task: above[task])
+    return cleared_runs.follow_cleared_tasks(session)
+
+
+@pytest.mark.parametrize("run", ["running", "failed"])
+def test_a_task_that_was_red_because_of_another_begins_again_with_it(
+    session: Any, monkeypatch: pytest.MonkeyPatch, run: str
+) -> None:
+    side_by_side(session, (run, {"merge": ("success", 1), "load": ("running", 9), "ack": ("failed", 5)}), IDLE)
+    assert follow_cleared_tasks(session, monkeypatch) == ["run-0"]
+    assert tasks_of(session, "run-0")["ack"] is None
+    assert states(session) == ["queued" if run == "failed" else "running", "running"]
+    assert follow_cleared_tasks(session, monkeypatch) == []
+
+
+@pytest.mark.parametrize(
+    "tasks",
+    [
+        {"merge": ("success", 1), "load": ("failed", 1), "ack": ("failed", 5)},
+        {"merge": ("success", 1), "load": ("success", 1), "ack": ("failed", 5)},
+        {"merge": ("success", 9), "load": ("success", 9), "ack": ("success", 9)},
+        {"merge": ("success", 1), "load": ("running", 4), "ack": ("failed", 5)},
+    ],
+    ids=["cause is red", "red by itself", "all green", "the one before still works"],
+)
+def test_a_task_that_is_red_for_a_reason_of_its_own_stays_so(
+    session: Any, monkeypatch: pytest.MonkeyPatch, tasks: dict[str, tuple[str, int]]
+) -> None:
+    side_by_side(session, ("failed", tasks), IDLE)
+    before = tasks_of(session, "run-0")
+    assert follow_cleared_tasks(session, monkeypatch) == []
+    assert tasks_of(session, "run-0") == before
+
+
+def test_a_red_task_in_the_middle_waits_for_the_one_before_it_that_is_red(
+    session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The capture was cleared: the load follows, and the acknowledgement once the load has begun."""
+    side_by_side(session, ("failed", {"merge": ("success", 20), "load": ("failed", 1), "ack": ("failed", 5)}), IDLE)
+    assert follow_cleared_tasks(session, monkeypatch) == ["run-0"]
+    assert tasks_of(session, "run-0") == {"sense": "success", "merge": "success", "load": None, "ack": "failed"}
+
+
+def test_runs_of_one_task_are_not_followed(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    dag_with(session, ("failed", "failed"), ("running", None))
+    assert follow_cleared_tasks(session, monkeypatch) == []

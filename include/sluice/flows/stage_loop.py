@@ -124,9 +124,14 @@ class ThreadBoard:
 
     @property
     def is_busy(self) -> bool:
-        """True if a batch that is captured now would wait: for the merge of the one before it, or for the load of the one before that."""
+        """True if a batch that is captured now would wait: for the merge of the one before it, or for the load of the one before that.
+
+        False once a stage gave up: this run delivers nothing any more, and the next run waits for its end.
+        """
         with self._changed:
             waiting = self._under_way
+            if self._gave_up or self._over:
+                return False
             return len(waiting) > 1 or any(not done.keys() >= self._transforms for done in waiting.values())
 
     # -- for the loops ---------------------------------------------------------------------------------------------------

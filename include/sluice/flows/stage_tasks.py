@@ -262,6 +262,8 @@ def run_capture(
             return next((name for name, one in found if one is not None and one.state is StageState.GAVE_UP), "")
 
         def is_busy() -> bool:
+            if failed():  # this run delivers nothing any more
+                return False
             waiting = [state.batch(number) for number in state.in_window()]
             return len(waiting) > 1 or any(batch is not None and batch.needs_merge for batch in waiting)
 

@@ -6,9 +6,13 @@ sync DAG waits for a place, the youngest run that has nothing under way goes bac
 is none, the youngest whose tasks all wait in the triggerer goes: what wakes them meanwhile they hear when their run has its place again.
 
 A run that is marked as failed has red tasks, and so may one that is marked as a success while a load of it is red; no later run would begin: drain,
-load and ack depend on their own past. Such a run is over only because a person said so (one that fails by itself stays open, its acks see to that),
-and its batches stand in ZooKeeper. So its red tasks become *skipped*, and the next run goes on with its batches. So do tasks of it that wait: a task
-that ended at the same time as the mark came may have written over what the mark wrote, and the scheduler starts nothing in a run that is over.
+load and ack depend on their own past. Such a run is over only because a person said so, and its batches stand in ZooKeeper. So its red tasks become
+*skipped*, and the next run goes on with its batches. So do tasks of it that wait: a task that ended when the mark came may have written
+over what the mark wrote, and the scheduler starts nothing in a run that is over.
+
+A run that fails by itself is another thing: its red tasks wait for a person, and later runs for it. Where one task carries batches through all
+stages, acks keep such a run open. Where tasks work side by side it ends as failed, and Airflow's audit log tells whether a person marked it.
+A task of it that is red only because one before it was begins again when that one does, whatever was selected for *Clear*.
 
 This is the one place that writes to Airflow's database: a thread in the API server, through which people clear. Once an hour it also removes old rows
 of the audit log: neither a task nor the REST API can.
@@ -16,6 +20,7 @@ of the audit log: neither a task nor the REST API can.
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 import time
@@ -24,15 +29,20 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from sluice.orchestration.dag_runs import CONTROL_ID, FAMILIES, RETENTION_ID, dag_id_of
+from sluice.orchestration.dag_runs import CONTROL_ID, FAMILIES, RETENTION_ID, SENSE, dag_id_of
 
 if TYPE_CHECKING:
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance
     from sqlalchemy.orm import Session
 
 log = structlog.get_logger()
 
 EVERY_S = 2.0
 CLEAN_EVERY_S = 3600.0
+_NEWEST = 50
+"""Runs with a red task that are looked at."""
+
 _STATES = (
     "running",
     "success",
@@ -91,7 +101,10 @@ _RELEASED = (
 
 
 def release_ended_runs(session: Session) -> list[str]:
-    """Skip the red and waiting tasks of ended runs that stand directly before an open one; returns the ids of these runs. The caller commits."""
+    """Skip the red and waiting tasks of ended runs that stand directly before an open one; returns the ids of these runs. The caller commits.
+
+    A run that failed by itself is left alone.
+    """
     from airflow.models.dagrun import DagRun
     from airflow.models.taskinstance import TaskInstance
     from airflow.utils.state import DagRunState, TaskInstanceState
@@ -106,7 +119,7 @@ def release_ended_runs(session: Session) -> list[str]:
     for dag_id, at in session.execute(is_open).all():
         earlier = select(DagRun).where(DagRun.dag_id == dag_id, DagRun.logical_date < at)
         before = session.scalars(earlier.order_by(DagRun.logical_date.desc()).limit(1)).first()
-        if before is None or before.state in open_states:
+        if before is None or before.state in open_states or _failed_by_itself(session, before):
             continue
         red = select(TaskInstance).where(
             TaskInstance.dag_id == dag_id,
@@ -125,6 +138,100 @@ def release_ended_runs(session: Session) -> list[str]:
             )
             released.append(before.run_id)
     return released
+
+
+_MARKS = ("patch_dag_run", "bulk_dag_runs")
+"""Events of Airflow's audit log by which a person marks a run, or writes its note."""
+
+
+def _failed_by_itself(session: Session, run: DagRun) -> bool:
+    """True for a failed run whose tasks work side by side, unless a person marked it since it began, or since it was last cleared."""
+    from airflow.models.log import Log
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.state import DagRunState
+    from sqlalchemy import select
+
+    if run.state != DagRunState.FAILED:
+        return False
+    names = set(
+        session.scalars(
+            select(TaskInstance.task_id).where(TaskInstance.dag_id == run.dag_id, TaskInstance.run_id == run.run_id)
+        )
+    )
+    if SENSE not in names:
+        return False
+    marks = select(Log.run_id, Log.extra).where(Log.event.in_(_MARKS), Log.extra.contains("state", autoescape=True))
+    if run.start_date is not None:
+        marks = marks.where(Log.dttm >= run.start_date)
+    return not any(run.run_id in (marked, *_ids_in(extra)) for marked, extra in session.execute(marks))
+
+
+def _ids_in(extra: str | None) -> list[str]:
+    """The ids of the runs that one request marked together."""
+    try:
+        actions = json.loads(extra or "{}").get("actions") or []
+        return [str(entity["dag_run_id"]) for action in actions for entity in action.get("entities", [])]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return []
+
+
+def follow_cleared_tasks(session: Session) -> list[str]:
+    """Clear the red tasks before which another one of their run began anew after they failed; returns the ids of their runs. The caller commits.
+
+    Whoever presses Clear on the task with the cause may leave out those after it, which are red for no reason of their own.
+    """
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance, clear_task_instances
+    from airflow.utils.state import DagRunState, TaskInstanceState
+    from sqlalchemy import select
+
+    red_states = (TaskInstanceState.FAILED, TaskInstanceState.UPSTREAM_FAILED)
+    which = (
+        select(DagRun)
+        .join(TaskInstance, (TaskInstance.dag_id == DagRun.dag_id) & (TaskInstance.run_id == DagRun.run_id))
+        .where(
+            DagRun.dag_id.startswith(dag_id_of(""), autoescape=True),
+            DagRun.state.in_((DagRunState.QUEUED, DagRunState.RUNNING, DagRunState.FAILED)),
+            TaskInstance.state.in_(red_states),
+        )
+        .order_by(DagRun.id.desc())
+        .distinct()
+        .limit(_NEWEST)
+    )
+    followed: list[str] = []
+    for run in session.scalars(which).all():
+        tasks = {
+            one.task_id: one
+            for one in session.scalars(
+                select(TaskInstance).where(TaskInstance.dag_id == run.dag_id, TaskInstance.run_id == run.run_id)
+            )
+        }
+        if SENSE not in tasks:
+            continue
+        red = {name for name, one in tasks.items() if one.state in red_states}
+        anew = [
+            tasks[name]
+            for name in red
+            if not red & (above := _upstream(session, run, name))
+            and any(_began_after(tasks[one], tasks[name]) for one in above & tasks.keys())
+        ]
+        if anew:
+            clear_task_instances(anew, session)
+            followed.append(run.run_id)
+    return followed
+
+
+def _upstream(session: Session, run: DagRun, task: str) -> set[str]:
+    """All tasks before this one, as the graph of the run has them."""
+    from airflow.models.dagbag import DBDagBag
+
+    dag = DBDagBag(load_op_links=False).get_dag_for_run(dag_run=run, session=session)
+    return set(dag.get_task(task).get_flat_relative_ids(upstream=True)) if dag and dag.has_task(task) else set()
+
+
+def _began_after(one: TaskInstance, other: TaskInstance) -> bool:
+    """True if the present attempt of ``one`` began after ``other`` had ended."""
+    return bool(one.start_date and other.end_date and one.start_date > other.end_date)
 
 
 def _places(session: Session, dag_id: str) -> int:
@@ -179,6 +286,7 @@ def _watch() -> None:
         try:
             for act, event in (
                 (release_ended_runs, "failed_run_released"),
+                (follow_cleared_tasks, "tasks_begin_again"),
                 (requeue_for_cleared_runs, "run_gives_way"),
             ):
                 with create_session() as session:  # one each, and short: SQLite has one writer at a time

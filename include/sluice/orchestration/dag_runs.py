@@ -28,6 +28,9 @@ def verify_id_of(pipeline: str) -> str:
 FAMILIES = (dag_id_of, catchup_id_of, backfill_id_of, verify_id_of)
 """The DAGs of a pipeline, by what makes their ids."""
 
+SENSE = "sense"
+"""Name of the first task of a run whose tasks work side by side; other runs have none of this name."""
+
 CONTROL_ID = "sluice_control"
 RETENTION_ID = "retention"
 

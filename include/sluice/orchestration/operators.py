@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 import structlog
 from airflow.sdk import BaseOperator, TriggerRule
 from airflow.sdk.bases.xcom import BaseXCom
-from airflow.sdk.exceptions import AirflowSkipException, DownstreamTasksSkipped
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, DownstreamTasksSkipped
 
 from sluice.errors import ConfigError, Fenced, LeaseHeld, OutOfOrder, Paused, Restarted, SluiceError
+from sluice.orchestration.dag_runs import SENSE
 from sluice.orchestration.log_fields import make_safe
 from sluice.orchestration.retry import boundary
 from sluice.orchestration.runtime import claim, open_runtime, run_of
@@ -594,7 +595,8 @@ class CaptureOperator(SourceOperator):
 class StageOperator(SluiceOperator):
     """Does one stage for all batches of its run, while the other tasks of the run do theirs; a retry, or Clear, starts at the first that it lacks.
 
-    While a stage before it has failed it gives its worker back, and waits in the triggerer until that one goes on: so the run stays open.
+    While a stage before it has failed and will be tried again, it gives its worker back and waits in the triggerer. Once that one's attempts are used
+    up it fails, too, and with the run's last task the run. It begins again when that one does, see :mod:`sluice.orchestration.cleared_runs`.
     """
 
     def __init__(self, *, stage: str, color: str, **kwargs: Any) -> None:
@@ -621,6 +623,8 @@ class StageOperator(SluiceOperator):
                 )
         except NeverReady as why:
             told.end()
+            if red := self._red_above(context):
+                raise AirflowFailException(held_text(red, str(why))) from None
             self.hold(str(why), waited)
         told.end()
         if not outcome.done:
@@ -638,7 +642,24 @@ class StageOperator(SluiceOperator):
 
     def _marked(self, context: Context) -> list[str]:
         """The stages before this one, and the capture, whose task a person, or their own end, made a success: nothing more comes from them."""
-        above = sorted({*self.upstream_task_ids, "drain"} - {"sense"})
+        above = sorted({*self.upstream_task_ids, "drain"} - {SENSE})
+        return self._in_state(context, above, {"success", "skipped"})
+
+    def _red_above(self, context: Context) -> list[str]:
+        """The first tasks before this one whose attempts are used up, or that a person marked as failed."""
+        above = sorted(self.get_flat_relative_ids(upstream=True))
+        red = self._in_state(context, above, {"failed", "upstream_failed"})
+        return [name for name in red if not self.dag.get_task(name).get_flat_relative_ids(upstream=True) & set(red)]
+
+    def _in_state(self, context: Context, tasks: list[str], wanted: set[str]) -> list[str]:
         ti = context["ti"]
-        states = ti.get_task_states(dag_id=ti.dag_id, task_ids=above, run_ids=[ti.run_id]).get(ti.run_id, {})
-        return [name for name in above if str(states.get(name)) in {"success", "skipped"}]
+        states = ti.get_task_states(dag_id=ti.dag_id, task_ids=tasks, run_ids=[ti.run_id]).get(ti.run_id, {})
+        return [name for name in tasks if str(states.get(name)) in wanted]
+
+
+def held_text(red: Sequence[str], why: str) -> str:
+    """What people read in the log of a task that fails because tasks before it did."""
+    return (
+        f"this task is red because {' and '.join(red)} is, and the run with it: {why}. Nothing is lost, and later runs wait. Fix the cause and press "
+        f"Clear on {' and '.join(red)}: this task begins again by itself"
+    )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from sluice.config.loading import load_pipeline
 from sluice.errors import Fenced, SluiceError
@@ -93,8 +93,10 @@ class SluiceRetryPolicy(RetryPolicy):  # type: ignore[misc]
 
 
 def say_it_holds(context: Context) -> None:
-    """``on_failure_callback``: the attempts are used up. Says so, and what to press."""
+    """``on_failure_callback``: the attempts are used up. Says so, and what to press. A task that is red because another one is has said which."""
     ti = context["ti"]
+    if isinstance(context.get("exception"), AirflowFailException):
+        return
     log.error(
         "the pipeline holds here: the attempts are used up and later runs wait behind this task. "
         "Nothing is lost. Fix the cause above, then press Clear on this task",

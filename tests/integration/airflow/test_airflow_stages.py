@@ -24,7 +24,10 @@ RIGHT = "def transform(row, context):\n    return {**row, 'note': row['note']}\n
 @pytest.fixture(scope="module")
 def orders(shared_airflow: SharedAirflow, mysql_source: Any, mysql_target: Any, zookeeper: Any) -> Iterator[Case]:
     run = "{tasks: own, max_time: 30s}"
-    with orders_case(shared_airflow.folder, mysql_source, mysql_target, zookeeper, name="stages", run=run) as made:
+    retry = "{attempts: 3, delay: 1s, max_delay: 2s}"
+    with orders_case(
+        shared_airflow.folder, mysql_source, mysql_target, zookeeper, name="stages", run=run, retry=retry
+    ) as made:
         rules = shared_airflow.folder / "rules"
         (rules / "stages.yaml").write_text("rules: [{name: up, path: up.py, task: own, match: {table: orders}}]\n")
         (rules / "up.py").write_text(RIGHT)
@@ -87,6 +90,7 @@ def test_all_stages_of_a_run_are_at_work_at_the_same_time(orders: Case, east: Te
 def test_a_rule_that_fails_is_seen_at_its_own_task_and_goes_on_after_clear(
     orders: Case, east: TestAirflow, shared_airflow: SharedAirflow
 ) -> None:
+    """Yellow at the first failure. Once its attempts are used up the run is red, later ones wait, and Clear on this one task brings all back."""
     rule = shared_airflow.folder / "rules/up.py"
     change(orders)
     wait_until(lambda: settled(orders), "a first delivery")
@@ -106,6 +110,13 @@ def test_a_rule_that_fails_is_seen_at_its_own_task_and_goes_on_after_clear(
     wait_until(is_red, "the rule's task in yellow or red")
     assert not {states[name] for name in STAGES - {"rule.up"}} & red
     assert "rule 'up'" in east.log(DAG, run, "rule.up")
+    wait_until(lambda: run in {r["dag_run_id"] for r in east.runs(DAG, state="failed")}, "a red run")
+    states = states_of(east, run)
+    assert {name for name, state in states.items() if state == "failed"} == {"rule.up", "load.copy", "ack.copy"}
+    assert {states["drain"], states["merge"]} == {"success"}
+    assert "press Clear on rule.up" in east.log(DAG, run, "ack.copy")
+    later = [states_of(east, one["dag_run_id"]) for one in east.runs(DAG, state="running")]
+    assert all(one["sense"] is None for one in later)
     assert not delivered(orders)
     before = acknowledged(orders)
     rule.write_text(RIGHT)

@@ -1,4 +1,4 @@
-"""Which tests only ``make test-all`` runs (``tests/tiers.yaml``) and which promise each test keeps (``tests/promises.yaml``)."""
+"""Which tests ``make test-fast`` and ``make test`` leave out (``tests/tiers.yaml``) and which promise each test keeps (``tests/promises.yaml``)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TESTS = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Rule:
-    """One entry of ``tests/tiers.yaml``: tests that only ``make test-all`` runs, and why.
+    """One entry of ``tests/tiers.yaml``: tests that only ``make test-all`` runs (mark ``full``) or that ``make test-fast`` leaves out (``slow``).
 
     id: a folder, a file, a function or a case. having: only cases whose parameters have all of these words. kept: files, functions or cases of
     ``id`` that ``make test`` runs all the same.
@@ -27,15 +27,16 @@ class Rule:
     reason: str
     having: str = ""
     kept: tuple[str, ...] = ()
+    mark: str = "full"
 
     def takes(self, nodeid: str) -> bool:
-        """True if the rule moves the test to ``make test-all``."""
+        """True if the rule marks the test."""
         if not _begins(nodeid, self.id) or any(_begins(nodeid, f"{self.id}{kept}") for kept in self.kept):
             return False
         return words(nodeid).issuperset(self.having.split())
 
     def takes_function(self, nodeid: str) -> bool:
-        """True if the rule moves every case of the function."""
+        """True if the rule marks every case of the function."""
         some = self.having or "[" in self.id or any(f"{self.id}{kept}".startswith(f"{nodeid}[") for kept in self.kept)
         return not some and self.takes(nodeid)
 
@@ -54,7 +55,13 @@ def _begins(nodeid: str, prefix: str) -> bool:
 def rules(path: Path = TESTS / "tiers.yaml") -> tuple[Rule, ...]:
     """Every entry of the file."""
     return tuple(
-        Rule(str(one), entry["reason"], str(entry.get("having", "")), tuple(entry.get("kept", ())))
+        Rule(
+            str(one),
+            entry["reason"],
+            str(entry.get("having", "")),
+            tuple(entry.get("kept", ())),
+            entry.get("mark", "full"),
+        )
         for entry in yaml.safe_load(path.read_text(encoding="utf-8"))
         for one in entry["ids"]
     )
@@ -63,11 +70,16 @@ def rules(path: Path = TESTS / "tiers.yaml") -> tuple[Rule, ...]:
 def only_in_full(nodeid: str, all_ids: frozenset[str]) -> bool:
     """True if ``make test`` leaves the test out. A case goes for its dialect only where MySQL has the same case."""
     for rule in rules():
-        if rule.takes(nodeid):
+        if rule.mark == "full" and rule.takes(nodeid):
             twins = {nodeid.replace("mariadb", name) for name in ("mysql", "mysql_source", "mysql_target")}
             if rule.having != "mariadb" or twins & all_ids:
                 return True
     return False
+
+
+def is_slow(nodeid: str) -> bool:
+    """True if ``make test-fast`` leaves the test out."""
+    return any(rule.mark == "slow" and rule.takes(nodeid) for rule in rules())
 
 
 @cache
@@ -87,7 +99,7 @@ class Function:
 
     @property
     def only_in_full(self) -> bool:
-        return self.marked_full or any(rule.takes_function(self.nodeid) for rule in rules())
+        return self.marked_full or any(rule.mark == "full" and rule.takes_function(self.nodeid) for rule in rules())
 
 
 def functions(root: Path = TESTS) -> Iterator[Function]:

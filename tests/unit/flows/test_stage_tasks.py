@@ -17,7 +17,7 @@ from sluice.coordination.memory import MemoryZnodes
 from sluice.coordination.run_progress import Progress, StageState
 from sluice.errors import LoadError, Paused, RuleError
 from sluice.flows import stage_tasks
-from sluice.flows.capture.drain import drain
+from sluice.flows.capture.drain import DrainOutcome, drain
 from sluice.flows.operate import control
 from sluice.flows.stage_loop import NeverReady
 from sluice.flows.stage_tasks import StageOutcome, run_capture, run_stage
@@ -154,6 +154,25 @@ def test_a_rule_that_fails_is_its_own_tasks_failure_and_the_next_attempt_goes_on
     assert [done.batch for done in second["rule.up"].result().done] == batches_of_run(one)
     assert one.rows() == {n: f"V{n}" for n in batches_of_run(one)}
     assert waiting(one) == []
+
+
+def test_a_batch_does_not_stay_open_for_stages_that_gave_up(one: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The merge fails while the capture reads on; ``sense`` and ``drain`` each have made a batch that nobody merges in this run."""
+    configured(one, rule=RIGHT.replace("'v'", "'w'"))
+    insert(one, 1, 2)
+    sense(one)
+    open_still: list[bool] = []
+    with tasks(one, "merge", "rule.up") as others:
+
+        def reading(*args: Any, stays_open: Callable[[], bool], **kwargs: Any) -> DrainOutcome:
+            made = drain(*args, stays_open=stays_open, **kwargs)
+            assert isinstance(others["rule.up"].exception(PATIENCE_S), RuleError)
+            open_still.append(stays_open())
+            return made
+
+        monkeypatch.setattr(stage_tasks, "drain", reading)
+        assert ran(one, "drain")["drain"].result().ended_by == "rule.up failed"
+    assert open_still == [False]
 
 
 def batches_of_run(made: Pipe) -> list[int]:

@@ -151,6 +151,7 @@ def test_a_stage_that_fails_leaves_to_those_after_it_what_it_has_done(tmp_path: 
             board.captured(batch)
         with pytest.raises(ValueError, match="a rule"):
             board.wait_for_room(0)
+        assert not board.is_busy, "the batch that is captured now would stay open until it is full"
     assert under_way["merge"].result() == 5
     assert isinstance(under_way["rule.early"].exception(), ValueError)
     for name in ("rule.late", "load.one", "ack.one", "load.two", "ack.two"):

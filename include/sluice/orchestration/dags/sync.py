@@ -20,7 +20,7 @@ from sluice.config.pipeline import PipelineConfig, parse_span
 from sluice.errors import ConfigError, SluiceError
 from sluice.flows.stages import Stage, StageKind, own_rules, pipeline_stages, upstream
 from sluice.orchestration import dag_docs
-from sluice.orchestration.dag_runs import catchup_id_of, dag_id_of
+from sluice.orchestration.dag_runs import SENSE, catchup_id_of, dag_id_of
 from sluice.orchestration.dags import catchup
 from sluice.orchestration.dags.common import OWNER, START, bulk_share, shares
 from sluice.orchestration.operators import (
@@ -135,7 +135,7 @@ def _side_by_side(
     """
     with dag:
         sense = SenseOperator(
-            task_id="sense",
+            task_id=SENSE,
             pipeline=file,
             depends_on_past=True,
             wait_for_downstream=True,
