@@ -29,7 +29,7 @@ from sluice.targets.kafka.options import KafkaOptions
 _K = ChangeKind
 _NAMES_AGAIN = frozenset({_K.ADD_COLUMN, _K.DROP_COLUMN, _K.RENAME_COLUMN})
 _SECOND_US = 981_173_106_000_000
-"""2001-02-03 04:05:06: a moment without fractional digits, in every calendar and zone."""
+"""2001-02-03 04:05:06: a timestamp without fractional digits, in every calendar and zone."""
 _NOWHERE = Position("", "binlog.000001", 4)
 
 
