@@ -72,7 +72,6 @@ if "scheduler" in sys.argv:
         "sluice.orchestration.dags.sync",
         "sluice.orchestration.connections",
         "sluice.flows.capture.drain",
-        "sluice.flows.drain_and_merge",
         "sluice.flows.train",
         "sluice.flows.stage_tasks",
         "sluice.flows.transform.merge",

@@ -283,9 +283,9 @@ function render(card, status) {
     ...dumpsOf(status),
     ...verifiedOf(status),
     ...((status.rules || []).length ? [el("h3", {}, `Rules in batch ${number.format(status.rules_batch)}`), table(
-      ["Rule", "Rows in", "Rows out", "Time", "Errors", "Dead letters"],
-      status.rules.map((r) => [el("b", {}, r.name), number.format(r.rows_in), number.format(r.rows_out), brief(r.seconds * 1000), number.format(r.errors), number.format(r.dead_letters)]),
-      [1, 2, 3, 4, 5],
+      ["Rule", "Rows in", "Rows out", "Changed", "Time", "Errors", "Dead letters"],
+      status.rules.map((r) => [el("b", {}, r.name), number.format(r.rows_in), number.format(r.rows_out), r.changed === null ? "—" : number.format(r.changed), brief(r.seconds * 1000), number.format(r.errors), number.format(r.dead_letters)]),
+      [1, 2, 3, 4, 5, 6],
     )] : []),
     ...(rows.length ? [el("h3", {}, "Last batches"), table(
       ["Batch", "State", "Changes", "Size", "First commit", "Up to position"],
@@ -353,7 +353,7 @@ async function askRun() {
       main.replaceChildren(el("p", { class: "empty" }, "This DAG is not a Sluice pipeline."));
       return;
     }
-    const { batches } = await json(`api/runs/${encodeURIComponent(status.pipeline)}?run=${encodeURIComponent(onlyRun)}`);
+    const { batches, stages } = await json(`api/runs/${encodeURIComponent(status.pipeline)}?run=${encodeURIComponent(onlyRun)}`);
     const targets = (status.targets || []).map((t) => t.name);
     const done = batches.filter((b) => targets.every((name) => b.acknowledged_by.includes(name))).length;
     summary.textContent = `${status.pipeline} · ${batches.length} batch${batches.length === 1 ? "" : "es"} of this run, ${done} delivered`;
@@ -367,7 +367,17 @@ async function askRun() {
         ]),
         [2, 3],
       ) : el("p", { class: "empty" }, "This run has no batch, or its batches were delivered too long ago to be known."),
-      el("p", { class: "route" }, "The log of the task drain has all of them, with the seconds of each stage."),
+      ...(stages.length ? [el("h3", {}, "Stages"), table(
+        ["Stage", "Batches", "Rows", "Errors", "Time"],
+        stages.map((s) => [el("b", {}, s.stage), number.format(s.batches), number.format(s.rows), number.format(s.errors), brief(s.seconds * 1000)]),
+        [1, 2, 3, 4],
+      )] : []),
+      ...(stages.some((s) => s.rules.length) ? [el("h3", {}, "Rules"), table(
+        ["Rule", "Runs in", "Rows in", "Rows out", "Changed", "Time", "Errors", "Dead letters"],
+        stages.flatMap((s) => s.rules.map((r) => [el("b", {}, r.name), s.stage, number.format(r.rows_in), number.format(r.rows_out), r.changed === null ? "—" : number.format(r.changed), brief(r.seconds * 1000), number.format(r.errors), number.format(r.dead_letters)])),
+        [2, 3, 4, 5, 6, 7],
+      )] : []),
+      el("p", { class: "route" }, "The log of each task has its batches, with their seconds."),
     ));
   } catch (error) {
     summary.textContent = `No answer: ${error.message}. Trying again.`;

@@ -17,12 +17,19 @@ from typing import Any
 import pytest
 import structlog
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowSkipException, DownstreamTasksSkipped, TaskDeferred
+from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
 from sluice.errors import CoordinationUnavailable, Restarted
 from sluice.orchestration import operators, triggers
 from sluice.orchestration.dags.catchup import CatchUpOperator
-from sluice.orchestration.operators import AckOperator, DrainOperator, LoadOperator, MergeOperator, SenseOperator
+from sluice.orchestration.operators import (
+    AckOperator,
+    DrainOperator,
+    LoadOperator,
+    MergeOperator,
+    SenseOperator,
+    SluiceOperator,
+)
 from sluice.orchestration.retry import TaskError
 from sluice.orchestration.runtime import claim
 from sluice.orchestration.triggers import HeldTrigger, HoldTrigger, LogMovedTrigger, PermitTrigger, TurnTrigger
@@ -68,16 +75,91 @@ def test_drain_returns_the_number_and_a_retry_the_same(path: str, flows: ModuleT
     assert drain.execute(context("run-2")) == 2
 
 
-def test_a_drain_that_has_merged_hands_its_number_on_and_skips_the_merge(path: str, flows: ModuleType) -> None:
-    settings(flows, merges=True)
+def logged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What tasks say from now on."""
+    lines: list[str] = []
+
+    def say(text: str, *rest: Any) -> None:
+        lines.append(text % rest if rest else text)
+
+    monkeypatch.setattr(SluiceOperator, "log", SimpleNamespace(info=say, debug=say, warning=say, error=say))
+    return lines
+
+
+def test_the_tasks_after_a_drain_that_did_all_show_what_it_did_of_their_stage(
+    path: str, flows: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Green, with the batches, rows and seconds of the process that did the work."""
+    settings(flows, merges=True, carries=True)
     flows.change()
-    told: dict[str, int] = {}
-    given = context()
-    given["ti"].xcom_push = lambda key, value: told.update({key: value})
-    with pytest.raises(DownstreamTasksSkipped) as skipped:
-        DrainOperator(task_id="drain", pipeline=path).execute(given)
-    assert skipped.value.tasks == ["merge"]
-    assert told == {"return_value": 1}
+    lines = logged(monkeypatch)
+    batch = DrainOperator(task_id="drain", pipeline=path).execute(context())
+    tasks = [
+        (MergeOperator(task_id="m", pipeline=path, batch=batch), "merge"),
+        (LoadOperator(task_id="l", pipeline=path, batch=batch, target="reporting"), "load.reporting"),
+        (ack_operator(path, batch), "ack.reporting"),
+    ]
+    for task, stage in tasks:
+        lines.clear()
+        given = task.execute(context())
+        assert (given["stage"], given["batches"], given["in_drain"], given["rows"], given["seconds"]) == (
+            stage,
+            1,
+            1,
+            2,
+            0.5,
+        )
+        assert (given["first"], given["last"]) == (1, 1)
+        assert "done in the process of the task drain (`run: {tasks: one}`), 1 batch:" in lines[0]
+        assert lines[0].splitlines()[-1].split() == ["1", "2", "0", "0.50"]
+        assert lines[-1] == "nothing was left for this task"
+
+
+def test_the_tasks_after_a_drain_that_left_its_batch_show_what_they_did(
+    path: str, flows: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flows.change()
+    lines = logged(monkeypatch)
+    batch = DrainOperator(task_id="drain", pipeline=path).execute(context())
+    given = MergeOperator(task_id="m", pipeline=path, batch=batch).execute(context())
+    assert (given["batches"], given["in_drain"], given["rows"]) == (1, 0, 1)
+    assert [(rule["name"], rule["rows_in"], rule["rows_out"]) for rule in given["rules"]] == [("tidy", 3, 1)]
+    assert "done by this task, 1 batch:" in lines[-1]
+    assert lines[-1].splitlines()[-1].split() == ["tidy", "3", "1", "1", "0", "0", "0.01"]
+    given = LoadOperator(task_id="l", pipeline=path, batch=batch, target="reporting").execute(context())
+    assert (given["batches"], given["first"], given["last"], given["rows"]) == (1, 1, 1, 1)
+    assert ack_operator(path, batch).execute(context())["batches"] == 1
+
+
+def test_clear_on_a_delivered_run_says_that_nothing_is_delivered_again_and_which_command_does(
+    path: str, flows: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flows.change()
+    batch = DrainOperator(task_id="drain", pipeline=path).execute(context())
+    load = LoadOperator(task_id="l", pipeline=path, batch=batch, target="reporting")
+    tasks = [
+        DrainOperator(task_id="drain", pipeline=path),
+        MergeOperator(task_id="m", pipeline=path, batch=batch),
+        load,
+        ack_operator(path, batch),
+    ]
+    notes: list[str] = []
+    monkeypatch.setattr("sluice.orchestration.run_note.RunNote.add", lambda note, text: notes.append(text))
+    for task in tasks[1:]:
+        task.execute(context())
+    lines = logged(monkeypatch)
+    cleared = context()
+    cleared["dag_run"] = SimpleNamespace(dag_id="sync__shop", run_id="run-1", clear_number=1)
+    for task in tasks:
+        lines.clear()
+        task.execute(cleared)
+        said = " ".join(lines)
+        assert "nothing is delivered again: batch 1 of this run passed this stage before" in said, task.task_id
+        target = "reporting" if task in tasks[2:] else "TARGET"  # the pipeline has two
+        assert f"`sluice redeliver shop {target} --from-batch 1`" in said
+    assert len(notes) == 1
+    assert "`sluice redeliver shop reporting --from-batch 1`" in notes[0]
+    assert len(flows.events("load")) == 1
 
 
 def test_a_drain_opens_a_run_for_each_dump_that_is_due(
@@ -173,12 +255,22 @@ def test_a_quarantined_target_is_skipped_and_says_why(path: str, flows: ModuleTy
     assert LoadOperator(task_id="m", pipeline=path, batch=batch, target="archive").execute(context())["batch"] == 1
 
 
-def test_a_batch_that_waits_for_others_is_skipped_and_says_until_when(path: str, flows: ModuleType) -> None:
+def test_a_batch_that_waits_for_others_is_green_and_says_until_when(
+    path: str, flows: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So is its acknowledgement: a lake's `commit_every` is no trouble."""
     flows.change()
     batch = DrainOperator(task_id="drain", pipeline=path).execute(context())
     settings(flows, waits=["reporting"])
-    with pytest.raises(AirflowSkipException, match="batch 1 waits to be written together at 00:00:00 UTC"):
-        LoadOperator(task_id="l", pipeline=path, batch=batch, target="reporting").execute(context())
+    lines = logged(monkeypatch)
+    for task in (
+        LoadOperator(task_id="l", pipeline=path, batch=batch, target="reporting"),
+        ack_operator(path, batch),
+    ):
+        lines.clear()
+        given = task.execute(context())
+        assert (given["later"], given["batches"]) == ("waits", 0)
+        assert "batch 1 waits to be written together at 00:00:00 UTC" in lines[0]
     assert LoadOperator(task_id="m", pipeline=path, batch=batch, target="archive").execute(context())["batch"] == 1
 
 
@@ -457,13 +549,6 @@ def test_a_busy_drain_writes_a_line_for_the_batches_of_some_seconds(monkeypatch:
     assert len(lines) == 10
     assert lines[0].startswith("batch 1: 7 changes")
     assert lines[1].startswith("batches 2 to 11: 70 changes, 70 rows; the last one: batch 11: ")
-    table = "\n".join(["head", *(f"batch {n}" for n in range(50))])
-    assert operators.shortened(table).splitlines() == [
-        "head",
-        *(f"batch {n}" for n in range(30, 50)),
-        "and 30 before them: the log of drain has them",
-    ]
-    assert operators.shortened("head\nbatch 1") == "head\nbatch 1"
 
 
 def test_a_train_gives_way_with_all_its_threads() -> None:

@@ -86,10 +86,11 @@ def test_batches_of_a_run(
         return [{"number": 7}]
 
     monkeypatch.setattr("sluice.flows.operate.status.batches_claimed", claimed)
+    monkeypatch.setattr("sluice.flows.operate.status.stages_claimed", lambda runtime, claim: [{"stage": "merge"}])
     monkeypatch.setenv("AIRFLOW_CONN_ZOOKEEPER_DEFAULT", "zookeeper://127.0.0.1:2181")
     run = "scheduled__2026-01-02T03:04:05.678+00:00"
     answer = logged_in.get("/api/runs/shop", params={"run": run})
-    assert answer.json() == {"batches": [{"number": 7}]}
+    assert answer.json() == {"batches": [{"number": 7}], "stages": [{"stage": "merge"}]}
     assert asked[0].endswith(f":sync__shop:{run}")
     assert logged_in.get("/api/runs/secret", params={"run": run}).status_code == 404
     assert logged_in.get("/api/runs/shop").status_code == 422

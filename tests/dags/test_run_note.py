@@ -12,10 +12,9 @@ from typing import Any, ClassVar
 import pytest
 
 from sluice.flows.verify.result import Difference, TableResult, VerifyResult
-from sluice.orchestration.dags import forms
-from sluice.orchestration.dags.forms import MOST_NOTE, RunNote, fitted_note
-from sluice.orchestration.dags.retention import API_CONNECTION
+from sluice.orchestration import run_note
 from sluice.orchestration.dags.verify import result_note
+from sluice.orchestration.run_note import API_CONNECTION, MOST_NOTE, RunNote, fitted_note
 
 
 class Api(BaseHTTPRequestHandler):
@@ -40,6 +39,10 @@ class Api(BaseHTTPRequestHandler):
         self.logins.append(f"t{len(self.logins)}")
         self._answer({"access_token": self.logins[-1]} if right else {}, 200 if right else 401)
 
+    def do_GET(self) -> None:
+        code = self.codes.pop(0) if self.codes else 200
+        self._answer({"note": self.notes[-1] if self.notes else None}, code)
+
     def do_PATCH(self) -> None:
         body = self._body()
         code = self.codes.pop(0) if self.codes else 200
@@ -57,7 +60,7 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     Api.codes, Api.logins, Api.notes = [], [], []
     web = HTTPServer(("127.0.0.1", 0), Api)
     threading.Thread(target=web.serve_forever, daemon=True).start()
-    monkeypatch.setattr(forms, "NOTE_EVERY_S", 0.01)
+    monkeypatch.setattr(run_note, "NOTE_EVERY_S", 0.01)
     connect(monkeypatch, web.server_port)
     yield web.server_port
     web.shutdown()
@@ -79,6 +82,19 @@ def test_a_note_that_fails_is_skipped_and_the_next_one_is_written(port: int) -> 
     assert Api.notes == []
     written.write("most")
     assert Api.notes == ["most"]
+
+
+def test_what_is_added_stands_below_what_a_person_wrote_and_once(port: int) -> None:
+    written = note()
+    written.add("nothing again")
+    assert Api.notes == ["nothing again"]
+    Api.notes.append("I look after it")
+    written.add("nothing again")
+    note().add("nothing again")
+    assert Api.notes[2:] == ["I look after it\n\nnothing again"]
+    Api.codes = [500]
+    note().add("something else")  # the note is not known, and so not replaced
+    assert len(Api.notes) == 3
 
 
 def test_the_last_note_is_tried_again(port: int) -> None:

@@ -21,7 +21,6 @@ from typing import Any
 from sluice.config.loading import load_pipeline
 from sluice.errors import LeaseHeld, SluiceError
 from sluice.flows.capture.drain import drain
-from sluice.flows.drain_and_merge import merge_if_small
 from sluice.flows.load.ack import ack
 from sluice.flows.load.load import load
 from sluice.flows.runtime import Runtime
@@ -77,12 +76,10 @@ class Lane:
             ack(runtime, target, self._number)
 
     def _drained(self, runtime: Runtime) -> int | None:
-        """In one of the ways there are: Airflow's train, its run of one batch, that of `sluice run`."""
-        way = int(self.claim[-1], 16) % 4
-        if way >= 2:
+        """In one of the ways there are: Airflow's train, and that of `sluice run`."""
+        if int(self.claim[-1], 16) % 2:
             return train(runtime, claim=self.claim, idle_wait_s=IDLE_WAIT_S).last.batch
-        drained = drain(runtime, claim=self.claim, idle_wait_s=IDLE_WAIT_S)
-        return (merge_if_small(runtime, drained) if way else drained).batch
+        return drain(runtime, claim=self.claim, idle_wait_s=IDLE_WAIT_S).batch
 
     def ended(self, status: int) -> None:
         if status == 0 and self.todo[0][0] == "drain":

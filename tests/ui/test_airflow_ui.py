@@ -84,6 +84,7 @@ def test_a_run_and_each_of_its_tasks_show_its_batches(page: Any, stack: Stack, d
         expect(frame.locator("article[data-run]")).to_have_attribute("data-run", run)
         expect(frame.get_by_role("cell", name="delivered").first).to_be_visible()
         expect(frame.locator("#summary")).to_contain_text("of this run")
+        expect(frame.get_by_role("cell", name="load.", exact=False).first).to_be_visible()  # what each stage did
     shot(page, "batches-of-a-run")
 
 

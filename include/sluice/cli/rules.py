@@ -70,14 +70,22 @@ def new(
     ],
     name: Annotated[str, typer.Argument(help="Name of the rule.")],
     table: Annotated[str, typer.Option(help="schema.table that it is for; regular expressions.")] = "shop.customers",
+    own: Annotated[
+        bool,
+        typer.Option(
+            "--own", help="A Spark job and an Airflow task of its own, rule.NAME, in place of a part of merge's."
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a starter that works, changes to try it on, and its lines in engine.yaml."""
     from sluice.flows.ruledev.scaffold import new_rule
 
-    made = new_rule(kind, name, rules_folder(), table=table)
+    made = new_rule(kind, name, rules_folder(), table=table, own=own)
     if as_json:
-        print(json.dumps({"name": made.name, "files": [str(f) for f in made.files], "engine": str(made.engine)}))
+        task = "own" if made.own else "fused"
+        files = [str(file) for file in made.files]
+        print(json.dumps({"name": made.name, "files": files, "engine": str(made.engine), "task": task}))
         return
     screen = _console()
     for file in made.files:
@@ -86,6 +94,7 @@ def new(
         f"added {escape(made.name)} to {escape(_short(made.engine))}; pipelines with `rules: {escape(made.engine.name)}` use it from the next batch",
         highlight=False,
     )
+    screen.print(escape(made.task), highlight=False)
     screen.print(f"next: sluice rules test {escape(made.name)}", highlight=False)
 
 

@@ -108,6 +108,11 @@ class RuleConfig(_Model):
     name: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,99}$")] = Field(
         description="Name in logs, errors and the graph."
     )
+    description: str = Field(
+        "",
+        max_length=500,
+        description="What it is for, in one sentence, as the graph shows it. Without it: the first line of the rule's file.",
+    )
     path: str | None = Field(None, min_length=1, description="The rule's file, relative to engine.yaml.")
     builtin: str | None = Field(
         None, description="Instead of path: a rule that comes with Sluice; docs/rules.md lists them."

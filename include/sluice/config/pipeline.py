@@ -15,6 +15,7 @@ from sluice.config.connections import ENVIRONMENT
 from sluice.config.folders import local_folder
 from sluice.errors import ConfigError
 from sluice.model.nearest import meant
+from sluice.model.packing import SMALL_FILES
 
 _NUMBER = r"([0-9]{1,15}(?:\.[0-9]{1,9})?)"
 _SIZE = re.compile(rf"\s*{_NUMBER}\s*(B|KiB|MiB|GiB|TiB|kB|MB|GB|TB)?\s*")
@@ -256,6 +257,13 @@ class SegmentConfig(StrictModel):
     compact_after: Span | None = Field(
         None,
         description="Batches that are older, and that every target has, are put together into large files, which are read as before. Default: never.",
+    )
+    small_files: Integer = Field(
+        SMALL_FILES,
+        ge=0,
+        le=100_000,
+        description="A batch of at most this number of small tables has a Parquet file for each, which other tools open by its path. Those of one "
+        "that has more are packed into the file of its manifest, which is fewer files. 0: they are always packed.",
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from typing import Any
 
 from sluice.coordination.layout import PROGRESS, Layout
 from sluice.coordination.port import Create, Put, Remove, Znodes, committed
@@ -30,6 +31,7 @@ class Progress:
         batch: the last batch that has passed it in this run, 0 if none has.
         later: why its target gets the batches from ``since`` on at another time, "" if it has them.
         why: of one that gave up, or that ended: the reason.
+        sums: what it did in this run, as JSON: for people, and for its own task where the process of another one did it.
     """
 
     state: StageState = StageState.WORKING
@@ -37,6 +39,7 @@ class Progress:
     later: str = ""
     since: int = 0
     why: str = ""
+    sums: dict[str, Any] | None = None
 
 
 class RunProgress:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sluice.flows.stages import Stage, StageKind, leaves
+from sluice.segments.changeset import RuleTotal
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class Done:
     Attributes:
         rows: that it passed on, or wrote and removed at its target. errors: rows that a rule could not do.
         later: why its target gets the batch at another time, "" if it has it; the stages after it then pass the batch by.
+        rules: what each rule did that ran in this stage.
     """
 
     batch: int
@@ -31,6 +33,7 @@ class Done:
     rows: int = 0
     errors: int = 0
     later: str = ""
+    rules: tuple[RuleTotal, ...] = ()
 
 
 class NeverReady(Exception):

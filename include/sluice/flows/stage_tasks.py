@@ -24,6 +24,7 @@ from sluice.flows.capture.kept_source import KeptSource
 from sluice.flows.load.isolation import deliver
 from sluice.flows.runtime import Runtime
 from sluice.flows.stage_loop import Done, NeverReady, work
+from sluice.flows.stage_sums import KEPT, SAY_EVERY_S, StageSums
 from sluice.flows.stage_work import do
 from sluice.flows.stages import Stage, StageKind, has_passed, limit_of_run, share_of_run, stages_of
 from sluice.model.batches import Batch
@@ -44,16 +45,8 @@ class StageOutcome:
     due: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        told: dict[str, Any] = {
-            "stage": self.stage,
-            "batches": len(self.done),
-            "rows": sum(one.rows for one in self.done),
-            "errors": sum(one.errors for one in self.done),
-            "seconds": round(sum(one.seconds for one in self.done), 3),
-        }
-        if self.done:
-            told |= {"first": self.done[0].batch, "last": self.done[-1].batch}
-        return told | ({"ended_by": self.ended_by} if self.ended_by else {})
+        ended = {"ended_by": self.ended_by} if self.ended_by else {}
+        return {"stage": self.stage, **StageSums.of(self.done).result(), **ended}
 
 
 class RunBoard:
@@ -75,11 +68,15 @@ class RunBoard:
         self._told = threading.Event()
         self._watch = CancellationGuard(state, f"waiting for the next batch of {mine.name}")
         self._progress = Progress()
+        self._sums = StageSums()
+        self._said_at = time.monotonic()
         state.on_change(self._told.set)
 
     def begin(self) -> None:
-        """Say that this stage is at work; what an earlier attempt said no longer counts."""
+        """Say that this stage is at work; of what an earlier attempt said, its batches count."""
         self._progress = replace(self._said(self._mine.name) or Progress(), state=StageState.WORKING, why="")
+        if self._progress.sums:
+            self._sums = StageSums.from_json(self._progress.sums)
         self._say()
 
     def end(self, why: str = "") -> None:
@@ -163,12 +160,14 @@ class RunBoard:
     # -- what the loop says ------------------------------------------------------------------------------------------------
 
     def done(self, stage: Stage, done: Done) -> None:
-        """See :class:`~sluice.flows.stage_loop.Board`. Only what stands nowhere else is written for each batch."""
+        """See :class:`~sluice.flows.stage_loop.Board`. Only what stands nowhere else is written for each batch; sums every few seconds."""
         before = self._progress
         since = 0 if not done.later else before.since if before.later == done.later else done.batch
         self._progress = replace(before, batch=done.batch, later=done.later, since=since)
-        if stage.kind in {StageKind.CAPTURE, StageKind.LOAD}:
-            self._say()
+        self._sums.add(done, KEPT)
+        is_due = time.monotonic() - self._said_at >= SAY_EVERY_S
+        if is_due or stage.kind in {StageKind.CAPTURE, StageKind.LOAD}:
+            self._say(sums=is_due)
 
     def gave_up(self, stage: Stage, error: BaseException) -> None:
         """See :class:`~sluice.flows.stage_loop.Board`. What a person said, all stages hear."""
@@ -182,7 +181,10 @@ class RunBoard:
     def _said(self, name: str) -> Progress | None:
         return self._state.runs.read(self._claim, name)
 
-    def _say(self) -> None:
+    def _say(self, *, sums: bool = True) -> None:
+        if sums:
+            self._said_at = time.monotonic()
+            self._progress = replace(self._progress, sums=self._sums.to_json() if self._sums.batches else None)
         self._state.runs.write(self._claim, self._mine.name, self._progress)
 
 

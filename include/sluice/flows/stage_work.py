@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from sluice.coordination.bundling import WaitingBatches
 from sluice.coordination.target_holds import Hold
@@ -20,12 +21,13 @@ WAITS = "waits"
 
 
 def _merge(runtime: Runtime, stage: Stage, batch: int) -> Done:
-    return Done(batch, rows=merge(runtime, batch).rows)
+    done = merge(runtime, batch)
+    return Done(batch, rows=done.rows, errors=sum(rule.errors for rule in done.rules), rules=done.rules)
 
 
 def _apply(runtime: Runtime, stage: Stage, batch: int) -> Done:
     done = apply_rule(runtime, batch, stage.subject)
-    return Done(batch, rows=done.rows_out, errors=done.errors)
+    return Done(batch, rows=done.rows_out, errors=done.errors, rules=done.rules)
 
 
 def _load(runtime: Runtime, stage: Stage, batch: int) -> Done:
@@ -56,7 +58,7 @@ def do(runtime: Runtime, stage: Stage, batch: int) -> Done:
     """
     began = time.monotonic()
     done = _WORK[stage.kind](runtime, stage, batch)
-    return Done(batch, time.monotonic() - began, done.rows, done.errors, done.later)
+    return replace(done, seconds=time.monotonic() - began)
 
 
 __all__ = ["QUARANTINED", "WAITS", "do"]

@@ -7,6 +7,7 @@ stage is an entry there and a function in :mod:`sluice.flows.stage_work`.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -109,17 +110,12 @@ class Stage:
         """True for the merge and the rules, which make the changeset of a batch."""
         return self.kind in {StageKind.MERGE, StageKind.RULE}
 
-    @property
-    def may_be_done_by_capture(self) -> bool:
-        """True if its task may be skipped, because the capture has done it for a small batch."""
-        return self.kind is StageKind.MERGE
-
 
 def pipeline_stages(pipeline: PipelineConfig, rules: Sequence[RuleConfig]) -> tuple[Stage, ...]:
-    """The stages of a pipeline, each after those that it needs. ``rules``: those with a task of their own, in order."""
+    """The stages of a pipeline, each after those that it needs. ``rules``: all of them, in order."""
     capture = Stage(StageKind.CAPTURE)
     made = [capture, Stage(StageKind.MERGE, needs=(capture.name,))]
-    for rule in rules:
+    for rule in (rule for rule in rules if rule.owns_task):
         made.append(Stage(StageKind.RULE, rule.name, (made[-1].name,)))
     ready = made[-1].name
     for target in pipeline.targets:
@@ -130,18 +126,7 @@ def pipeline_stages(pipeline: PipelineConfig, rules: Sequence[RuleConfig]) -> tu
 
 def stages_of(pipeline: PipelineConfig, folder: Path) -> tuple[Stage, ...]:
     """The stages of a pipeline whose rules are in ``folder``, as :func:`pipeline_stages` lists them."""
-    return pipeline_stages(pipeline, own_rules(pipeline, folder))
-
-
-def upstream(stage: Stage, stages: Sequence[Stage]) -> tuple[str, ...]:
-    """The names of the tasks that the task of ``stage`` follows: what it needs, and what stands before a task that may be skipped."""
-    known = {one.name: one for one in stages}
-    found: list[str] = []
-    for name in stage.needs:
-        if known[name].may_be_done_by_capture:
-            found += upstream(known[name], stages)
-        found.append(name)
-    return tuple(dict.fromkeys(found))
+    return pipeline_stages(pipeline, rules_of(pipeline, folder))
 
 
 def leaves(stages: Sequence[Stage]) -> tuple[Stage, ...]:
@@ -150,22 +135,55 @@ def leaves(stages: Sequence[Stage]) -> tuple[Stage, ...]:
     return tuple(stage for stage in stages if stage.name not in needed)
 
 
-def own_rules(pipeline: PipelineConfig, folder: Path) -> tuple[RuleConfig, ...]:
-    """The rules with a task of their own, in order. A wrong engine.yaml in ``folder`` gives none: the merge says what is wrong with it."""
+def rules_of(pipeline: PipelineConfig, folder: Path) -> tuple[RuleConfig, ...]:
+    """The rules in order. A wrong engine.yaml in ``folder`` gives none: the merge says what is wrong with it."""
     if pipeline.rules is None:
         return ()
     path = folder / pipeline.rules
     try:
         found = path.stat()
-        return _own_rules(path, found.st_mtime_ns, found.st_size)
+        return _rules(path, found.st_mtime_ns, found.st_size)
     except (ConfigError, OSError):
         return ()
 
 
 @lru_cache(maxsize=256)
-def _own_rules(path: Path, _modified_ns: int, _size: int) -> tuple[RuleConfig, ...]:
+def _rules(path: Path, _modified_ns: int, _size: int) -> tuple[RuleConfig, ...]:
     """The rules of one version of a file. Raises ConfigError."""
-    return tuple(rule for rule in load_model(path, EngineConfig).in_order if rule.owns_task)
+    return tuple(load_model(path, EngineConfig).in_order)
+
+
+def rules_in(stage: Stage, rules: Sequence[RuleConfig]) -> tuple[RuleConfig, ...]:
+    """The rules that run in the merge, or in the rule ``stage``: its own, and the fused ones up to the next that has a task of its own."""
+    if not stage.transforms:
+        return ()
+    found: dict[str, list[RuleConfig]] = {"": []}
+    at = ""
+    for rule in rules:
+        at = rule.name if rule.owns_task else at
+        found.setdefault(at, []).append(rule)
+    return tuple(found.get(stage.subject, ()))
+
+
+def display_name(stage: Stage, rules: Sequence[RuleConfig]) -> str:
+    """The name of a task for people, with the number of fused rules that run in it: ``merge + 3 rules``."""
+    fused = sum(not rule.owns_task for rule in rules_in(stage, rules))
+    return f"{stage.name} + {fused} rule{'s' if fused > 1 else ''}" if fused else stage.name
+
+
+_FIRST_LINE = re.compile(r'\s*(?:#.*\s+)*[rRuU]?("""|\'\'\'|"|--)\s*(.+)')
+
+
+def described(rule: RuleConfig, folder: Path) -> str:
+    """What a rule is for: its ``description``, or the first line of its file in ``folder``; "" if there is none."""
+    if rule.description or not rule.path:
+        return rule.description
+    try:
+        head = (folder / rule.path).read_text(errors="replace")[:2000]
+    except OSError:
+        return ""
+    found = _FIRST_LINE.match(head)
+    return found[2].partition(found[1])[0].strip() if found else ""
 
 
 def has_passed(stage: Stage, stages: Sequence[Stage], batch: Batch) -> bool:
@@ -180,12 +198,14 @@ __all__ = [
     "SLOW_RULES_S",
     "Stage",
     "StageKind",
+    "described",
+    "display_name",
     "has_passed",
     "leaves",
     "limit_of_run",
-    "own_rules",
     "pipeline_stages",
+    "rules_in",
+    "rules_of",
     "share_of_run",
     "stages_of",
-    "upstream",
 ]

@@ -23,18 +23,20 @@ from typing import Any
 import structlog
 
 from sluice.coordination.permit import Permit
+from sluice.coordination.run_progress import Progress, StageState
 from sluice.coordination.state import PipelineState
 from sluice.errors import Paused, Restarted, SluiceError
 from sluice.flows import stages
 from sluice.flows.cancellation import LOOK_S, CancellationGuard
 from sluice.flows.capture.drain import drain
 from sluice.flows.capture.kept_source import KeptSource
-from sluice.flows.drain_and_merge import merge_if_small, seconds_of_rules
 from sluice.flows.runtime import Runtime
 from sluice.flows.stage_loop import Done, ThreadBoard, work
+from sluice.flows.stage_sums import KEPT, SAY_EVERY_S, StageSums, aligned
 from sluice.flows.stage_work import WAITS, do
 from sluice.flows.stages import Stage, StageKind, limit_of_run, share_of_run, stages_of
 from sluice.model.batches import DrainOutcome
+from sluice.segments.changeset import read_changeset
 
 _log = structlog.get_logger()
 
@@ -141,19 +143,24 @@ def last_claimed(runtime: Runtime, claim: str) -> int | None:
     return int(found.number) if found else None
 
 
-def batches_of(runtime: Runtime, claim: str, last: int) -> str:
-    """The batches up to ``last`` that ``claim`` delivers, for the end of a task's log. Those that were delivered long ago are not known any more."""
+def claimed_numbers(runtime: Runtime, claim: str) -> list[int]:
+    """The numbers of the batches that ``claim`` delivers and that are still known, ascending."""
     with runtime.state() as state:
-        found = [one for one in state.claimed_all(claim) if one.number <= last]
-        delivered = {target.name: state.process(target.name) for target in runtime.pipeline.targets}
-    lines = [["batch", "changes", "bytes", "merged", "acknowledged by", "ends at"]]
-    for one in found:
-        holders = [name for name, process in delivered.items() if process is not None and process.batch >= one.number]
-        merged = "yes" if one.changeset else "no"
-        lines.append([
-            str(one.number), str(one.changes), str(one.size_bytes), merged, ", ".join(holders) or "-", str(one.last)
-        ])  # fmt: skip
-    return aligned(lines)
+        return state.claimed_numbers(claim)
+
+
+def acknowledged(runtime: Runtime, target: str) -> int:
+    """The last batch that ``target`` has acknowledged, 0 if none."""
+    with runtime.state() as state:
+        found = state.process(target)
+    return int(found.batch) if found is not None else 0
+
+
+def sums_of(runtime: Runtime, claim: str, stage: str) -> StageSums:
+    """What the process that captured for ``claim`` did of a stage; nothing if it did none of it, or that is not known any more."""
+    with runtime.state() as state:
+        found = state.runs.read(claim, stage)
+    return StageSums.from_json(found.sums) if found is not None and found.sums else StageSums()
 
 
 def table(carried: Sequence[Carried]) -> str:
@@ -170,14 +177,20 @@ def table(carried: Sequence[Carried]) -> str:
     return aligned(lines)
 
 
-def aligned(lines: Sequence[Sequence[str]]) -> str:
-    """A table as text, its columns to the right."""
-    widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
-    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
-
-
 def _seconds(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
+
+
+def seconds_of_rules(runtime: Runtime, batch: int) -> float | None:
+    """How long the rules took on a batch; None if that is not known."""
+    try:
+        with runtime.state() as state:
+            record = state.batch(batch)
+        if record is None or not record.changeset:
+            return None
+        return sum(rule.seconds for rule in read_changeset(runtime.store, record.changeset).manifest.rules)
+    except SluiceError:
+        return None
 
 
 class _HandOver(Exception):
@@ -203,6 +216,9 @@ class _Train:
     """Of ``run.max_time``, after which it ends."""
     _made: int = 0
     _permit: Permit | None = None
+    _sums: dict[str, StageSums] = field(init=False)
+    """What each stage did; written where the stage's own task reads it, every :data:`SAY_EVERY_S` and at the end."""
+    _said_at: float = field(default_factory=time.monotonic)
     _drained: dict[int, tuple[DrainOutcome, float]] = field(default_factory=dict)
     """Outcome of the drain, and the seconds it took, by batch."""
     _stages: tuple[Stage, ...] = field(init=False)
@@ -211,6 +227,7 @@ class _Train:
     def __post_init__(self) -> None:
         pipeline = self.runtime.pipeline
         self._stages = stages_of(pipeline, self.runtime.rules_folder)
+        self._sums = {stage.name: StageSums() for stage in self._stages}
         self._board = ThreadBoard(self._stages, self._tell)
 
     def run(self) -> TrainOutcome:
@@ -243,6 +260,7 @@ class _Train:
             for pool in pools:
                 pool.shutdown(wait=False)
         wait(loops)  # what is captured is delivered, or left to its tasks
+        self._say_sums()
         for ended in filter(None, (loop.exception() for loop in loops)):
             if not isinstance(ended, Exception):
                 raise ended  # this process is to end
@@ -255,6 +273,7 @@ class _Train:
             self._require_small(made)
             assert made.batch is not None
             self._drained[made.batch] = made, drained_s
+            self._sums[StageKind.CAPTURE].add(Done(made.batch, drained_s, made.changes), KEPT)
             self._board.captured(made.batch)
             self._made += 1
             ended_by = self._end_after(made)
@@ -283,7 +302,9 @@ class _Train:
         ends_rules = stage == self._last_transform and runtime.rules_path is not None  # the batch before has passed it
         if ends_rules and (seconds_of_rules(runtime, batch - 1) or 0.0) > stages.SLOW_RULES_S:
             raise _HandOver("slow rules")
-        return do(runtime, stage, batch)
+        done = do(runtime, stage, batch)
+        self._sums[stage.name].add(done, KEPT)
+        return done
 
     @property
     def _last_transform(self) -> Stage:
@@ -304,13 +325,23 @@ class _Train:
         rows = sum(load.rows for load in loads.values())
         told = Carried(batch, made.changes, made.closed_by, drained_s, merged_s, loaded, rows, waits)
         self.carried.append(told)
+        if time.monotonic() - self._said_at >= SAY_EVERY_S:
+            self._say_sums()
         self.tell(told)
+
+    def _say_sums(self) -> None:
+        """Write what each stage did. A later attempt of the run's drain makes no batch, and leaves what is there."""
+        self._said_at = time.monotonic()
+        with suppress(SluiceError), self.runtime.state() as state:  # it is for people
+            for name, sums in self._sums.items():
+                if sums.batches:
+                    progress = Progress(StageState.ENDED, sums.newest[-1].batch, sums=sums.to_json())
+                    state.runs.write(self.claim, name, progress)
 
     def _require_own_place(self, first: DrainOutcome) -> None:
         """This run may deliver ``first``: it is new, small, and everything before it is delivered. Raises _HandOver, Paused, Restarted."""
         limits, pipeline = self.runtime.pipeline.run, self.runtime.pipeline
         if first.adopted or limits.max_batches == 1 or not limits.max_time or pipeline.schedule != "continuous":
-            self.last = merge_if_small(self.runtime, first)
             raise _HandOver("the run has this batch already" if first.adopted else "a run has one batch")
         self._require_small(first)
         watch = CancellationGuard(self.state, "waiting for the batches before this one")
@@ -319,14 +350,11 @@ class _Train:
         def told(*_: object) -> None:
             moved.set()
 
-        merged = False
         while True:
             moved.clear()
             self.state.notify(told)
             if not self._is_early(first):
                 return
-            if not merged:
-                merged, self.last = True, merge_if_small(self.runtime, first)
             if time.monotonic() > end:
                 raise _HandOver("batches before this one are not delivered yet")
             moved.wait(LOOK_S)
@@ -360,4 +388,14 @@ class _Train:
         return False
 
 
-__all__ = ["Carried", "TrainOutcome", "aligned", "batches_of", "last_claimed", "table", "train", "unfinished"]
+__all__ = [
+    "Carried",
+    "TrainOutcome",
+    "acknowledged",
+    "claimed_numbers",
+    "last_claimed",
+    "sums_of",
+    "table",
+    "train",
+    "unfinished",
+]

@@ -135,7 +135,7 @@ class DrainOutcome:
         changes: row changes in the batch; closed_by: what closed it (bytes, changes, time, ddl, head, idle).
         due: dumps that became due automatically and that no worker reads.
         adopted: the batch existed already: this run's own from an earlier try, or one whose run is gone.
-        merged: the batch's changeset is there (see :func:`sluice.flows.drain_and_merge.merge_if_small`).
+        merged: no batch of the run needs a merge any more.
     """
 
     batch: int | None

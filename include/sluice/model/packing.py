@@ -43,6 +43,9 @@ THIN_BYTES = 64 * 2**20
 PACKED = 5
 """Bytes of rows that a byte of a small file of an older version stands for, which has no figure; of a large one the footer is read."""
 
+SMALL_FILES = 16
+"""Small tables of a batch that are stored as a Parquet file each, unless the pipeline file says otherwise; those of more are packed together."""
+
 _Part = TypeVar("_Part")
 
 

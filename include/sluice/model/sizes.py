@@ -13,29 +13,45 @@ Sizes = np.ndarray[Any, np.dtype[np.int64]]
 
 def row_bytes(rows: pa.Table) -> Sizes:
     """Bytes of each row in Arrow's layout, without the bits that say what is NULL."""
-    sizes = np.zeros(rows.num_rows, np.int64)
+    sizes = np.full(rows.num_rows, sum(_width(field.type) for field in rows.schema), np.int64)
     for column in rows.columns:
+        if not _varies(column.type):
+            continue
         at = 0
         for chunk in column.chunks:
-            _add(sizes[at : at + len(chunk)], chunk)
+            _add_lengths(sizes[at : at + len(chunk)], chunk)
             at += len(chunk)
     return sizes
 
 
-def _add(sizes: Sizes, values: pa.Array) -> None:
+def _width(kind: pa.DataType) -> int:
+    """Bytes of every value of a type: of a text, of its offset."""
+    if pa.types.is_struct(kind):
+        return sum(_width(child.type) for child in kind)
+    if pa.types.is_dictionary(kind):
+        return 4
+    if _is_text(kind):
+        return 8 if _is_large(kind) else 4
+    return 0 if pa.types.is_null(kind) else max(kind.bit_width // 8, 1)
+
+
+def _varies(kind: pa.DataType) -> bool:
+    """True if values of a type have lengths of their own."""
+    return any(_varies(child.type) for child in kind) if pa.types.is_struct(kind) else _is_text(kind)
+
+
+def _add_lengths(sizes: Sizes, values: pa.Array) -> None:
     kind = values.type
     if pa.types.is_struct(kind):
         for child in range(kind.num_fields):
-            _add(sizes, values.field(child))
-    elif pa.types.is_dictionary(kind):
-        sizes += 4
-    elif pa.types.is_string(kind) or pa.types.is_binary(kind) or _is_large(kind):
-        sizes += 8 if _is_large(kind) else 4
-        if values.null_count < len(values):
-            lengths = pc.binary_length(values)
-            sizes += np.asarray(pc.fill_null(lengths, 0) if values.null_count else lengths)
-    elif not pa.types.is_null(kind):
-        sizes += max(kind.bit_width // 8, 1)
+            _add_lengths(sizes, values.field(child))
+    elif _is_text(kind) and values.null_count < len(values):
+        lengths = pc.binary_length(values)
+        sizes += np.asarray(pc.fill_null(lengths, 0) if values.null_count else lengths)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind)) or _is_large(kind)
 
 
 def _is_large(kind: pa.DataType) -> bool:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from urllib.parse import unquote, urlsplit
+
 import structlog
 
 from sluice.config.connections import Endpoint, from_environment
-from sluice.errors import MissingConnection
+from sluice.errors import ConfigError, MissingConnection
 
 log = structlog.get_logger()
 
@@ -13,7 +16,10 @@ log = structlog.get_logger()
 def from_airflow(connection_id: str) -> Endpoint:
     """Resolve as Airflow does (environment, secrets backend, database); password and secret extras are masked in logs.
 
-    Works in a task, in the triggerer (from a thread) and in the API server. Raises MissingConnection where Airflow knows no such connection.
+    A Spark Connect server is found by the hook of Airflow's Spark provider, as its own operators find it.
+
+    Works in a task, in the triggerer (from a thread) and in the API server. Raises MissingConnection where Airflow knows no such connection,
+    ConfigError for a connection that the provider refuses.
     """
     from airflow.sdk.bases.hook import BaseHook
     from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError
@@ -31,17 +37,46 @@ def from_airflow(connection_id: str) -> Endpoint:
                 f"{connection_id}`; the form under Admin > Connections has types of installed providers only, and `generic` does for all of them"
             )
             raise
-    return _masked(
-        Endpoint(
-            connection_id=connection_id,
-            kind=found.conn_type or "",
-            host=found.host or "",
-            port=found.port,
-            user=found.login or "",
-            password=found.password or "",
-            schema=found.schema or "",
-            extra=found.extra_dejson or {},
-        )
+    endpoint = Endpoint(
+        connection_id=connection_id,
+        kind=found.conn_type or "",
+        host=found.host or "",
+        port=found.port,
+        user=found.login or "",
+        password=found.password or "",
+        schema=found.schema or "",
+        extra=found.extra_dejson or {},
+    )
+    return _masked(_by_the_spark_provider(endpoint) if endpoint.kind == SPARK_CONNECT else endpoint)
+
+
+SPARK_CONNECT = "spark_connect"
+"""Type of the connection to a Spark Connect server, by Airflow's Spark provider."""
+
+
+def _by_the_spark_provider(endpoint: Endpoint) -> Endpoint:
+    """The server, user, token and TLS that the provider's hook makes of the connection. Raises ConfigError."""
+    from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
+
+    try:
+        url = urlsplit(SparkConnectHook(endpoint.connection_id).get_connection_url())
+        port = url.port
+    except ValueError as error:
+        raise ConfigError(
+            f"the connection {endpoint.connection_id} is no address of a Spark Connect server: {error}",
+            hint="its host is a name or sc://NAME, without a path; port, user id, token and Use SSL have fields of their own",
+        ) from None
+    given = dict(one.partition("=")[::2] for one in url.path.lstrip("/;").split(";") if one)
+    return replace(
+        endpoint,
+        host=url.hostname or "",
+        port=port,
+        user=unquote(given.get(SparkConnectHook.PARAM_USER_ID, "")),
+        password=unquote(given.get(SparkConnectHook.PARAM_TOKEN, "")),
+        extra={
+            **endpoint.extra,
+            **{name: unquote(given[name]) for name in given if name == SparkConnectHook.PARAM_USE_SSL},
+        },
     )
 
 

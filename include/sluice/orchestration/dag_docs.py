@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sluice.config.engine import RuleConfig
+from sluice.config.folders import rules_folder
 from sluice.config.pipeline import PipelineConfig, TargetConfig
-from sluice.flows.stages import Stage, StageKind
+from sluice.flows.stages import Stage, StageKind, described, rules_in
 
 DRAIN = """Reads the source's log from the captured position and stores a **batch** of changes; while changes keep coming, one after the other.
 
@@ -17,9 +18,9 @@ It looks for changes itself for two seconds; when there are none it waits in the
 worker. Runs drain one after the other: each waits for the drain of the run before it. A retry, or Clear, finds the
 same batches again, makes no further one, and leaves what is not done of them to the tasks that follow."""
 
-MERGE = """Merges the run's batches to one row per key and applies the rules, on Spark. Runs merge in parallel.
+MERGE = """Merges the run's batches to one row per key and applies the fused rules, on Spark. Runs merge in parallel.
 
-Skipped if the drain has merged all of them: small batches with quick rules.
+Those that the drain has merged are not merged again; the log has the rows and seconds of both.
 
 A retry starts from the stored batch again; what an earlier attempt wrote is left aside."""
 
@@ -39,10 +40,11 @@ _OWN = {
 
 
 def own_task_doc(stage: Stage, rules: Sequence[RuleConfig]) -> str:
-    """Documentation of a task that works side by side with the others of its run; ``rules``: those with a task of their own."""
+    """Documentation of a task that works side by side with the others of its run; ``rules``: all of them."""
     text = _OWN[stage.kind].format(subject=stage.subject)
     if stage.kind is StageKind.RULE:
         text += "\n\n" + rule_doc(next(rule for rule in rules if rule.name == stage.subject))
+    text += rules_doc(stage, rules)
     return (
         f"{text}\n\n{_place(stage)} The log has a line every five seconds and a table of all batches at the end.\n\n"
         "A retry, or Clear, starts at the first batch that this task lacks. While a task before it is red, it waits in the triggerer."
@@ -50,7 +52,7 @@ def own_task_doc(stage: Stage, rules: Sequence[RuleConfig]) -> str:
 
 
 def stage_doc(stage: Stage, pipeline: PipelineConfig, rules: Sequence[RuleConfig]) -> str:
-    """Documentation of the task of a stage; ``rules``: those with a task of their own."""
+    """Documentation of the task of a stage; ``rules``: all of them."""
     match stage.kind:
         case StageKind.CAPTURE:
             text = DRAIN
@@ -62,7 +64,20 @@ def stage_doc(stage: Stage, pipeline: PipelineConfig, rules: Sequence[RuleConfig
             text = load_doc(pipeline.target(stage.subject))
         case StageKind.ACKNOWLEDGE:
             text = ack_doc(pipeline.target(stage.subject))
-    return f"{text}\n\n{_place(stage)}"
+    return f"{text}{rules_doc(stage, rules)}\n\n{_place(stage)}"
+
+
+def rules_doc(stage: Stage, rules: Sequence[RuleConfig]) -> str:
+    """The rules that run in the task of a stage, in order, a row each; "" if there are none."""
+    mine = rules_in(stage, rules)
+    if not mine:
+        return ""
+    rows = ["| rule | what it is for | tables | |", "|---|---|---|---|"]
+    for rule in mine:
+        kind = f"built-in `{rule.builtin}`" if rule.builtin else f"`{rule.path}`, {rule.type}"
+        about = described(rule, rules_folder()).replace("|", "\\|")
+        rows.append(f"| **{rule.name}** | {about} | `{rule.match.schema_}.{rule.match.table}` | {kind} |")
+    return "\n\nRules that run here, in this order:\n\n" + "\n".join(rows)
 
 
 def _place(stage: Stage) -> str:

@@ -13,6 +13,7 @@ works when nothing moves. Names (below Airflow's prefix; all gauges)::
     sluice.{pipeline}.{target}.lag_bytes          log between the target and the source's head
     sluice.{pipeline}.{target}.alert              1: the lag is above alert_lag
     sluice.{pipeline}.{target}.quarantined        1: it fails, and the other targets go on without it
+    sluice.{pipeline}.rules.{rule}.rows_in        of the newest merged batch; so are rows_out, changed, errors, dead_letters and seconds
     sluice.{pipeline}.subscriptions.{name}.lag_batches     batches that the subscription has not acknowledged
     sluice.{pipeline}.subscriptions.{name}.lag_seconds     age of the oldest change of them
     sluice.{pipeline}.subscriptions.{name}.alert           1: it has expired, or will soon
@@ -69,6 +70,12 @@ def gauges(now: Status) -> dict[str, float]:
             found[f"{each}.lag_seconds"] = target.lag_ms / 1000
         if target.lag_bytes is not None:
             found[f"{each}.lag_bytes"] = float(target.lag_bytes)
+    for rule in now.rules:
+        found |= {
+            f"{base}.rules.{rule['name']}.{name}": float(rule[name])
+            for name in ("rows_in", "rows_out", "changed", "errors", "dead_letters", "seconds")
+            if rule.get(name) is not None
+        }
     for reader in now.subscriptions:
         each = f"{base}.subscriptions.{reader.name}"
         found[f"{each}.lag_batches"] = float(reader.lag_batches)

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 import structlog
-from airflow.sdk import BaseOperator, TriggerRule
-from airflow.sdk.bases.xcom import BaseXCom
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, DownstreamTasksSkipped
+from airflow.sdk import BaseOperator, BaseSensorOperator, PokeReturnValue, TriggerRule
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from sluice.errors import ConfigError, Fenced, LeaseHeld, OutOfOrder, Paused, Restarted, SluiceError
 from sluice.orchestration.dag_runs import SENSE
@@ -27,8 +26,12 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.triggers.base import BaseTrigger
 
+    from sluice.coordination.bundling import WaitingBatches
+    from sluice.flows.load.ack import AckOutcome
+    from sluice.flows.load.load import LoadOutcome
     from sluice.flows.runtime import Runtime
     from sluice.flows.stage_loop import Done
+    from sluice.flows.stage_sums import StageSums
     from sluice.flows.train import Carried, TrainOutcome
 
 _T = TypeVar("_T")
@@ -51,9 +54,6 @@ _CROWDED = 4.0
 
 _SAY_EVERY_S = 5.0
 """A busy drain writes a line so often, whatever the number of its batches: 7,000 an hour would fill disks."""
-
-_SHOWN_BATCHES = 20
-"""In the logs of the tasks after the drain."""
 
 _HOLD_S = (5.0, 10.0, 30.0, 60.0)
 """How often an ack that has nothing to acknowledge looks again. Clear on the red task wakes it at once."""
@@ -153,42 +153,57 @@ class SourceOperator(SluiceOperator):
                 open_run(self.pipeline, dump)
 
 
-class DrainOperator(SourceOperator):
+class ChangesSensor(SourceOperator, BaseSensorOperator):  # type: ignore[misc]
+    """A sensor of changes in the source's log, in Airflow's own sense, and deferrable. Subclasses write :meth:`poke`.
+
+    Airflow's loop of a sensor (poke, sleep, poke, in a worker) is not used: where a poke finds nothing, the task waits in the triggerer, for as long
+    as it takes. So ``poke_interval``, ``timeout`` and ``mode`` mean nothing here.
+    """
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        """One look for changes; the value is the number of the run's batch. Raises SluiceError."""
+        raise NotImplementedError
+
+    def work(self, context: Context, in_vain: int = 0, **_: Any) -> Any:
+        """``in_vain``: wake-ups in a row that found nothing for this pipeline."""
+        try:
+            found = self.poke(context)
+        except (LeaseHeld, Fenced) as error:
+            return self.stand_by(error)
+        return found.xcom_value if found else self.wait_for_news(in_vain)
+
+
+class DrainOperator(ChangesSensor):
     """Takes the next batch from the source's log, and while changes keep coming one after the other; returns the last one's number.
 
     It delivers small batches itself (:mod:`sluice.flows.train`); the tasks after it do what it left, each its own stage of all batches of
     the run. It first polls for changes itself and, when there are none, waits in the triggerer (``waits=True``) or ends
     the run as skipped (``waits=False``: the schedule is a clock). While another installation works on the pipeline, or a drain
     that died still has the lease, it stands by in the triggerer, or its run is skipped.
-
-    If nothing is left to merge, the task merge is skipped.
     """
 
-    def work(self, context: Context, in_vain: int = 0, **_: Any) -> int:
-        """``in_vain``: wake-ups in a row that found nothing for this pipeline."""
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Look for changes for two seconds, and deliver them and what follows: the number of the last batch. Raises SluiceError."""
         from sluice.flows.stage_log import brief
         from sluice.flows.train import train
 
         mine = claim(context["ti"].dag_id, context["ti"].run_id)
         runtime = open_runtime(self.pipeline)
         told = _Told(self.log.info, _carried_line)
-        try:
-            with brief():
-                outcome = train(
-                    runtime,
-                    claim=mine,
-                    idle_wait_s=_IDLE_WAIT_S,
-                    tell=partial(self._tell, runtime, told),
-                    stop=_changed(Path(self.pipeline)),
-                    is_over=_is_over,
-                )
-        except (LeaseHeld, Fenced) as error:
-            return self.stand_by(error)
+        with brief():
+            outcome = train(
+                runtime,
+                claim=mine,
+                idle_wait_s=_IDLE_WAIT_S,
+                tell=partial(self._tell, runtime, told),
+                stop=_changed(Path(self.pipeline)),
+                is_over=_is_over,
+            )
         self.log.info("drained %s", outcome.to_json())
         self.take_up(outcome.last.due)
-        if outcome.last.batch is not None:
-            return self._hand_over(context, outcome)
-        return self.wait_for_news(in_vain)
+        if outcome.last.batch is None:
+            return PokeReturnValue(False)
+        return PokeReturnValue(True, self._hand_over(context, runtime, outcome))
 
     def _tell(self, runtime: Runtime, told: _Told[Carried], carried: Carried) -> None:
         """A batch is delivered: it is in a line of the log, and the metrics now and then."""
@@ -199,17 +214,16 @@ class DrainOperator(SourceOperator):
         told(carried)
         report(runtime)
 
-    def _hand_over(self, context: Context, outcome: TrainOutcome) -> int:
+    def _hand_over(self, context: Context, runtime: Runtime, outcome: TrainOutcome) -> int:
         from sluice.flows.train import table
 
         number = int(outcome.last.batch or 0)
+        if was_cleared(context) and outcome.last.adopted and not outcome.carried:
+            self.log.info("this run makes no further batch; %s", again_text(runtime, context))
         if outcome.carried:
             self.log.info("delivered %d batches:\n%s", len(outcome.carried), table(outcome.carried))
         if outcome.ended_by:
             self.log.info("no further batch in this run: %s", outcome.ended_by)
-        if outcome.last.merged:
-            context["ti"].xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=number)
-            raise DownstreamTasksSkipped(tasks=["merge"])
         return number
 
 
@@ -273,15 +287,33 @@ def _carried_line(batches: Sequence[Carried]) -> str:
     return f"batches {first.batch} to {last.batch}: {changes} changes, {rows} rows; the last one: {last}"
 
 
-def shortened(table: str) -> str:
-    """The head and the last lines of a table of many batches."""
-    head, *lines = table.splitlines()
-    left = len(lines) - _SHOWN_BATCHES
-    return "\n".join([
-        head,
-        *lines[-_SHOWN_BATCHES:],
-        *([f"and {left} before them: the log of drain has them"] if left > 0 else []),
-    ])
+def counted(batches: int) -> str:
+    """``1 batch``, ``2 batches``."""
+    return f"{batches} batch{'es' if batches != 1 else ''}"
+
+
+def was_cleared(context: Context) -> bool:
+    """A person pressed Clear on this run, or on a task of it."""
+    return bool(getattr(context.get("dag_run"), "clear_number", 0))
+
+
+def again_text(runtime: Runtime, context: Context, target: str = "") -> str:
+    """What people read who pressed Clear on what is delivered, and which command does what they may have wanted."""
+    from sluice.flows.train import claimed_numbers
+
+    numbers: list[int] = []
+    with suppress(SluiceError):
+        numbers = claimed_numbers(runtime, claim(context["ti"].dag_id, context["ti"].run_id))
+    which, first = "the batches", "NUMBER"
+    if numbers:
+        first = str(numbers[0])
+        which = f"batch {first}" if len(numbers) == 1 else f"batches {first} to {numbers[-1]}"
+    names = [one.name for one in runtime.pipeline.targets]
+    target = target or (names[0] if len(names) == 1 else "TARGET")
+    return (
+        f"nothing is delivered again: {which} of this run passed this stage before. `sluice redeliver {runtime.name} {target} --from-batch {first}` "
+        f"loads them and all later ones into the target again, `sluice verify {runtime.name}` compares both sides"
+    )
 
 
 def _changed(path: Path) -> Callable[[], str]:
@@ -343,22 +375,33 @@ class BatchOperator(SluiceOperator):
         mine = claim(context["ti"].dag_id, context["ti"].run_id)
         return unfinished(open_runtime(self.pipeline), mine, self.require_number(context))
 
-    def show_batches(self, context: Context, number: int) -> None:
-        """What this task was about, at the end of its log."""
-        from sluice.flows.train import batches_of
+    def conclude(self, context: Context, stage: str, own: StageSums, **more: Any) -> dict[str, Any]:
+        """Say what became of the run's batches in this stage: in the process of drain, and in this one; returns the sums of both.
 
-        mine = claim(context["ti"].dag_id, context["ti"].run_id)
+        Args:
+            own: what this task did. more: fields of its result.
+        """
+        from sluice.flows.train import sums_of
+
+        runtime, drained = open_runtime(self.pipeline), None
         with suppress(SluiceError):  # it is done; this is for people
+            drained = sums_of(runtime, claim(context["ti"].dag_id, context["ti"].run_id), stage)
+        if drained is not None and drained.batches:
             self.log.info(
-                "this run's batches, up to batch %d:\n%s",
-                number,
-                shortened(batches_of(open_runtime(self.pipeline), mine, number)),
+                "done in the process of the task drain (`run: {tasks: one}`), %s:\n%s",
+                counted(drained.batches),
+                drained.table(),
             )
-
-    def _done(self, outcome: Any) -> dict[str, Any]:
-        summary: dict[str, Any] = outcome.to_json()
-        self.log.info("done %s", summary)
-        return summary
+        if own.batches:
+            self.log.info("done by this task, %s:\n%s", counted(own.batches), own.table())
+        elif was_cleared(context):
+            self.log.info(again_text(runtime, context, getattr(self, "target", "")))
+        elif drained is not None and drained.batches:
+            self.log.info("nothing was left for this task")
+        elif "later" not in more:
+            self.log.info("nothing was left for this task: another run did it, or its batches are not known any more")
+        whole = drained + own if drained is not None else own
+        return {"stage": stage, **whole.result(), "in_drain": drained.batches if drained is not None else 0, **more}
 
 
 def _state_in_run(context: Context, task: str) -> str | None:
@@ -370,7 +413,7 @@ def _state_in_run(context: Context, task: str) -> str | None:
 
 
 class MergeOperator(BatchOperator):
-    """Merges batches to one row per key and applies the rules, on Spark. Skipped where the drain has done it, for small ones."""
+    """Merges batches to one row per key and applies the rules, on Spark: those that the drain has left. It shows what the drain has merged."""
 
     ui_color = "#fdebd0"
 
@@ -378,13 +421,17 @@ class MergeOperator(BatchOperator):
         super().__init__(execution_timeout=execution_timeout, **kwargs)
 
     def work(self, context: Context, **memory: Any) -> dict[str, Any]:
+        from sluice.flows.stage_loop import Done
+        from sluice.flows.stage_sums import StageSums
         from sluice.flows.transform.merge import merge
 
-        runtime, done = open_runtime(self.pipeline), {}
+        runtime, own = open_runtime(self.pipeline), StageSums()
         for number in self.unfinished(context):
-            done = self._done(merge(runtime, number))
-        self.show_batches(context, number)
-        return done
+            began, done = time.monotonic(), merge(runtime, number)
+            if not done.already:
+                errors = sum(rule.errors for rule in done.rules)
+                own.add(Done(number, time.monotonic() - began, done.rows, errors, rules=done.rules))
+        return self.conclude(context, "merge", own, batch=number)
 
 
 class RuleOperator(BatchOperator):
@@ -397,13 +444,16 @@ class RuleOperator(BatchOperator):
         self.rule = rule
 
     def work(self, context: Context, **memory: Any) -> dict[str, Any]:
+        from sluice.flows.stage_loop import Done
+        from sluice.flows.stage_sums import StageSums
         from sluice.flows.transform.stages import apply_rule
 
-        runtime, done = open_runtime(self.pipeline), {}
+        runtime, own = open_runtime(self.pipeline), StageSums()
         for number in self.unfinished(context):
-            done = self._done(apply_rule(runtime, number, self.rule))
-        self.show_batches(context, number)
-        return done
+            done = apply_rule(runtime, number, self.rule)
+            if not done.already:
+                own.add(Done(number, done.seconds, done.rows_out, done.errors, rules=done.rules))
+        return self.conclude(context, f"rule.{self.rule}", own, batch=number)
 
 
 class TargetOperator(BatchOperator):
@@ -413,25 +463,22 @@ class TargetOperator(BatchOperator):
         super().__init__(**kwargs)
         self.target = target
 
-    def deliver(self, number: int) -> Any:
-        """Load the target up to this batch; the outcome. Skips the task if the target gets it later."""
-        from sluice.coordination.bundling import WaitingBatches
+    def deliver(self, number: int) -> LoadOutcome | WaitingBatches:
+        """Load the target up to this batch. Skips the task if the target is quarantined."""
         from sluice.coordination.target_holds import Hold
         from sluice.flows.load.isolation import deliver
 
         outcome = deliver(open_runtime(self.pipeline), self.target, number)
         if isinstance(outcome, Hold):
             raise AirflowSkipException(quarantine_text(self.target, outcome))
-        if isinstance(outcome, WaitingBatches):
-            raise AirflowSkipException(f"{self.target}: {outcome}; a later run does it, or `sluice targets commit`")
         return outcome
 
 
 class LoadOperator(TargetOperator):
     """Delivers a batch to one target, in batch order; a batch that is already there is not delivered again.
 
-    Skipped while the target is quarantined: it fails, and the others go on without it (see :class:`CatchUpOperator`); and while the batch waits for
-    others to be written with it (``commit_every``).
+    Skipped while the target is quarantined: it fails, and the others go on without it (see :class:`CatchUpOperator`). Where the batch waits for
+    others to be written with it (``commit_every``) nothing is left to do.
     """
 
     ui_color = "#d5f5e3"
@@ -440,10 +487,25 @@ class LoadOperator(TargetOperator):
         super().__init__(execution_timeout=execution_timeout, **kwargs)
 
     def work(self, context: Context, **memory: Any) -> dict[str, Any]:
-        number = self.require_number(context)
+        from sluice.coordination.bundling import WaitingBatches
+        from sluice.flows.stage_loop import Done
+        from sluice.flows.stage_sums import StageSums
+
+        number, own = self.require_number(context), StageSums()
         outcome = self.deliver(number)
-        self.show_batches(context, number)
-        return self._done(outcome)
+        if isinstance(outcome, WaitingBatches):
+            self.log.info(waiting_text(self.target, outcome))
+            return self.conclude(context, f"load.{self.target}", own, batch=number, later="waits")
+        if not outcome.already:
+            rows = outcome.upserts + outcome.deletes
+            own.add(Done(number, outcome.seconds, rows, outcome.dead_letters))
+            own.batches, own.first = outcome.batches, number - outcome.batches + 1
+        return self.conclude(context, f"load.{self.target}", own, batch=number)
+
+
+def waiting_text(target: str, waiting: Any) -> str:
+    """What people read where a batch is written with others."""
+    return f"{target}: {waiting}; a later run does it, or `sluice targets commit`"
 
 
 def quarantine_text(target: str, hold: Any) -> str:
@@ -471,9 +533,16 @@ class AckOperator(TargetOperator):
 
     def work(self, context: Context, waited: int = 0, **_: Any) -> dict[str, Any]:
         """``waited``: pauses so far."""
+        from sluice.coordination.bundling import WaitingBatches
+        from sluice.flows.stage_loop import Done
+        from sluice.flows.stage_sums import StageSums
+        from sluice.flows.train import acknowledged
         from sluice.orchestration.metrics import report
+        from sluice.orchestration.run_note import RunNote
 
+        began, own = time.monotonic(), StageSums()
         try:
+            before = acknowledged(open_runtime(self.pipeline), self.target)
             number = self.number(context)
             if number is None:
                 self._require_red(context, "drain")
@@ -489,11 +558,20 @@ class AckOperator(TargetOperator):
             return self.hold(f"{self.target} holds the batch, but its load task did not end as a success", waited)
         if number % _REPORT_EVERY == 0:
             report(open_runtime(self.pipeline), every_s=0.0)
-        self.show_batches(context, number)
-        return self._done(outcome)
+        if isinstance(outcome, WaitingBatches):
+            self.log.info(waiting_text(self.target, outcome))
+            return self.conclude(context, f"ack.{self.target}", own, batch=number, later="waits")
+        runtime = open_runtime(self.pipeline)
+        if before < number:
+            own.add(Done(number, time.monotonic() - began))
+            own.batches, own.first = number - before, before + 1
+        elif was_cleared(context):
+            RunNote(context).add(again_text(runtime, context, self.target))
+        return self.conclude(context, f"ack.{self.target}", own, batch=number, position=str(outcome.position))
 
-    def _acknowledged(self, context: Context, number: int) -> Any:
+    def _acknowledged(self, context: Context, number: int) -> AckOutcome | WaitingBatches:
         """Acknowledge the batch. Raises OutOfOrder if the target lacks it and its load is not green."""
+        from sluice.coordination.bundling import WaitingBatches
         from sluice.flows.load.ack import ack
 
         try:
@@ -501,8 +579,11 @@ class AckOperator(TargetOperator):
         except OutOfOrder as error:
             if not self._load_is_green(context):
                 raise
-            self.log.info("the load is marked as a success, and so it is done here: %s", error)
-        self.deliver(number)
+            lacking = error
+        delivered = self.deliver(number)
+        if isinstance(delivered, WaitingBatches):
+            return delivered
+        self.log.info("the load is marked as a success, and so it was done here: %s", lacking)
         return ack(open_runtime(self.pipeline), self.target, number)
 
     def _load_is_green(self, context: Context) -> bool:
@@ -514,37 +595,36 @@ class AckOperator(TargetOperator):
 # -- tasks that work side by side (``run: {tasks: own}``) --------------------------------------------------------------------
 
 
-class SenseOperator(SourceOperator):
+class SenseOperator(ChangesSensor):
     """Waits for changes and makes the first batch of the run of them; returns its number. The run's other tasks start when it ends.
 
     It looks for two seconds itself, then it waits in the triggerer, which holds no worker.
     """
 
-    def work(self, context: Context, in_vain: int = 0, **_: Any) -> int:
-        """``in_vain``: wake-ups in a row that found nothing for this pipeline."""
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Look for changes for two seconds and make a batch of them: its number. Raises SluiceError."""
         from sluice.flows.capture.drain import drain
 
         mine = claim(context["ti"].dag_id, context["ti"].run_id)
-        try:
-            outcome = drain(open_runtime(self.pipeline), claim=mine, idle_wait_s=_IDLE_WAIT_S, is_over=_is_over)
-        except (LeaseHeld, Fenced) as error:
-            return self.stand_by(error)
+        outcome = drain(open_runtime(self.pipeline), claim=mine, idle_wait_s=_IDLE_WAIT_S, is_over=_is_over)
         self.log.info("drained %s", outcome.to_json())
         self.take_up(outcome.due)
-        return outcome.batch if outcome.batch is not None else self.wait_for_news(in_vain)
+        return PokeReturnValue(outcome.batch is not None, outcome.batch)
 
 
 class _StageLog:
     """A line for the first batch of a stage, then one for all batches of the last seconds; and a table for the end."""
 
     def __init__(self, say: Callable[..., None], rows: str) -> None:
+        from sluice.flows.stage_sums import StageSums
+
         self._say = say
         self._rows = rows
         self._told = _Told(say, self._line)
-        self._all: list[Done] = []
+        self._sums = StageSums()
 
     def __call__(self, done: Done) -> None:
-        self._all.append(done)
+        self._sums.add(done)
         self._told(done)
 
     def _line(self, batches: Sequence[Done]) -> str:
@@ -554,12 +634,8 @@ class _StageLog:
 
     def end(self) -> None:
         """The table."""
-        if self._all:
-            from sluice.flows.train import aligned
-
-            lines = [["batch", self._rows, "errors", "seconds", ""]]
-            lines += [[str(o.batch), str(o.rows), str(o.errors), f"{o.seconds:.2f}", o.later] for o in self._all]
-            self._say(f"this run's batches ({len(self._all)}):\n{aligned(lines)}")
+        if self._sums.batches:
+            self._say(f"this run's batches ({self._sums.batches}):\n{self._sums.table(self._rows)}")
 
 
 def _later(done: Done) -> str:
@@ -574,11 +650,11 @@ class CaptureOperator(SourceOperator):
         from sluice.flows.stage_tasks import run_capture
 
         told = _StageLog(self.log.info, "changes")
-        mine = claim(context["ti"].dag_id, context["ti"].run_id)
+        mine, runtime = claim(context["ti"].dag_id, context["ti"].run_id), open_runtime(self.pipeline)
         try:
             with brief():
                 outcome = run_capture(
-                    open_runtime(self.pipeline),
+                    runtime,
                     claim=mine,
                     idle_wait_s=_IDLE_WAIT_S,
                     tell=told,
@@ -588,6 +664,8 @@ class CaptureOperator(SourceOperator):
             return self.stand_by(error)
         told.end()
         self.log.info("no further batch in this run: %s", outcome.ended_by)
+        if was_cleared(context) and not outcome.done:
+            self.log.info(again_text(runtime, context))
         self.take_up(outcome.due)
         return outcome.to_json()
 
@@ -628,10 +706,17 @@ class StageOperator(SluiceOperator):
             self.hold(str(why), waited)
         told.end()
         if not outcome.done:
-            self.log.info(
-                "nothing is left to do: all batches of this run have passed this stage. `sluice redeliver` delivers batches again"
-            )
+            self._say_nothing_was_left(context, runtime)
         return outcome.to_json()
+
+    def _say_nothing_was_left(self, context: Context, runtime: Runtime) -> None:
+        from sluice.orchestration.run_note import RunNote
+
+        kind, _, subject = self.stage.partition(".")
+        text = again_text(runtime, context, subject if kind in {"load", "ack"} else "")
+        self.log.info(text)
+        if kind == "ack" and was_cleared(context):
+            RunNote(context).add(text)
 
     def _tell(self, runtime: Runtime, told: _StageLog, done: Done) -> None:
         from sluice.orchestration.metrics import report

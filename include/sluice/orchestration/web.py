@@ -207,10 +207,10 @@ def create_app(
 
     @app.get("/api/runs/{pipeline}")
     async def batches_of_run(pipeline: str, run: str, user: User) -> JSONResponse:
-        """The batches of a run of the pipeline's DAG that are still known, oldest first, and which targets have each."""
+        """The batches of a run of the pipeline's DAG that are still known, oldest first, and which targets have each; and what each stage did."""
         path = await own.run(partial(_file_seen, pipelines, pipeline, user))
         found = await looking.run(partial(_batches_of_run, path, pipeline, run))
-        return JSONResponse({"batches": found}, headers=_PRIVATE)
+        return JSONResponse(found, headers=_PRIVATE)
 
     @app.get("/api/verify/{pipeline}")
     async def verifications(pipeline: str, user: User) -> JSONResponse:
@@ -315,7 +315,7 @@ def _verified_file(folder: Path, pipeline: str, user: BaseUser) -> Path:
     return path
 
 
-def _batches_of_run(path: Path, pipeline: str, run: str) -> list[dict[str, Any]]:
+def _batches_of_run(path: Path, pipeline: str, run: str) -> dict[str, Any]:
     from sluice.flows.operate import status
     from sluice.flows.operate.looks import server_name
     from sluice.orchestration.runtime import claim, open_runtime
@@ -323,7 +323,14 @@ def _batches_of_run(path: Path, pipeline: str, run: str) -> list[dict[str, Any]]
     try:
         runtime = open_runtime(str(path))
         name = server_name("ZooKeeper", runtime.resolver, runtime.pipeline.coordination.connection)
-        return _answered(name, lambda: status.batches_claimed(runtime, claim(dag_id_of(pipeline), run)))
+        mine = claim(dag_id_of(pipeline), run)
+        return _answered(
+            name,
+            lambda: {
+                "batches": status.batches_claimed(runtime, mine),
+                "stages": status.stages_claimed(runtime, mine),
+            },
+        )
     except SluiceError as error:
         raise HTTPException(503, shown(str(error))) from None
 

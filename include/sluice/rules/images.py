@@ -99,6 +99,44 @@ def visible(rows: pa.Table) -> int:
     return int(rows.num_rows) - shadows
 
 
+def differing(before: pa.Table, after: pa.Table) -> int:
+    """How many visible rows of ``after`` have other values or columns than the image in ``before`` that they came from."""
+    names = user_columns(after.schema)
+    if not after.num_rows:
+        return 0
+    if set(names) != set(user_columns(before.schema)):
+        return visible(after)
+    of, came = _image_numbers(before), _image_numbers(after)
+    places = None
+    if not np.array_equal(of, came):
+        order = np.argsort(of, kind="stable")
+        places = pa.array(order[np.minimum(np.searchsorted(of[order], came), len(of) - 1)])
+    differs = np.zeros(after.num_rows, bool)
+    for name in names:
+        was, now = before[name], after[name]
+        if places is None and was is now:
+            continue
+        was = was if places is None else was.take(places)
+        if was.type != now.type:
+            return visible(after)
+        if not now.equals(was):
+            differs |= _differs(now, was)
+    return int(np.count_nonzero(differs & (after["_image"].to_numpy() != SHADOW)))
+
+
+def _image_numbers(rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """A number for each image; whatever rules make of an image keeps it."""
+    numbers: np.ndarray[tuple[int], np.dtype[np.int64]] = rows["_source_row"].to_numpy() * 3 + rows["_image"].to_numpy()
+    return numbers
+
+
+def _differs(now: pa.ChunkedArray, was: pa.ChunkedArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Where two columns of one type differ. NULL is a value."""
+    nulls = pc.xor(pc.is_null(now), pc.is_null(was))
+    mask = pc.or_(pc.fill_null(pc.not_equal(now, was), False), nulls)
+    return np.asarray(mask.to_numpy(), dtype=np.bool_)
+
+
 def changed(rows: pa.Table, name: str) -> pa.Array:
     """Mask: the column differs between the image before and the one after. For a shadow ``_before`` holds the row as it is."""
     now, then = rows[name], member(rows["_before"].combine_chunks(), name)

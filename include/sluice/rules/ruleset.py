@@ -35,13 +35,17 @@ from sluice.rules.script import Rule
 
 @dataclass(frozen=True, slots=True)
 class RuleCount:
-    """What a rule did: rows in and out (old images are not counted), seconds, rows on which it raised."""
+    """What a rule did: rows in and out (old images are not counted), seconds, rows on which it raised.
+
+    ``changed``: rows that came out with other values or columns, or for another table; None: that was not counted.
+    """
 
     name: str
     rows_in: int
     rows_out: int
     seconds: float
     errors: int = 0
+    changed: int | None = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,21 +163,23 @@ class RuleSet:
         for rule in self.rules:
             started = time.perf_counter()
             matched = [place for place in tables if matches(rule, place)]
-            rows_in = rows_out = 0
+            rows_in = rows_out = changed = 0
             failed: dict[int, RuleError] = {}
             held = resolved(rule.config.lookups, (lookups or {}).get(rule.name)) if matched else {}
             for place in matched:
                 hidden = _hidden(tables[place], place, masking, secret)
                 work = Run(rule, place, held, hidden)
-                seen, came = _apply_to(work, tables)
+                seen, came, other = _apply_to(work, tables)
                 rows_in += seen
                 rows_out += came
+                changed += other
                 failed |= work.failed
             if failed:
                 tables = {place: kinds.without(rows, failed) for place, rows in tables.items()}
                 if rule.config.on_error is OnError.DEAD_LETTER:
                     rejected.append(_rejected(rule, merged, failed))
-            counts.append(RuleCount(rule.name, rows_in, rows_out, time.perf_counter() - started, len(failed)))
+            seconds = time.perf_counter() - started
+            counts.append(RuleCount(rule.name, rows_in, rows_out, seconds, len(failed), changed))
         folded: Tables = {}
         revived: dict[TableId, pa.Array] = {}
         for place, rows in tables.items():
@@ -200,21 +206,23 @@ def _hidden(rows: pa.Table, table: TableId, masking: Masking | None, secret: boo
     return masking.hidden(table.schema, table.table, map(true_name, users)) | marked | made
 
 
-def _apply_to(work: Run, tables: Tables) -> tuple[int, int]:
-    """One rule on one table; ``tables`` are what they are afterwards. Returns visible rows in and out."""
+def _apply_to(work: Run, tables: Tables) -> tuple[int, int, int]:
+    """One rule on one table; ``tables`` are what they are afterwards. Returns visible rows in and out, and how many came out otherwise."""
     rule, place = work.rule, work.table
     rows = tables[place]
     key = key_columns(rows.schema)
     mask = sees(rule, rows)
     if not mask.any():
-        return 0, 0
+        return 0, 0, 0
     seen = rows if mask.all() else rows.filter(pa.array(mask))
-    came = 0
+    came = changed = 0
     results = kinds.run(work, seen)
     for table, out in results.items():
         out = emitted(rule, out, table, place, key)
         _refuse_doubles(work, out, table)
-        came += images.visible(out)
+        visible = images.visible(out)
+        came += visible
+        changed += images.differing(seen, out) if table == place else visible
         if table == place:
             rest = rows.filter(pa.array(~mask)) if not mask.all() else None
             tables[table] = out if rest is None else _together([out, kinds.without(rest, work.failed)], rule, table)
@@ -222,7 +230,7 @@ def _apply_to(work: Run, tables: Tables) -> tuple[int, int]:
             tables[table] = _together([tables[table], out], rule, table)
         else:
             tables[table] = out
-    return images.visible(seen), came
+    return images.visible(seen), came, changed
 
 
 def emitted(rule: Rule, rows: pa.Table, table: TableId, source: TableId, key: Sequence[str]) -> pa.Table:

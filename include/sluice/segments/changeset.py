@@ -140,6 +140,21 @@ class RuleTotal(_Stored):
     seconds: float
     errors: int = Field(0, description="Rows on which it raised; they were skipped, or kept as dead letters.")
     dead_letters: int = 0
+    changed: int | None = Field(
+        None, description="Rows that came out with other values or columns, or for another table; null: not counted."
+    )
+
+    def __add__(self, more: RuleTotal) -> RuleTotal:
+        """What the same rule did in two batches."""
+        return RuleTotal(
+            name=self.name,
+            rows_in=self.rows_in + more.rows_in,
+            rows_out=self.rows_out + more.rows_out,
+            seconds=round(self.seconds + more.seconds, 6),
+            errors=self.errors + more.errors,
+            dead_letters=self.dead_letters + more.dead_letters,
+            changed=None if self.changed is None or more.changed is None else self.changed + more.changed,
+        )
 
 
 class ChangesetManifest(_Stored):
@@ -293,15 +308,18 @@ def _encoded(
 ) -> ChangesetFile:
     sizes = row_bytes(rows)
     groups = cuts(sizes, ROW_GROUP_BYTES, ROW_GROUP_ROWS)
-    with pq.ParquetWriter(
-        sink,
-        rows.schema,
-        compression="zstd",
-        compression_level=1,
-        write_page_checksum=True,
-        use_dictionary=False,
-        write_statistics=False,
-    ) as writer:
+    with (
+        sink.gathering() as out,
+        pq.ParquetWriter(
+            out,
+            rows.schema,
+            compression="zstd",
+            compression_level=1,
+            write_page_checksum=True,
+            use_dictionary=False,
+            write_statistics=False,
+        ) as writer,
+    ):
         for start, stop in groups or [(0, 0)]:
             writer.write_table(rows.slice(start, stop - start), row_group_size=ROW_GROUP_ROWS)
     numbers = key_numbers(rows)

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+import pyarrow as pa
 
 LARGEST_FOOTER = 2 * 2**20
 """Bytes of a Parquet footer of which the manifest has a checksum; one of a larger footer would keep too much in memory."""
+
+GATHERED_BYTES = 2**18
+"""Bytes that are handed to a sink together: Arrow writes the header and the values of each page apart, 64 pieces for a table of 20 columns."""
 
 
 class ChecksumSink:
@@ -32,6 +39,12 @@ class ChecksumSink:
         while self._tail_bytes - len(self._tail[0]) >= LARGEST_FOOTER:
             self._tail_bytes -= len(self._tail.popleft())
         return len(view)
+
+    @contextmanager
+    def gathering(self) -> Iterator[pa.NativeFile]:
+        """A file for Arrow to write to, which hands on small pieces to this one as few large ones; all of it at the end of the block."""
+        with pa.BufferedOutputStream(pa.PythonFile(self, mode="w"), GATHERED_BYTES) as file:
+            yield file
 
     def tail(self) -> bytes:
         """The last bytes that were written: :data:`LARGEST_FOOTER` of them at least, or all."""

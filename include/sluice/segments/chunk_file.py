@@ -50,7 +50,8 @@ def write_chunk(store: SegmentStore, path: str, schema: TableSchema, pieces: Ite
     run: list[pa.Table] = []
     with (
         store.open_output(path) as sink,
-        pq.ParquetWriter(pa.PythonFile(sink, mode="w"), layout, **parquet_options(schema)) as writer,
+        sink.gathering() as file,
+        pq.ParquetWriter(file, layout, **parquet_options(schema)) as writer,
     ):
 
         def flush() -> None:

@@ -4,8 +4,9 @@ A manifest is JSON and has no NUL byte. The data files follow the first NUL, and
 of a file. :class:`~sluice.segments.store.SegmentStore` reads an address as it reads a path, so the readers need not know the difference. A batch of
 a few rows had two files per table and two manifests. Now it has two files, and each is there as a whole or not at all.
 
-Decision: the parts are Parquet files, as the large ones are, and not rows as JSON: one format for both. Tools that read segments without Sluice
-would make this wrong.
+The parts are Parquet files, as the large ones are, and not rows as JSON: one format for both. A tool without Sluice cannot open them by a path. So
+segments are packed only where a batch has more small tables than ``capture.segments.small_files``; changesets, which no one but the load reads, are
+packed as far as they are small.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ import uuid
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -28,7 +28,7 @@ from urllib.parse import quote
 import pyarrow as pa
 from pyarrow import fs
 
-from sluice.errors import ConfigError, SegmentError, StorageUnavailable
+from sluice.errors import ConfigError, SegmentError, SluiceError, StorageUnavailable
 from sluice.segments.archive import ArchivedFile
 from sluice.segments.archives import Archives
 from sluice.segments.checksums import ChecksumSink
@@ -38,6 +38,7 @@ from sluice.segments.packed import file_of, parted
 
 _BATCH = re.compile(r"batch=(\d{10,})$")
 _SYNCS_AT_ONCE = 8
+_OPEN_AT_ONCE = 64
 _PIECE_BYTES = 1 << 22
 _TEXT_BYTES = 1 << 16
 MIN_FREE_BYTES = 64 * 2**20
@@ -282,6 +283,42 @@ class SegmentStore:
                 with self._fs.open_output_stream(full) as stream:
                     stream.write(data)
 
+    def write_files(self, files: Sequence[tuple[str, bytes]]) -> None:
+        """Write several small files. They are durable when this returns, and none of them is left when it fails.
+
+        All of them are written before the first is synced: a journal that has one has the others, too.
+        """
+        paths = [path for path, _ in files]
+        try:
+            with self._errors(f"writing {', '.join(paths[:3])}"):
+                if self._local:  # object stores have no folders, and a mark of one would be a request
+                    for folder in dict.fromkeys(posixpath.dirname(path) for path in paths):
+                        os.makedirs(self.full_path(folder), exist_ok=True)
+                    for start in range(0, len(files), _OPEN_AT_ONCE):
+                        self._write_synced(files[start : start + _OPEN_AT_ONCE])
+                else:
+                    with ThreadPoolExecutor(_SYNCS_AT_ONCE, thread_name_prefix="write") as pool:
+                        for _ in pool.map(lambda file: self._upload(*file), files):
+                            pass
+        except BaseException:
+            for path in paths:
+                with suppress(SluiceError):
+                    self.delete(path)
+            raise
+
+    def _write_synced(self, files: Sequence[tuple[str, bytes]]) -> None:
+        with ExitStack() as opened:
+            streams = [opened.enter_context(open(self.full_path(path), "wb")) for path, _ in files]
+            for stream, (_, data) in zip(streams, files, strict=True):
+                stream.write(data)
+                stream.flush()
+            for stream in streams:
+                os.fsync(stream.fileno())
+
+    def _upload(self, path: str, data: bytes) -> None:
+        with self._fs.open_output_stream(self.full_path(path)) as stream:
+            stream.write(data)
+
     @contextmanager
     def open_output(self, path: str) -> Iterator[ChecksumSink]:
         """A file to write. It is durable when the block ends without an error, and removed when it ends with one."""
@@ -304,16 +341,20 @@ class SegmentStore:
                 raise
 
     def sync_batch(self, batch: int) -> None:
-        """Make the names of a batch's files durable (data files are durable when they are closed)."""
+        """Make the names of a batch's data files durable in its folder. That of the folder becomes so with the manifest, which is written next."""
         if self._local:
             with self._errors(f"syncing batch {batch}"):
                 folder = self.full_path(self.batch_path(batch))
                 if os.path.isdir(folder):
                     tables = [entry.path for entry in os.scandir(folder) if entry.is_dir()]
-                    with ThreadPoolExecutor(_SYNCS_AT_ONCE, thread_name_prefix="sync") as pool:
-                        for _ in pool.map(_sync_folder, tables):
-                            pass
-                    self._sync_folders(folder)
+                    if len(tables) > _SYNCS_AT_ONCE:
+                        with ThreadPoolExecutor(_SYNCS_AT_ONCE, thread_name_prefix="sync") as pool:
+                            for _ in pool.map(_sync_folder, tables):
+                                pass
+                    else:
+                        for table in tables:
+                            _sync_folder(table)
+                    _sync_folder(folder)
 
     def delete(self, path: str) -> None:
         """Delete a file if it is there. A part of a file stays: it is deleted with its file."""

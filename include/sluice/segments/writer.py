@@ -1,4 +1,4 @@
-"""Writes a batch: Parquet parts by table, then the manifest, with small parts in its file. Bounded memory, no open files between parts."""
+"""Writes a batch: Parquet parts by table, then the manifest, with many small parts in its file. Bounded memory, no open files between parts."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from sluice.errors import SluiceError
 from sluice.model.batches import Op
+from sluice.model.packing import SMALL_FILES
 from sluice.model.positions import Position
 from sluice.model.schema_changes import SchemaStatement
 from sluice.model.sizes import Sizes, row_bytes
@@ -54,7 +55,7 @@ class SegmentWriter:
     ``add`` may be called from several threads. A table is written as a part when it holds ``part_bytes``; when all tables together hold
     ``buffer_bytes`` the largest ones are written. Sorted rows of ``direct_bytes`` or more are
     a part of their own: no copy, no sort. A file is opened, written and closed in one go, so ten thousand tables don't need ten
-    thousand open files.
+    thousand open files. When nothing follows, small tables get a file each; more than ``small_files`` of them are packed with the manifest.
 
     Raises (all methods): StorageUnavailable.
     """
@@ -70,8 +71,10 @@ class SegmentWriter:
         buffer_bytes: int = 192 * 2**20,
         compression_level: int = 1,
         first_part: int = 0,
+        small_files: int = SMALL_FILES,
     ) -> None:
         self.store = store
+        self._small_files = small_files
         self._first_part = first_part
         self.batch = batch
         self.epoch = epoch
@@ -217,7 +220,7 @@ class SegmentWriter:
             branch._files = []
 
     def flush(self, *, pack: bool = False) -> None:
-        """Write all rows that are collected so far. ``pack``: no rows follow, and small tables are written with the manifest."""
+        """Write all rows that are collected so far. ``pack``: no rows follow, and many small tables are written with the manifest."""
         with self._lock:
             left = [self._take(key) for key in list(self._pending)]
         if pack:
@@ -225,6 +228,8 @@ class SegmentWriter:
             for index in sorted(small):
                 self._pack(*left[index])
             left = [one for index, one in enumerate(left) if index not in small]
+            if len(self._packed) <= self._small_files:
+                self.unpack()
         if len(left) <= _FILES_AT_ONCE:
             for key, item in left:
                 self._write(key, item)
@@ -267,14 +272,13 @@ class SegmentWriter:
         self._packed.append((record, raw.getvalue()))
 
     def unpack(self) -> None:
-        """Write files of their own instead of those packed so far: their rows are needed before there is a manifest."""
+        """Write files of their own instead of those packed so far, e.g. as their rows are needed before there is a manifest."""
         files, self._packed = self._packed, []
-        for record, image in files:
-            self.store.check_space(len(image))
-            with self.store.open_output(record.path) as sink:
-                sink.write(image)
+        if files:
+            self.store.check_space(sum(len(image) for _, image in files))
+            self.store.write_files([(record.path, image) for record, image in files])
             with self._lock:
-                self._files.append(record)
+                self._files += [record for record, _ in files]
 
     def _next_path(self, key: tuple[TableId, str], schema: TableSchema) -> str:
         with self._lock:
@@ -288,7 +292,7 @@ class SegmentWriter:
     ) -> SegmentFile:
         sizes = row_bytes(table)
         options = parquet_options(schema, self._level)
-        with pq.ParquetWriter(pa.PythonFile(sink, mode="w"), table.schema, **options) as writer:
+        with sink.gathering() as file, pq.ParquetWriter(file, table.schema, **options) as writer:
             for start, stop in row_groups(buckets, ROW_GROUP_ROWS, sizes):
                 writer.write_table(table.slice(start, stop - start), row_group_size=stop - start)
         ops = {row["values"]: row["counts"] for row in pc.value_counts(table.column("_op")).to_pylist()}

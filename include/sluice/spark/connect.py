@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import grpc
 import structlog
@@ -213,13 +214,16 @@ class ConnectRunner:
     def key(self) -> str:
         """Tells servers, and logins there, apart."""
         one = self._endpoint
-        return json.dumps((self._host, self._port, one.password, dict(one.extra)), sort_keys=True, default=str)
+        return json.dumps(
+            (self._host, self._port, one.user, one.password, dict(one.extra)), sort_keys=True, default=str
+        )
 
     def url(self, session_id: str) -> str:
         """For a client. Has the password in it."""
-        url = f"sc://{self._host}:{self._port}/;user_id=sluice;session_id={session_id}"
+        user = quote(self._endpoint.user or "sluice", safe="")
+        url = f"sc://{self._host}:{self._port}/;user_id={user};session_id={session_id}"
         if self._endpoint.password:
-            url += f";token={self._endpoint.password}"
+            url += f";token={quote(self._endpoint.password, safe='')}"
         if self._endpoint.extra.get("use_ssl") in {True, "true", "True"}:
             url += ";use_ssl=true"
         return url

@@ -179,6 +179,14 @@ def states_of(east: TestAirflow, run: str) -> dict[str, str]:
     return {task["task_id"]: task["state"] for task in east.tasks(DAG, run)}
 
 
+def xcom(east: TestAirflow, run: str, task: str) -> dict[str, Any]:
+    """Return the result of the task."""
+    answer = east.api.call("GET", f"/dags/{DAG}/dagRuns/{quote(run)}/taskInstances/{task}/xcomEntries/return_value")
+    value = answer["value"]
+    found: dict[str, Any] = json.loads(value) if isinstance(value, str) else value
+    return found
+
+
 def test_a_run_carries_a_train_of_batches(orders: Case, east: TestAirflow) -> None:
     """One run, many batches; each task of it says what it is about, and Clear of any of them delivers nothing twice."""
     change(orders)
@@ -187,12 +195,17 @@ def test_a_run_carries_a_train_of_batches(orders: Case, east: TestAirflow) -> No
     with written(orders):
         run = train_of(orders, east, 4, state="success")
     batches = batches_of(orders, claim_of(run))
-    green = {"drain": "success", "merge": "skipped", "load.copy": "success", "ack.copy": "success"}
+    green = {"drain": "success", "merge": "success", "load.copy": "success", "ack.copy": "success"}
     assert states_of(east, run) == green
     said = east.log(DAG, run, "drain")
     assert f"delivered {len(batches)} batches" in said
     assert all(re.search(rf"\\n *{number}  ", said) for number in batches), "the table at the end has a line for each"
-    assert f"up to batch {batches[-1]}" in east.log(DAG, run, "load.copy")
+    for task in ("merge", "load.copy", "ack.copy"):  # green, with what was done for it in drain
+        told = xcom(east, run, task)
+        assert (told["batches"], told["in_drain"], told["last"]) == (len(batches), len(batches), batches[-1]), task
+        assert told["seconds"] > 0
+        assert "done in the process of the task drain" in east.log(DAG, run, task)
+    assert xcom(east, run, "merge")["rows"] == xcom(east, run, "load.copy")["rows"] > 0
     wait_until(lambda: settled(orders), "delivery of everything")
     for tasks in (["load.copy"], ["merge", "ack.copy"], ["drain"]):
         body = {"dry_run": False, "dag_run_id": run, "task_ids": tasks, "only_failed": False}
@@ -200,7 +213,11 @@ def test_a_run_carries_a_train_of_batches(orders: Case, east: TestAirflow) -> No
             lambda body=body: east.api.call("POST", f"/dags/{DAG}/clearTaskInstances", body), "the press of Clear"
         )
         wait_until(lambda: run in {r["dag_run_id"] for r in east.runs(DAG, state="success")}, "the cleared run's end")
-        wait_until(lambda: set(states_of(east, run).values()) <= {"success", "skipped"}, "its tasks' end")
+        wait_until(lambda: set(states_of(east, run).values()) == {"success"}, "its tasks' end")
+        assert f"`sluice redeliver {DAG.removeprefix('sync__')} copy --from-batch {batches[0]}`" in east.log(
+            DAG, run, tasks[0], 2
+        )
+    assert "nothing is delivered again" in next(r["note"] for r in east.runs(DAG) if r["dag_run_id"] == run)
     assert batches_of(orders, claim_of(run)) == batches
     history.assert_in_order()
 

@@ -77,6 +77,7 @@ def test_all_stages_of_a_run_are_at_work_at_the_same_time(orders: Case, east: Te
     assert results["merge"]["batches"] > 3
     assert len({(one["first"], one["last"]) for name, one in results.items() if name != "drain"}) == 1
     assert results["rule.up"]["rows"] > 0
+    assert {rule["name"]: rule["rows_in"] for rule in results["rule.up"]["rules"]} == {"up": results["rule.up"]["rows"]}
     for name in STAGES:
         assert f"batches ({results[name]['batches']})" in east.log(DAG, seen, name), name
     wait_until(lambda: settled(orders), "delivery of everything")
@@ -127,6 +128,51 @@ def test_a_rule_that_fails_is_seen_at_its_own_task_and_goes_on_after_clear(
     assert acknowledged(orders) > before
 
 
+def mark_failed(east: TestAirflow, run: str) -> None:
+    path = f"/dags/{DAG}/dagRuns/{run.replace('+', '%2B')}"
+    wait_until(lambda: east.api.call("PATCH", path, {"state": "failed"}), "the mark")
+
+
+def test_a_red_run_that_a_person_gives_up_and_one_that_is_marked_while_it_works_let_the_next_one_go_on(
+    orders: Case, east: TestAirflow, shared_airflow: SharedAirflow
+) -> None:
+    """The batches of the run that was given up are delivered by the next one, with the rule as it is then."""
+    rule = shared_airflow.folder / "rules/up.py"
+    change(orders)
+    wait_until(lambda: settled(orders), "a first delivery")
+    rule.write_text(RIGHT.replace("'note': row['note']", "'note': row['nothing']"))
+    red = {run["dag_run_id"] for run in east.runs(DAG, state="failed")}
+    change(orders)
+
+    def failed() -> set[str]:
+        return {run["dag_run_id"] for run in east.runs(DAG, state="failed")} - red
+
+    wait_until(failed, "a red run")
+    [run] = failed()
+    rule.write_text(RIGHT)
+    assert not delivered(orders)  # it is for a person to say so
+    mark_failed(east, run)
+    wait_until(lambda: settled(orders), "delivery of everything")
+    assert states_of(east, run)["rule.up"] == "skipped"
+    with written(orders):
+        for _ in range(2):
+            working = ""
+
+            def at_work() -> bool:
+                nonlocal working
+                for one in east.runs(DAG, state="running"):
+                    states = states_of(east, one["dag_run_id"])
+                    if "running" in {states[name] for name in STAGES}:
+                        working = one["dag_run_id"]
+                return bool(working)
+
+            wait_until(at_work, "a run at work")
+            mark_failed(east, working)
+            before = acknowledged(orders)
+            wait_until(lambda before=before: acknowledged(orders) > before + 4, "further batches after the mark")
+    wait_until(lambda: settled(orders), "delivery of everything")
+
+
 def test_a_task_that_is_killed_goes_on_where_it_was(orders: Case, east: TestAirflow) -> None:
     """``kill -9`` of the process that captures, then of the one that loads; Clear of a run that is delivered does nothing again."""
     change(orders)
@@ -155,4 +201,9 @@ def test_a_task_that_is_killed_goes_on_where_it_was(orders: Case, east: TestAirf
     wait_until(lambda: east.api.call("POST", f"/dags/{DAG}/clearTaskInstances", body), "the press of Clear")
     wait_until(lambda: run in {r["dag_run_id"] for r in east.runs(DAG, state="success")}, "the cleared run's end")
     assert {summary(east, run, name)["batches"] for name in STAGES} == {0}
+    again = "`sluice redeliver stages copy --from-batch "
+    for name in STAGES:
+        tries = next(task["try_number"] for task in east.tasks(DAG, run) if task["task_id"] == name)
+        assert again in east.log(DAG, run, name, tries), name
+    assert again in next(one["note"] for one in east.runs(DAG) if one["dag_run_id"] == run)
     history.assert_in_order()

@@ -18,11 +18,13 @@ from sluice.flows.load.load import load
 from sluice.flows.operate.control import rollback, skip
 from sluice.flows.transform.merge import merge
 from sluice.flows.transform.stages import transform
+from sluice.model.packing import SMALL_FILES
 from sluice.segments.packed import parted
 from sluice.sources.mysql.reader.batch_reader import warm_up
 from tests.support.pipelines.case import Case, as_older_versions_write, case
 
-TABLES = 12
+TABLES = SMALL_FILES + 2
+"""So many that the rows of small ones are packed, even if one is large."""
 
 
 @pytest.fixture

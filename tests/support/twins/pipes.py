@@ -50,6 +50,13 @@ class Pipe:
         assert work(self.made.runtime(), dump.id, hook=told).state is DumpState.DONE
         self.deliver()
 
+    def set_segments(self, **named: Any) -> None:
+        """Change what the pipeline file says in ``capture.segments``."""
+        config = self.made.case.config
+        segments = config.capture.segments.model_copy(update=named)
+        capture = config.capture.model_copy(update={"segments": segments})
+        self.made.case.config = config.model_copy(update={"capture": capture})
+
     def refuse(self, why: str, target: str = "copy") -> None:
         """The table of ``target`` takes no row with the value ``bad``; "": all."""
         self.stores[target].tables[self.made.table].refuses = lambda row: why if why and row["v"] == "bad" else ""

@@ -78,13 +78,6 @@ def all_contents(made: Pipe) -> dict[int, dict[str, bytes]]:
     return {batch: contents(made, batch) for batch in store_of(made).batches()}
 
 
-def set_segments(made: Pipe, **named: Any) -> None:
-    config = made.made.case.config
-    segments = config.capture.segments.model_copy(update=named)
-    capture = config.capture.model_copy(update={"segments": segments})
-    made.made.case.config = config.model_copy(update={"capture": capture})
-
-
 def age(made: Pipe, batch: int, days: float) -> None:
     """A batch's files were written so long ago."""
     at = time.time() - days * 86400
@@ -115,7 +108,7 @@ def test_every_file_of_a_batch_is_read_from_the_archive_as_it_was(made: Pipe) ->
     assert len(files(made)) == count
     done = prune(made.made.runtime())
     assert (done.compacted, done.archives, done.removed, done.kept) == ((1, 2, 3, 4), 1, (), 4)
-    assert (count, len(files(made))) == (8, 1)
+    assert (count, len(files(made))) == (12, 1)
     assert all_contents(made) == before
     for path, data in ((path, data) for found in before.values() for path, data in found.items()):
         assert open_store.read_bytes(path) == data
@@ -132,9 +125,9 @@ def test_every_file_of_a_batch_is_read_from_the_archive_as_it_was(made: Pipe) ->
 
 
 def test_it_is_off_unless_the_pipeline_says_so(made: Pipe) -> None:
-    set_segments(made, compact_after=None)
+    made.set_segments(compact_after=None)
     assert prune(made.made.runtime()).compacted == ()
-    assert len(files(made)) == 8
+    assert len(files(made)) == 12
 
 
 def test_the_command_line_says_what_it_does(made: Pipe) -> None:
@@ -173,11 +166,11 @@ def test_an_archive_is_removed_when_all_of_its_batches_may_go(made: Pipe) -> Non
     assert (done.removed, done.compacted) == ((1, 2), (3, 4))
     deliver(made, 5)
     assert prune(made.made.runtime()).removed == ()
-    set_segments(made, retain=timedelta(days=6.85))
+    made.set_segments(retain=timedelta(days=6.85))
     assert prune(made.made.runtime(), dry_run=True).removed == (), (
         "batch 4 is to be kept, and it is in one archive with 3"
     )
-    set_segments(made, retain=timedelta(days=6.7))
+    made.set_segments(retain=timedelta(days=6.7))
     assert prune(made.made.runtime(), dry_run=True).removed == (3, 4)
     assert prune(made.made.runtime()).removed == (3, 4)
     assert store_of(made).batches() == [5]
@@ -365,12 +358,12 @@ def test_batches_after_an_archive_that_stays_stay_too(made: Pipe) -> None:
     """One of its batches has a newer file, since a target got it again."""
     for batch in range(1, 5):
         age(made, batch, 3)
-    set_segments(made, compact_after=timedelta(days=2))
+    made.set_segments(compact_after=timedelta(days=2))
     prune(made.made.runtime())
     store_of(made).write_bytes("batch=0000000002/changeset-new/manifest.json", b"{}")
     deliver(made, 5)
     age(made, 5, 2)
-    set_segments(made, retain=timedelta(days=1), compact_after=None)
+    made.set_segments(retain=timedelta(days=1), compact_after=None)
     assert prune(made.made.runtime()).removed == ()
     age(made, 2, 2)
     assert prune(made.made.runtime()).removed == (1, 2, 3, 4, 5)

@@ -49,7 +49,7 @@ def folder(made: Pipe, batch: int) -> Path:
 
 
 def files(made: Pipe, batch: int, *, changeset: bool = False) -> list[Path]:
-    """The files that have the rows: manifests of small tables, or as older versions wrote them."""
+    """The files that have the rows: Parquet files, or manifests in which they are packed."""
     every = [p for p in folder(made, batch).rglob("*") if p.is_file() and ("changeset-" in str(p)) == changeset]
     return [p for p in every if p.suffix == ".parquet"] or [p for p in every if b"\0" in p.read_bytes()]
 
@@ -80,9 +80,9 @@ def commands(error: BaseException) -> list[list[str]]:
     ("loses", "form"),
     [(gone, "apart"), (folder_gone, "packed"), (damaged, "packed"), (damaged, "apart"), (manifest_damaged, "packed")],
 )
-def test_the_log_is_read_again(made: Pipe, loses: Callable[[Pipe, int], None], form: str, monkeypatch: Any) -> None:
-    if form == "apart":
-        as_older_versions_write(monkeypatch)
+def test_the_log_is_read_again(made: Pipe, loses: Callable[[Pipe, int], None], form: str) -> None:
+    if form == "packed":
+        made.set_segments(small_files=0)
     second, third = drained(made, 2), drained(made, 3)
     loses(made, second)
     with pytest.raises(SegmentError) as caught:

@@ -19,6 +19,7 @@ from sluice.errors import LoadError, Paused, RuleError
 from sluice.flows import stage_tasks
 from sluice.flows.capture.drain import DrainOutcome, drain
 from sluice.flows.operate import control
+from sluice.flows.operate.status import stages_claimed
 from sluice.flows.stage_loop import NeverReady
 from sluice.flows.stage_tasks import StageOutcome, run_capture, run_stage
 from sluice.flows.stages import stages_of
@@ -119,6 +120,14 @@ def test_each_task_does_its_stage_of_every_batch_of_the_run(two: Pipe) -> None:
     assert done["rule.up"].to_json()["rows"] == done["load.copy"].to_json()["rows"] == 8
     assert two.rows("copy") == two.rows("archive") == {n: f"V{n}" for n in range(1, 9)}
     assert waiting(two) == []
+    shown = {one["stage"]: one for one in stages_claimed(two.made.runtime(), RUN)}
+    assert list(shown) == names(two)
+    assert {name: one["batches"] for name, one in shown.items()} == {**dict.fromkeys(names(two), 8), "drain": 7}
+    [rule] = shown["rule.up"]["rules"]
+    assert (rule["rows_in"], rule["rows_out"], rule["changed"]) == (8, 8, 8)
+    ran(two)  # a person pressed Clear
+    again = {one["stage"]: one for one in stages_claimed(two.made.runtime(), RUN)}
+    assert again == shown
 
 
 def test_a_cleared_task_of_a_delivered_run_does_nothing_again(one: Pipe) -> None:

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
+from sluice.config.engine import RuleConfig
 from sluice.config.loading import parse_model
 from sluice.config.pipeline import PipelineConfig
 from sluice.flows.operate.status import status
 from sluice.flows.run import run
 from sluice.flows.stage_loop import Done, NeverReady, ThreadBoard, work
-from sluice.flows.stages import Stage, StageKind, leaves, own_rules, pipeline_stages, upstream
+from sluice.flows.stages import Stage, StageKind, described, display_name, leaves, pipeline_stages, rules_in, rules_of
 from tests.support.twins.pipes import Pipe, pipe
 
 PIPELINE = """
@@ -33,7 +34,7 @@ PATIENCE_S = 60
 def stages_of(folder: Path, engine: str = OWN) -> tuple[Stage, ...]:
     (folder / "engine.yaml").write_text(engine)
     pipeline = parse_model(PIPELINE, "shop.yaml", PipelineConfig)
-    return pipeline_stages(pipeline, own_rules(pipeline, folder))
+    return pipeline_stages(pipeline, rules_of(pipeline, folder))
 
 
 def test_the_list_says_what_each_stage_needs(tmp_path: Path) -> None:
@@ -54,12 +55,47 @@ def test_the_list_says_what_each_stage_needs(tmp_path: Path) -> None:
     assert all(stage.records and stage.doing for stage in stages_of(tmp_path))
 
 
-def test_what_follows_a_task_that_may_be_skipped_follows_the_one_before_it_too(tmp_path: Path) -> None:
-    with_rules, without = stages_of(tmp_path), stages_of(tmp_path, "rules: []")
-    found = {stage.name: upstream(stage, with_rules) for stage in with_rules}
-    assert (found["rule.early"], found["rule.late"]) == (("drain", "merge"), ("rule.early",))
-    assert (found["load.two"], found["ack.two"]) == (("rule.late",), ("load.two",))
-    assert {stage.name: upstream(stage, without) for stage in without}["load.one"] == ("drain", "merge")
+@pytest.mark.parametrize(
+    ("engine", "named", "inside"),
+    [
+        (OWN, ["merge + 1 rule"], {"merge": ["fused"], "rule.early": ["early"], "rule.late": ["late"]}),
+        ("rules: []", [], {"merge": []}),
+        (
+            "rules: [{name: a, path: a}, {name: b, builtin: mask}, {name: c, path: c, task: own}, {name: d, path: d}, {name: e, path: e}]",
+            ["merge + 2 rules", "rule.c + 2 rules"],
+            {"merge": ["a", "b"], "rule.c": ["c", "d", "e"]},
+        ),
+    ],
+)
+def test_a_task_is_named_after_the_fused_rules_in_it(
+    tmp_path: Path, engine: str, named: list[str], inside: dict[str, list[str]]
+) -> None:
+    found = stages_of(tmp_path, engine)
+    rules = rules_of(parse_model(PIPELINE, "shop.yaml", PipelineConfig), tmp_path)
+    assert {s.name: [r.name for r in rules_in(s, rules)] for s in found if s.transforms} == inside
+    names = [display_name(stage, rules) for stage in found]
+    assert [name for name in names if " + " in name] == named
+    assert [name.partition(" + ")[0] for name in names] == [stage.name for stage in found]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('"""Keeps the mail address tidy.\n\nMore."""\n', "Keeps the mail address tidy."),
+        ("# a licence\n# of two lines\n'''One sentence'''\n", "One sentence"),
+        ('"Short."\nimport re\n', "Short."),
+        ("-- Leaves test orders out.\n--\nSELECT * FROM rows", "Leaves test orders out."),
+        ("import re\n", ""),
+        ("", ""),
+    ],
+)
+def test_what_a_rule_is_for_is_the_first_line_of_its_file(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "r.file").write_text(text)
+    rule = parse_model("{name: r, path: r.file}", "engine.yaml", RuleConfig)
+    assert described(rule, tmp_path) == said
+    assert described(rule, tmp_path / "none") == ""
+    given = parse_model("{name: r, path: r.file, description: Said here}", "engine.yaml", RuleConfig)
+    assert described(given, tmp_path) == "Said here"
 
 
 def test_a_changed_engine_yaml_is_read_again_and_a_wrong_one_gives_no_rule(tmp_path: Path) -> None:
@@ -68,7 +104,7 @@ def test_a_changed_engine_yaml_is_read_again_and_a_wrong_one_gives_no_rule(tmp_p
     assert len(stages_of(tmp_path, "rules: [{name: only, path: o.py, task: own}]")) == 7
     (tmp_path / "engine.yaml").unlink()
     pipeline = parse_model(PIPELINE, "shop.yaml", PipelineConfig)
-    assert own_rules(pipeline, tmp_path) == ()
+    assert rules_of(pipeline, tmp_path) == ()
 
 
 # -- the loop ------------------------------------------------------------------------------------------------------------------

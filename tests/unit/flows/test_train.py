@@ -21,8 +21,10 @@ from sluice.flows.load.ack import ack
 from sluice.flows.load.isolation import catch_up, deliver
 from sluice.flows.load.load import LoadOutcome
 from sluice.flows.operate import control
-from sluice.flows.train import Carried, TrainOutcome, batches_of, table, train, unfinished
+from sluice.flows.operate.status import stages_claimed, status
+from sluice.flows.train import Carried, TrainOutcome, sums_of, table, train, unfinished
 from sluice.flows.transform.merge import merge
+from sluice.orchestration.metrics import gauges
 from sluice.sources.memory.log import RowChange
 from tests.support.running.waiting import ended
 from tests.support.twins.pipes import Pipe, pipe
@@ -110,10 +112,36 @@ def test_a_train_delivers_and_acknowledges_batch_after_batch(one: Pipe, window: 
     assert (one.acknowledged(), waiting(one)) == (5, [])
     lines = table(outcome.carried).splitlines()
     assert [line.split()[0] for line in lines] == ["batch", "1", "2", "3", "4", "5"]
-    rest = batches_of(one.made.runtime(), "test:one:1", 4).splitlines()[1:]
-    assert [line.split()[0] for line in rest] == ["1", "2", "3", "4"]
-    assert all(line.split()[3:5] == ["yes", "copy"] for line in rest)
+    for stage, rows in (("drain", 10), ("merge", 10), ("load.copy", 10), ("ack.copy", 0)):  # what its task shows
+        sums = sums_of(one.made.runtime(), "test:one:1", stage)
+        assert (sums.batches, sums.rows, sums.first) == (5, rows, 1), stage
+        assert [done.batch for done in sums.newest] == [1, 2, 3, 4, 5]
+        assert sums.seconds > 0
     assert go(one).last.batch is None
+    assert sums_of(one.made.runtime(), "test:one:2", "merge").batches == 0
+
+
+def test_each_fused_rule_is_seen_in_what_the_merge_did_and_in_the_metrics(one: Pipe) -> None:
+    ruled(one, "def transform(row, context):\n    return {**row, 'v': row['v'].upper()} if row['id'] % 2 else None\n")
+    small_batches(one, 2)
+    insert(one, *range(6))
+    go(one, "test:one:1")
+    [rule] = sums_of(one.made.runtime(), "test:one:1", "merge").result()["rules"]
+    assert (rule["name"], rule["rows_in"], rule["rows_out"], rule["changed"], rule["errors"]) == ("up", 6, 3, 3, 0)
+    assert rule["seconds"] > 0
+    stages = {one["stage"]: one for one in stages_claimed(one.made.runtime(), "test:one:1")}
+    assert list(stages) == ["drain", "merge", "load.copy", "ack.copy"]
+    assert (stages["merge"]["rows"], stages["load.copy"]["rows"], stages["merge"]["rules"]) == (3, 3, [rule])
+    found = gauges(status(one.made.runtime()))
+    base = f"sluice.{one.made.runtime().name}.rules.up"
+    assert [found[f"{base}.{name}"] for name in ("rows_in", "rows_out", "changed", "errors", "dead_letters")] == [
+        2,
+        1,
+        1,
+        0,
+        0,
+    ]
+    assert found[f"{base}.seconds"] > 0
 
 
 def test_the_claim_of_a_train_gets_its_last_batch_again_and_no_further_one(one: Pipe) -> None:
@@ -141,7 +169,7 @@ def test_a_run_of_one_batch_leaves_it_to_its_tasks(one: Pipe, run: dict[str, Any
     small_batches(one, **run)
     insert(one, 1, 2)
     outcome = go(one, "test:one:1")
-    assert (outcome.last.batch, outcome.last.merged, outcome.carried) == (1, True, ())
+    assert (outcome.last.batch, outcome.last.merged, outcome.carried) == (1, False, ())  # the merge is a task, too
     assert one.acknowledged() == 0
     assert finish(one, "test:one:1", 1) == [True]
     assert one.rows() == {1: "v1"}

@@ -127,3 +127,17 @@ def test_a_file_that_engine_yaml_does_not_name(tmp_path: Path) -> None:
     assert rules.rules[0].kind is RuleKind.SQL
     with pytest.raises(ConfigError, match="there is no rule 'nobody'"):
         find_rule("nobody", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "own", "is_own"),
+    [("row", False, False), ("row", True, True), ("mask", True, True), ("spark", False, True)],
+)
+def test_a_rule_with_a_task_of_its_own_says_what_that_means(folder: Path, kind: str, own: bool, is_own: bool) -> None:
+    made = new_rule(kind, "mine", folder, table="shop.customers", own=own)
+    written = {rule.name: rule for rule in load_model(folder / "engine.yaml", EngineConfig).rules}["mine"]
+    assert (written.owns_task, written.task) == (is_own, "own" if own else "fused")
+    assert made.task.startswith("own: " if is_own else "fused: ")
+    assert "rule.mine" in made.task
+    assert "task: own" in made.task
+    assert "\n" not in made.task

@@ -89,6 +89,47 @@ def transform(row, context):
     assert [(c.name, c.rows_in, c.rows_out) for c in counts] == [("mine", 2, 2)]
 
 
+UPDATED = (row(), row(op="u", before={"email": "b@x"}, id=2), row(id=3, email=None), row(op="d", id=4))
+
+
+@pytest.mark.parametrize(
+    ("body", "changed"),
+    [
+        ("return row", 0),
+        ("return {**row, 'email': 'B@x' if row['id'] == 2 else row['email']}", 1),
+        ("return {**row, 'email': row['email'] and row['email'].lower()}", 3),  # a shadow is no row of its own
+        ("return {**row, 'email': row['email'] or 'none'}", 1),
+        ("return {**row, 'email': None}", 3),
+        ("return {**row, 'id': row['id'] + 10}", 4),
+        ("return row if row['id'] != 1 else None", 0),
+        ("return {**row, 'email': 'x'} if row['id'] != 1 else None", 3),
+        ("return [row, {**row, 'id': row['id'] + 10}]", 4),
+        ("return {**row, 'added': 1}", 4),
+        ("return {name: value for name, value in row.items() if name != 'rest'}", 4),
+        ("return context.to('shop.other', row) if row['id'] < 3 else row", 2),
+    ],
+)
+def test_rows_that_a_rule_changed_are_counted(rules, body: str, changed: int) -> None:
+    found = rules(f"def transform(row, context):\n    {body}\n").apply(rows(*UPDATED), TABLE)
+    assert [count.changed for count in found.counts] == [changed]
+
+
+@pytest.mark.parametrize(
+    ("query", "changed"),
+    [
+        ("SELECT * FROM rows", 0),
+        ("SELECT * FROM rows ORDER BY id DESC", 0),
+        ("SELECT * FROM rows WHERE id > 2", 0),
+        ("SELECT * REPLACE (lower(email) AS email) FROM rows WHERE id > 1 ORDER BY id DESC", 2),
+    ],
+)
+def test_rows_that_come_back_in_another_order_are_found_again(tmp_path: Path, query: str, changed: int) -> None:
+    (tmp_path / "rule.sql").write_text(query)
+    (tmp_path / "engine.yaml").write_text("rules: [{name: mine, path: rule.sql, type: sql}]")
+    found = RuleSet.load(tmp_path / "engine.yaml").apply(rows(*UPDATED), TABLE)
+    assert [count.changed for count in found.counts] == [changed]
+
+
 def test_dates_that_no_calendar_has_are_text_both_ways(rules) -> None:
     table = rows(row(op="i"))
     table = table.set_column(

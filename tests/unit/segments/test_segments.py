@@ -77,7 +77,7 @@ def test_what_is_written_is_read(store, part_bytes):
         assert pa.concat_tables(pieces).equals(table)
 
 
-def test_a_small_batch_is_one_file(store):
+def test_a_small_batch_of_many_tables_is_one_file(store):
     writer = SegmentWriter(store, 3, 2)
     for number in range(20):
         writer.add(schema_of(f"t{number}"), rows(schema_of(f"t{number}"), [number, 7], number * 2))
@@ -99,7 +99,7 @@ def test_a_small_batch_is_one_file(store):
 
 
 def test_large_tables_of_a_batch_have_files_of_their_own(store):
-    writer = SegmentWriter(store, 3, 2)
+    writer = SegmentWriter(store, 3, 2, small_files=1)
     for number, count in enumerate([2, SMALL_BYTES // 100, 3]):
         schema = schema_of(f"t{number}")
         writer.add(schema, rows(schema, list(range(count)), number * SMALL_BYTES))
@@ -141,7 +141,7 @@ def test_a_long_manifest_is_read_up_to_its_data(store):
 
 
 def test_a_small_batch_of_which_rows_are_needed_before_has_files_of_its_own(store):
-    writer = SegmentWriter(store, 3, 2)
+    writer = SegmentWriter(store, 3, 2, small_files=0)
     writer.add(schema_of(), rows(schema_of(), [1, 2]))
     writer.flush(pack=True)
     assert not store.files(3)
@@ -151,12 +151,10 @@ def test_a_small_batch_of_which_rows_are_needed_before_has_files_of_its_own(stor
     assert [c.after["id"] for c in iter_changes(store, made)] == [1, 2]
 
 
-@pytest.mark.parametrize("large", [False, True])
-def test_no_flipped_bit_of_a_segment_goes_unnoticed(store, large):
-    writer = SegmentWriter(store, 1, 1)
+@pytest.mark.parametrize("small_files", [0, 1], ids=["packed", "a file"])
+def test_no_flipped_bit_of_a_segment_goes_unnoticed(store, small_files):
+    writer = SegmentWriter(store, 1, 1, small_files=small_files)
     writer.add(schema_of(), rows(schema_of(), [1, 2, 3]))
-    if large:
-        writer.flush()
     (file,) = writer.finish(POSITION, POSITION, transactions=3).files
     own, start, size = parted(file.path) or (file.path, 0, file.size_bytes)
     path = Path(store.full_path(own))

@@ -307,16 +307,34 @@ def _capture(context: DrainContext, cursor: Cursor, until: Position | None) -> D
         return _place_snapshot(runtime, state, lease, cursor, claim, starts)
 
     late = dict(late_chunks(state, cursor.position))
+    small_files = pipeline.capture.segments.small_files
     for targets, chunks in late.items():
         if targets:  # a dump for some targets has batches of its own
             placer = ChunkInterleaver(
-                state, runtime.store, runtime.source, None, who.origin, chunks, *held_tables(state), who.dialect
+                state,
+                runtime.store,
+                runtime.source,
+                None,
+                who.origin,
+                chunks,
+                *held_tables(state),
+                who.dialect,
+                small_files,
             )
             return _place_alone(runtime, state, lease, cursor, claim, placer, targets, cursor.position)
     marks = runtime.source.watermark_table
     held, watched = held_tables(state)
     placer = ChunkInterleaver(
-        state, runtime.store, runtime.source, marks, who.origin, late.get((), []), held, watched, who.dialect
+        state,
+        runtime.store,
+        runtime.source,
+        marks,
+        who.origin,
+        late.get((), []),
+        held,
+        watched,
+        who.dialect,
+        small_files,
     )
 
     schemas = SchemaStore(runtime.store)

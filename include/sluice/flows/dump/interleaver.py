@@ -41,6 +41,7 @@ from sluice.model.dumps import (
     TablePlaced,
     TableRequest,
 )
+from sluice.model.packing import SMALL_FILES
 from sluice.model.positions import Position, order_of
 from sluice.model.tables import TableId, TableSchema, stored_name
 from sluice.segments.chunk_file import read_keys
@@ -489,6 +490,7 @@ class ChunkInterleaver:
         held: tables without a key that are being copied from nothing: their changes count from the place of the copy on.
         watched: those that a copy is to replace: in the batch of its place, what stands before it is left out.
         flavour: the dialect whose order of keys a chunk's range means.
+        small_files: see :class:`~sluice.segments.writer.SegmentWriter`.
     """
 
     state: PipelineState
@@ -500,6 +502,7 @@ class ChunkInterleaver:
     held: frozenset[TableId] = frozenset()
     watched: frozenset[TableId] = frozenset()
     flavour: str = "MySQL"
+    small_files: int = SMALL_FILES
 
     def __post_init__(self) -> None:
         self._dumps: dict[str, Dump | None] = {}
@@ -509,7 +512,13 @@ class ChunkInterleaver:
     def writer(self, batch: int, epoch: int) -> InterleavingSegmentWriter:
         """The writer of the batch."""
         return InterleavingSegmentWriter(
-            self.store, batch, epoch, mark_table=self.mark_table, held=self.held, watched=self.watched
+            self.store,
+            batch,
+            epoch,
+            mark_table=self.mark_table,
+            held=self.held,
+            watched=self.watched,
+            small_files=self.small_files,
         )
 
     def interleave(self, writer: InterleavingSegmentWriter) -> SegmentManifest:

@@ -17,7 +17,7 @@ _counted: dict[str, tuple[tuple[str, ...], int]] = {}
 
 
 def rules_of(runtime: Runtime, batch: Batch) -> list[dict[str, Any]]:
-    """Rows in and out, seconds, errors and dead letters of every rule; nothing if the batch isn't merged, or no longer stored."""
+    """Rows in, out and changed, seconds, errors and dead letters of every rule; nothing if the batch isn't merged, or no longer stored."""
     if not batch.changeset:
         return []
     try:
@@ -46,12 +46,13 @@ def waiting_letters(runtime: Runtime) -> int:
 
 
 def in_words(rules: Sequence[dict[str, Any]]) -> str:
-    """``tidy 10 → 10, filter 10 → 7 (1 dead letter)``; rules that saw nothing are left out."""
+    """``tidy 10 → 10 (4 changed), filter 10 → 7 (1 dead letter)``; rules that saw nothing are left out."""
     texts = []
     for rule in rules:
         if rule["rows_in"] or rule["errors"]:
             text = f"{rule['name']} {rule['rows_in']:,} → {rule['rows_out']:,} in {rule['seconds']:.2f} s"
             kept, skipped = rule["dead_letters"], rule["errors"] - rule["dead_letters"]
-            notes = [f"{kept} dead letters"] * bool(kept) + [f"{skipped} skipped"] * bool(skipped)
+            notes = [f"{rule['changed']:,} changed"] * bool(rule.get("changed"))
+            notes += [f"{kept} dead letters"] * bool(kept) + [f"{skipped} skipped"] * bool(skipped)
             texts.append(text + (f" ({', '.join(notes)})" if notes else ""))
     return ", ".join(texts)

@@ -29,6 +29,7 @@ from sluice.flows.operate.retention import space_warnings
 from sluice.flows.operate.rule_stats import newest_rules, waiting_letters
 from sluice.flows.operate.subscriptions import SubscriptionStatus, subscriptions
 from sluice.flows.runtime import Runtime
+from sluice.flows.stage_sums import StageSums
 from sluice.flows.stages import Stage, StageKind, has_passed, stages_of
 from sluice.flows.verify.result import kept
 from sluice.model.batches import Batch
@@ -121,7 +122,7 @@ class Status:
         in_flight: batches that some target lacks, ascending; quarantined targets don't count, nor what waits on purpose.
         installation: which one works on the pipeline (others stand by); paused: who paused it and why, "" if it is not paused.
         reread_from: where the log would have to be read again from if the segment store were lost.
-        rules: what each rule did in the newest merged batch (``rules_batch``): rows in and out, seconds, errors, dead letters.
+        rules: what each rule did in the newest merged batch (``rules_batch``): rows in, out and changed, seconds, errors, dead letters.
         dumps: those that run, are paused, or ended in the last ten minutes.
         dead_letters: rows and skipped batches that wait in the dead-letter store.
         server: the connection of the source group that is read, "" without a group.
@@ -249,6 +250,21 @@ def batches_claimed(runtime: Runtime, claim: str) -> list[dict[str, Any]]:
             ],
         }
         for batch in found
+    ]
+
+
+def stages_claimed(runtime: Runtime, claim: str) -> list[dict[str, Any]]:
+    """What each stage did in the run of ``claim``, in the order of the stages, as far as that is known: batches, rows, errors, seconds, rules.
+
+    Raises CoordinationError if ZooKeeper does not answer.
+    """
+    with runtime.state(connect_timeout_s=STATUS_TIMEOUT_S) as state:
+        names = [stage.name for stage in stages_of(runtime.pipeline, runtime.rules_folder)]
+        found = [(name, state.runs.read(claim, name)) for name in names]
+    return [
+        {"stage": name, "rules": [], **StageSums.from_json(one.sums).result()}
+        for name, one in found
+        if one is not None and one.sums
     ]
 
 

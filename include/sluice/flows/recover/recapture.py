@@ -45,7 +45,13 @@ def recapture(runtime: Runtime, state: PipelineState, lease: Lease, record: Batc
         if not record.first.is_at(record.last):
             require_log_of(source, record)
         placer = ChunkInterleaver(
-            state, store, runtime.source, runtime.source.watermark_table, who.origin, flavour=who.dialect
+            state,
+            store,
+            runtime.source,
+            runtime.source.watermark_table,
+            who.origin,
+            flavour=who.dialect,
+            small_files=pipeline.capture.segments.small_files,
         )
         writer = placer.writer(record.number, lease.epoch)
         writer.targets = record.targets

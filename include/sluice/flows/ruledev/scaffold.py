@@ -180,6 +180,20 @@ class NewRule:
     name: str
     files: tuple[Path, ...]
     engine: Path
+    own: bool = False
+
+    @property
+    def task(self) -> str:
+        """Where it runs, in one sentence, and how to have it the other way."""
+        if self.own:
+            return (
+                f"own: a Spark job and an Airflow task of its own, rule.{self.name}, with its own log, duration and retries; without `task: own` in "
+                f"{self.engine.name} it runs in the job of merge with the other fused rules, which is faster"
+            )
+        return (
+            f"fused: it runs in the job of merge with the other fused rules, and the log of merge has its rows and seconds; `task: own` in "
+            f"{self.engine.name} (or --own here) makes it a Spark job and an Airflow task of its own, rule.{self.name}, with its own retries"
+        )
 
 
 def changes_file(folder: Path, name: str) -> Path:
@@ -187,11 +201,12 @@ def changes_file(folder: Path, name: str) -> Path:
     return folder / "changes" / f"{name}.yaml"
 
 
-def new_rule(kind: str, name: str, folder: Path, *, table: str) -> NewRule:
+def new_rule(kind: str, name: str, folder: Path, *, table: str, own: bool = False) -> NewRule:
     """Write a starter of ``kind`` (a kind of rule, or a built-in rule) and add it to ``folder``/engine.yaml; its comments stay.
 
     Args:
         table: ``schema.table`` that the rule is for; regular expressions.
+        own: give it a task of its own.
 
     Raises:
         ConfigError: a wrong kind or name, or something of that name is there already. Nothing is written then.
@@ -226,6 +241,8 @@ def new_rule(kind: str, name: str, folder: Path, *, table: str) -> NewRule:
     if kind in _EXAMPLES:
         entry["params"] = CommentedMap(_EXAMPLES[kind])
         entry["params"].fa.set_flow_style()
+    if own:
+        entry["task"] = "own"
     text = _CHANGES.format(name=name, table=table if re.fullmatch(r"\w+\.\w+", table) else "shop.customers")
     files[changes_file(folder, name)] = text if kind in list(RuleKind) else re.sub(r"\n    expect:.*", "", text)
     there = [path for path in files if path.exists()]
@@ -238,8 +255,8 @@ def new_rule(kind: str, name: str, folder: Path, *, table: str) -> NewRule:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8")
     engine_path.write_text(text, encoding="utf-8")
-    load_model(engine_path, EngineConfig)
-    return NewRule(name, tuple(files), engine_path)
+    written = next(rule for rule in load_model(engine_path, EngineConfig).rules if rule.name == name)
+    return NewRule(name, tuple(files), engine_path, written.owns_task)
 
 
 def _with_entry(path: Path, entry: CommentedMap) -> str:

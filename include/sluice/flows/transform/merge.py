@@ -53,6 +53,8 @@ class MergeOutcome:
     units: int = 0
     seconds: float = 0.0
     already: bool = False
+    rules: tuple[RuleTotal, ...] = ()
+    """What each fused rule did; a task's log has a line for each."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -122,7 +124,8 @@ class _Merge:
         last = len(stages) == 1
         path, rows, totals = self._record_changeset(results) if last else self._record_stage(stages, results)
         log_totals(self.runtime.name, self.manifest.batch, totals)
-        return MergeOutcome(self.manifest.batch, path, changes=self.manifest.changes, rows=rows, units=units)
+        manifest = self.manifest
+        return MergeOutcome(manifest.batch, path, changes=manifest.changes, rows=rows, units=units, rules=tuple(totals))
 
     def _results(self, stages: list[RuleSet]) -> tuple[int, list[MergeResult]]:
         """How many units there were, and what came of them."""

@@ -132,7 +132,7 @@ def run_frames(
     rows_in = sum(file.rows for table in concerned for file in table.files)
     inputs = {table.table_id: table.files for table in concerned} if _may_pass(rule) else {}
     untouched = tuple(table for table in manifest.tables if table not in concerned)
-    count = RuleCount(rule.name, rows_in, rows_out, time.perf_counter() - started)
+    count = RuleCount(rule.name, rows_in, rows_out, time.perf_counter() - started, changed=None)
     return Framed({place: tuple(files) for place, files in found.items()}, inputs, untouched, count)
 
 

@@ -129,6 +129,7 @@ def rule_totals(counts: Iterable[RuleCount], written: Iterable[Written]) -> tupl
             known.rows_out + count.rows_out,
             known.seconds + count.seconds,
             known.errors + count.errors,
+            None if known.changed is None or count.changed is None else known.changed + count.changed,
         )
     return tuple(
         RuleTotal(
@@ -138,6 +139,7 @@ def rule_totals(counts: Iterable[RuleCount], written: Iterable[Written]) -> tupl
             seconds=round(c.seconds, 6),
             errors=c.errors,
             dead_letters=kept.get(c.name, 0),
+            changed=c.changed,
         )
         for c in totals.values()
     )

@@ -41,9 +41,13 @@ class RuleOutcome:
     errors: int = 0
     seconds: float = 0.0
     already: bool = False
+    rules: tuple[RuleTotal, ...] = ()
+    """What the rule did, and each fused rule after it."""
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"seconds": round(self.seconds, 3)}
+        told = asdict(replace(self, rules=())) | {"seconds": round(self.seconds, 3)}
+        del told["rules"]
+        return told
 
 
 def apply_rule(runtime: Runtime, batch: int, rule: str) -> RuleOutcome:
@@ -70,7 +74,10 @@ def apply_rule(runtime: Runtime, batch: int, rule: str) -> RuleOutcome:
         for stage in range(len(record.stages), wanted + 1):
             totals = _run_stage(runtime, state, batch, stage)
         mine = totals.get(rule) or RuleTotal(name=rule, rows_in=0, rows_out=0, seconds=0.0)
-        outcome = RuleOutcome(batch, rule, mine.rows_in, mine.rows_out, mine.errors, time.monotonic() - started)
+        seconds = time.monotonic() - started
+        outcome = RuleOutcome(
+            batch, rule, mine.rows_in, mine.rows_out, mine.errors, seconds, rules=tuple(totals.values())
+        )
         say(_log, "ruled", pipeline=runtime.name, **outcome.to_json())
         return outcome
 

@@ -18,8 +18,6 @@ from sluice.errors import ConfigError, DumpRefused, SluiceError
 from sluice.orchestration.dag_runs import backfill_id_of
 from sluice.orchestration.dags.common import OWNER, START, bulk_share
 from sluice.orchestration.dags.forms import (
-    NOTE_EVERY_S,
-    RunNote,
     as_list,
     as_text,
     build_each,
@@ -31,6 +29,7 @@ from sluice.orchestration.dags.forms import (
 )
 from sluice.orchestration.operators import SluiceOperator
 from sluice.orchestration.retry import SluiceRetryPolicy, TaskError
+from sluice.orchestration.run_note import NOTE_EVERY_S, RunNote
 from sluice.orchestration.runtime import open_runtime
 from sluice.orchestration.timetable import BackfillTimetable
 from sluice.orchestration.triggers import DumpTrigger

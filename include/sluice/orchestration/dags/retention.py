@@ -22,10 +22,10 @@ from sluice.orchestration.dags.sync import invalid_dag_id
 from sluice.orchestration.logfiles import KEPT_RUNS, OldLogs, processor_logs, remove, task_logs
 from sluice.orchestration.operators import SluiceOperator
 from sluice.orchestration.retry import SluiceRetryPolicy, boundary
+from sluice.orchestration.run_note import API_CONNECTION
 from sluice.orchestration.runtime import open_runtime
 from sluice.targets.registry import WITHOUT_FILES
 
-API_CONNECTION = "sluice_airflow_api"
 KEEP_IDLE_RUNS = timedelta(hours=1)
 
 DEFAULTS = {"keep_runs": "2d", "keep_logs": "14d", "keep_audit": "365d"}

@@ -18,7 +18,7 @@ from sluice.config.folders import rules_folder
 from sluice.config.loading import load_pipeline, shown, yaml_files
 from sluice.config.pipeline import PipelineConfig, parse_span
 from sluice.errors import ConfigError, SluiceError
-from sluice.flows.stages import Stage, StageKind, own_rules, pipeline_stages, upstream
+from sluice.flows.stages import Stage, StageKind, display_name, pipeline_stages, rules_of
 from sluice.orchestration import dag_docs
 from sluice.orchestration.dag_runs import SENSE, catchup_id_of, dag_id_of
 from sluice.orchestration.dags import catchup
@@ -86,10 +86,10 @@ def build_sync_dag(pipeline: PipelineConfig, path: Path) -> DAG:
     """A task a stage, in the order of :func:`~sluice.flows.stages.pipeline_stages`, as many runs at a time as the pipeline's window.
 
     drain, load and ack depend on their own past, merge doesn't: batches are taken and delivered in order and worked on
-    in parallel. What follows the merge follows the drain, too: the drain of a small batch merges it and skips the merge.
+    in parallel.
     """
     file = str(path.resolve())
-    rules = own_rules(pipeline, rules_folder())
+    rules = rules_of(pipeline, rules_folder())
     stages = pipeline_stages(pipeline, rules)
     dag = DAG(
         dag_id=dag_id_of(pipeline.pipeline),
@@ -111,10 +111,9 @@ def build_sync_dag(pipeline: PipelineConfig, path: Path) -> DAG:
     with dag:
         made: dict[str, BaseOperator] = {}
         for stage in stages:
-            above = [made[name] for name in upstream(stage, stages)]
-            made[stage.name] = _task(pipeline, file, stage, rules, after=len(above))
-            if above:
-                above >> made[stage.name]
+            made[stage.name] = _task(pipeline, file, stage, rules)
+            for name in stage.needs:
+                made[name] >> made[stage.name]
     return dag
 
 
@@ -145,6 +144,7 @@ def _side_by_side(
         for stage in stages:
             given: dict[str, Any] = {
                 "task_id": stage.name,
+                "task_display_name": display_name(stage, rules),
                 "pipeline": file,
                 "doc_md": dag_docs.own_task_doc(stage, rules),
             }
@@ -256,16 +256,13 @@ def schedule_of(text: str) -> Any:
     return DeltaTriggerTimetable(parse_span(text))
 
 
-def _task(
-    pipeline: PipelineConfig, file: str, stage: Stage, rules: Sequence[RuleConfig], *, after: int
-) -> BaseOperator:
-    """The task of a stage, in the way the pipeline says. ``after``: how many tasks it follows."""
+def _task(pipeline: PipelineConfig, file: str, stage: Stage, rules: Sequence[RuleConfig]) -> BaseOperator:
+    """The task of a stage, in the way the pipeline says."""
     given: dict[str, Any] = {
         "task_id": stage.name,
+        "task_display_name": display_name(stage, rules),
         "doc_md": dag_docs.stage_doc(stage, pipeline, rules),
         "depends_on_past": stage.is_serial,
-        # of several one may be skipped; none is if the drain is
-        **({"trigger_rule": TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS} if after > 1 else {}),
     }
     match stage.kind:
         case StageKind.CAPTURE:

@@ -18,8 +18,6 @@ from sluice.errors import ConfigError
 from sluice.orchestration.dag_runs import verify_id_of
 from sluice.orchestration.dags.common import OWNER, START, bulk_share
 from sluice.orchestration.dags.forms import (
-    NOTE_EVERY_S,
-    RunNote,
     as_list,
     build_each,
     captured,
@@ -31,6 +29,7 @@ from sluice.orchestration.dags.forms import (
 from sluice.orchestration.dags.sync import schedule_of
 from sluice.orchestration.operators import SluiceOperator
 from sluice.orchestration.retry import SluiceRetryPolicy
+from sluice.orchestration.run_note import NOTE_EVERY_S, RunNote
 from sluice.orchestration.runtime import open_runtime
 
 if TYPE_CHECKING:

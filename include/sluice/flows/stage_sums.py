@@ -1,0 +1,148 @@
+"""Sums of what a stage did in a run, and its last batches: the end of a task's log, its result, and what another process reads of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sluice.flows.stage_loop import Done
+from sluice.segments.changeset import RuleTotal
+
+KEPT = 20
+"""Batches of which each figure is stored for another process; the sums are those of all."""
+
+SAY_EVERY_S = 5.0
+"""Seconds after which the sums of a stage are written again: what a process that dies has done since is not in them."""
+
+
+@dataclass
+class StageSums:
+    """What a stage did for batches of one run.
+
+    Attributes:
+        rules: what the rules that ran in this stage did, in the order in which they ran.
+        newest: the last batches, oldest first.
+    """
+
+    batches: int = 0
+    rows: int = 0
+    errors: int = 0
+    seconds: float = 0.0
+    first: int = 0
+    rules: dict[str, RuleTotal] = field(default_factory=dict)
+    newest: list[Done] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, done: Iterable[Done]) -> StageSums:
+        """The sums of these batches."""
+        made = cls()
+        for one in done:
+            made.add(one)
+        return made
+
+    def add(self, done: Done, most: int | None = None) -> None:
+        """Add a further batch. ``most``: batches whose figures are kept; None: of all."""
+        self.first = self.first or done.batch
+        self.batches += 1
+        self.rows += done.rows
+        self.errors += done.errors
+        self.seconds += done.seconds
+        for rule in done.rules:
+            known = self.rules.get(rule.name)
+            self.rules[rule.name] = known + rule if known else rule
+        self.newest.append(done)
+        if most is not None:
+            del self.newest[:-most]
+
+    def __add__(self, more: StageSums) -> StageSums:
+        """The sums of both; ``more`` came later."""
+        rules = dict(self.rules)
+        for name, rule in more.rules.items():
+            rules[name] = rules[name] + rule if name in rules else rule
+        return StageSums(
+            self.batches + more.batches,
+            self.rows + more.rows,
+            self.errors + more.errors,
+            self.seconds + more.seconds,
+            self.first or more.first,
+            rules,
+            [*self.newest, *more.newest],
+        )
+
+    def result(self) -> dict[str, Any]:
+        """The result of a task."""
+        told: dict[str, Any] = {
+            "batches": self.batches,
+            "rows": self.rows,
+            "errors": self.errors,
+            "seconds": round(self.seconds, 3),
+        }
+        if self.newest:
+            told |= {"first": self.first, "last": self.newest[-1].batch}
+        if self.rules:
+            told["rules"] = [rule.model_dump() for rule in self.rules.values()]
+        return told
+
+    def to_json(self) -> dict[str, Any]:
+        """What :meth:`from_json` reads."""
+        return {
+            "batches": self.batches,
+            "rows": self.rows,
+            "errors": self.errors,
+            "seconds": self.seconds,
+            "first": self.first,
+            "rules": [rule.model_dump() for rule in list(self.rules.values())],
+            "newest": [[o.batch, round(o.seconds, 4), o.rows, o.errors, o.later] for o in list(self.newest)],
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> StageSums:
+        """What :meth:`to_json` wrote."""
+        return cls(
+            data["batches"],
+            data["rows"],
+            data["errors"],
+            data["seconds"],
+            data["first"],
+            {one["name"]: RuleTotal.model_validate(one) for one in data["rules"]},
+            [Done(*one) for one in data["newest"]],
+        )
+
+    def table(self, rows: str = "rows") -> str:
+        """The batches, a line each, and below them the rules. ``rows``: heading of what is counted."""
+        lines = [["batch", rows, "errors", "seconds", ""]]
+        lines += [[str(o.batch), str(o.rows), str(o.errors), f"{o.seconds:.2f}", o.later] for o in self.newest]
+        parts = [aligned(lines)]
+        if left := self.batches - len(self.newest):
+            parts.append(f"and {left} before them: the log of drain has them")
+        if self.rules:
+            parts.append(rules_table(tuple(self.rules.values())))
+        return "\n".join(parts)
+
+
+def rules_table(rules: Sequence[RuleTotal]) -> str:
+    """A line a rule."""
+    lines = [["rule", "rows in", "rows out", "changed", "errors", "dead letters", "seconds"]]
+    lines += [
+        [
+            r.name,
+            str(r.rows_in),
+            str(r.rows_out),
+            "-" if r.changed is None else str(r.changed),
+            str(r.errors),
+            str(r.dead_letters),
+            f"{r.seconds:.2f}",
+        ]
+        for r in rules
+    ]
+    return aligned(lines)
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> str:
+    """A table as text, its columns to the right."""
+    widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
+    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+
+
+__all__ = ["KEPT", "SAY_EVERY_S", "StageSums", "aligned", "rules_table"]

@@ -1,0 +1,93 @@
+"""The note of a run: what people read of it in Airflow's grid."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_fixed
+
+from sluice.errors import RetryableError, SluiceError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+_log = structlog.get_logger()
+
+API_CONNECTION = "sluice_airflow_api"
+"""Name of the connection to Airflow's own REST API."""
+
+NOTE_EVERY_S = 2.0
+_LAST_ATTEMPTS = 4
+
+MOST_NOTE = 1000
+"""Characters of a note that Airflow takes; a longer one is refused as a whole."""
+
+_MOST_LINE = 300
+"""Characters of a line of a note: one long message leaves room for the others."""
+
+
+def fitted_note(text: str, most: int = MOST_NOTE) -> str:
+    """Return a note that Airflow takes: its first lines, and how many entries more there are. What matters most stands in the first lines."""
+    if len(text) <= most:
+        return text
+    lines = [line if len(line) <= _MOST_LINE else f"{line[: _MOST_LINE - 1]}…" for line in text.splitlines()]
+    for kept in range(len(lines), 0, -1):
+        more = sum(line.startswith(("| ", "- ")) for line in lines[kept:])
+        shown = "\n".join([*lines[:kept], *([""] if more else []), *([f"and {more:,} more"] if more else [])])
+        if len(shown) <= most:
+            return shown
+    return lines[0][:most]
+
+
+class RunNote:
+    """The note of a run, written through Airflow's own API; without the connection ``sluice_airflow_api`` there is none."""
+
+    def __init__(self, context: Context) -> None:
+        run: Any = context["dag_run"]
+        self._path = f"/dags/{run.dag_id}/dagRuns/{run.run_id}"
+        self._api: Any = None
+        self._off = False
+
+    def add(self, text: str) -> None:
+        """Write ``text`` below the note that is there, which a person may have written; once only."""
+        from urllib.parse import quote
+
+        from sluice.orchestration.airflow_api import AirflowApi
+        from sluice.orchestration.connections import from_airflow
+
+        try:
+            self._api = self._api or AirflowApi(from_airflow(API_CONNECTION), timeout_s=10.0)
+            note = self._api.call("GET", quote(self._path)).get("note") or ""
+        except SluiceError as error:
+            _log.debug("note_not_read", error=str(error))
+            return
+        if text not in note:
+            self.write(f"{note}\n\n{text}".strip(), last=True)
+
+    def write(self, text: str, *, last: bool = False) -> None:
+        """Replace the note. What goes wrong with it harms nothing: a note that did not come through is skipped, and the next one is tried.
+
+        ``last``: no other one follows, so that this one is tried several times.
+        """
+        from urllib.parse import quote
+
+        from sluice.orchestration.airflow_api import AirflowApi
+        from sluice.orchestration.connections import from_airflow
+
+        if self._off:
+            return
+        attempts = Retrying(
+            stop=stop_after_attempt(_LAST_ATTEMPTS if last else 1),
+            wait=wait_fixed(NOTE_EVERY_S),
+            retry=retry_if_exception_type(RetryableError),
+            reraise=True,
+        )
+        try:
+            if self._api is None:
+                self._api = AirflowApi(from_airflow(API_CONNECTION), timeout_s=10.0)
+            attempts(self._api.call, "PATCH", quote(self._path), {"note": fitted_note(text)})
+        except RetryableError as error:
+            _log.warning("note_not_written", error=str(error))
+        except SluiceError:  # there is no such connection, or its login is refused
+            self._off = True
