@@ -7,27 +7,23 @@ to DATETIME(6) changes both. So keys of the same values are made under both defi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 
 import pyarrow as pa
 
-from sluice.errors import DecodeError, SluiceError
+from sluice.errors import SluiceError
 from sluice.model.column_types import ColumnType
 from sluice.model.definitions import ColumnDefinition, TableDefinition
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.positions import Position
-from sluice.model.schema_changes import ChangeKind, TableChange
+from sluice.model.schema_changes import TableChange
 from sluice.model.tables import TableId, stored_name
-from sluice.mysql.ddl.columns import altered_columns
-from sluice.mysql.ddl.lexer import Dialect
-from sluice.mysql.type_loss import SqlType
 from sluice.targets.base import SchemaChange
 from sluice.targets.kafka.documents import Writer, removed_piece
 from sluice.targets.kafka.options import KafkaOptions
+from sluice.targets.schema.columns import NAMES, changed_columns, type_of_values
 
-_K = ChangeKind
-_NAMES_AGAIN = frozenset({_K.ADD_COLUMN, _K.DROP_COLUMN, _K.RENAME_COLUMN})
 _SECOND_US = 981_173_106_000_000
 """2001-02-03 04:05:06: a timestamp without fractional digits, in every calendar and zone."""
 _NOWHERE = Position("", "binlog.000001", 4)
@@ -77,7 +73,7 @@ class KeyForms:
 
     def _column_differs(self, target: TableId, name: str, old: ColumnDefinition, new: ColumnDefinition) -> bool:
         """True if a key of this column alone has other bytes for the same value."""
-        was, is_now = _type_of(old), _type_of(new)
+        was, is_now = type_of_values(old), type_of_values(new)
         if was is None or is_now is None:
             return True
         pairs = list(_samples(was.arrow_type, is_now.arrow_type))
@@ -107,29 +103,16 @@ def _key(change: SchemaChange, table: TableDefinition) -> list[ColumnDefinition]
 
 
 def _became(change: SchemaChange, one: TableChange) -> dict[str, str | None]:
-    """Return what became of columns that were renamed or dropped, in lower case; None: it is gone.
-
-    Where a name is used again, only the statement tells.
-    """
+    """Return what became of columns that were renamed or dropped, in lower case; None: it is gone, or that cannot be told."""
     assert one.before is not None
-    assert one.after is not None
-    if not _NAMES_AGAIN & set(one.kinds) or change.cut_over is not None:
-        return {}
-    dialect = Dialect(change.statement.dialect == "mariadb", 0, change.statement.mode)
-    try:
-        parts = altered_columns(change.statement.text, change.statement.schema, dialect, one.before, one.after)
-    except DecodeError:
+    parts = changed_columns(change, one)
+    if parts is None:
         return {column.name.lower(): None for column in one.before.columns}
     return {
         part.old.name.lower(): part.new.name.lower() if part.new is not None else None
-        for part in (one.columns if parts is None else parts)
-        if part.old is not None and part.kind in _NAMES_AGAIN
+        for part in parts
+        if part.old is not None and part.kind in NAMES
     }
-
-
-def _type_of(column: ColumnDefinition) -> ColumnType | None:
-    made = SqlType.parse(column.type, column.charset or "").neutral(column.collation or "")
-    return replace(made, labels=column.labels) if made is not None and column.labels else made
 
 
 def _field(name: str, column: ColumnDefinition, made: ColumnType) -> pa.Field:
