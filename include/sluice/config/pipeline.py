@@ -864,14 +864,14 @@ class WorkersConfig(StrictModel):
     )
     stages: dict[Annotated[str, AfterValidator(_is_stage)], PlaceConfig] = Field(
         default_factory=dict,
-        description="Places of stages: drain, merge, rule, load, ack, or one of them: rule.NAME, load.NAME, ack.NAME, which goes before its kind. The "
-        "segment store lies between them: workers of each place have to reach it, and ZooKeeper.",
+        description="Places of stages: drain, merge, rule, load, ack, or one of them: rule.NAME, load.NAME, ack.NAME, which goes before its kind. "
+        "The segment store lies between them: workers of each place have to reach it, and ZooKeeper.",
         examples=[{"drain": {"queue": "near_source"}, "load": {"queue": "near_target", "pool": "loads"}}],
         json_schema_extra={"propertyNames": {"pattern": r"^(drain|merge|(rule|load|ack)(\..+)?)$"}},
     )
 
     def place(self, kind: str, name: str = "") -> dict[str, str]:
-        """Queue, pool and executor of a stage's task, as far as the file says them; what it says of one stage goes before what it says of its kind."""
+        """Queue, pool and executor of a stage's task, as far as the file says them; what it says of ``load.NAME`` goes before ``load``."""
         found: dict[str, str] = {}
         for key in (kind, f"{kind}.{name}"):
             if key in self.stages:
