@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from sluice.errors import UnsupportedType
 from sluice.model.default_values import DefaultValue
 from sluice.model.definitions import ColumnDefinition
 from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.mysql.column_defaults import Statement, default_scalar
-from sluice.mysql.type_loss import SqlType
 from sluice.targets.base import SourceStatement
+from sluice.targets.schema.columns import type_of_values
 
 _WRITES_DEFAULTS = frozenset({ChangeKind.ADD_COLUMN, ChangeKind.CREATE_TABLE, ChangeKind.COLUMN_ATTRIBUTES})
 
@@ -39,10 +38,9 @@ def default_values(
 
 def known_value(column: ColumnDefinition, statement: Statement | None = None) -> DefaultValue:
     """Return the value of one default. ``statement``: what wrote it, None if the definition is as the server prints it."""
-    made = SqlType.parse(column.type, column.charset or "").neutral(column.collation or "")
+    made = type_of_values(column)
     if made is None:
         return DefaultValue(None, f"the type {column.type} is not known")
-    made = replace(made, labels=column.labels) if column.labels else made
     try:
         return DefaultValue(default_scalar(column, made, statement))
     except UnsupportedType as error:

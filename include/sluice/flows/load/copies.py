@@ -1,4 +1,4 @@
-"""Tables that are copied again for one target, as it cannot convert their rows as the source did (``on_conversion: copy``)."""
+"""Tables that are copied again for one target, as it cannot do to their rows what the source did (``on_conversion: copy``)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from sluice.flows.runtime import Runtime
 from sluice.mapping import Mapping as Routes
 from sluice.model.tables import TableId
 from sluice.targets.base import SchemaChange
+from sluice.targets.offers import to_ignore
 
 
 def request_copies(
@@ -26,7 +27,7 @@ def request_copies(
     """
     for change in changes:
         for table in sorted(change.copies):
-            name = _name_after(change, table)
+            name = change.name_after(table)
             id_ = f"converted-{target}-{batch:010d}-{change.number}"
             if len(change.copies) > 1:
                 id_ += f"-{sorted(change.copies).index(table)}"
@@ -45,15 +46,9 @@ def _request(runtime: Runtime, state: PipelineState, change: SchemaChange, table
             why = "it has no primary key"
         if why:
             raise LoadError(
-                f"the rows of {table} were converted, and the table cannot be copied again for target {change.consumer}: {why}: "
+                f"the rows of {table} are others after a statement, and the table cannot be copied again for target {change.consumer}: {why}: "
                 f"{change.statement.text[:300]}",
                 where=change.where,
-                hint=f"make the change at the target by hand, rows included, and set change_column to ignore in the ddl of target {change.consumer} "
-                "until the batch is delivered",
+                hint=f"make the change at the target by hand, rows included, and {to_ignore(change.consumer, ', '.join(change.ddl_kinds))}",
             )
         dump_tables(runtime, state, source, {table: captured[table]}, order)
-
-
-def _name_after(change: SchemaChange, table: TableId) -> TableId:
-    renamed = (one.renamed_to for one in change.tables if one.table == table and change.cut_over is None)
-    return next((name for name in renamed if name is not None), table)

@@ -17,9 +17,9 @@ from sluice.errors import LoadError, UnsupportedType
 from sluice.model.batches import Op
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.fields import true_name
+from sluice.model.key_literals import key_values
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import META_COLUMNS, TableId
-from sluice.mysql.key_sql import key_values
 from sluice.targets.kafka.channel import Place
 from sluice.targets.kafka.registry import Registry
 
