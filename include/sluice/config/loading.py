@@ -203,7 +203,10 @@ def _invalid(error: ValidationError, text: str, source: str, model: type[BaseMod
     for item in error.errors():
         if item["type"] == "too_short" and any(loc[: len(item["loc"])] == item["loc"] != loc for loc in deepest):
             continue  # a list that looks empty only because its items are wrong
-        loc = tuple(part for part in item["loc"] if not (isinstance(part, str) and part.startswith("function-")))
+        loc = (*item["loc"], *item.get("ctx", {}).get("at", ()))
+        loc = tuple(
+            part for part in loc if not (isinstance(part, str) and (part.startswith("function-") or part == "[key]"))
+        )
         problems.append((_line_of(marked, loc), _describe(item, loc, model)))
     problems = _without_union_noise(problems)
     lines = "\n".join(f"  {source}:{line}: {what}" for line, what in problems[:_SHOWN_PROBLEMS])
@@ -331,11 +334,21 @@ def _known_keys(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]
     schema = model.model_json_schema()
     node: dict[str, Any] = schema
     for part in loc:
-        node = node.get("items", {}) if isinstance(part, int) else node.get("properties", {}).get(part, {})
+        node = (
+            node.get("items", {})
+            if isinstance(part, int)
+            else node.get("properties", {}).get(part) or _of_any_key(node)
+        )
         for option in (node, *node.get("anyOf", ()), *node.get("allOf", ())):
             if "$ref" in option:
                 node = schema["$defs"][option["$ref"].rsplit("/", 1)[1]]
     return list(node.get("properties", {}))
+
+
+def _of_any_key(node: dict[str, Any]) -> dict[str, Any]:
+    """The schema of the values of a mapping whose keys the user chooses; {}: it is none."""
+    found = node.get("additionalProperties")
+    return found if isinstance(found, dict) else {}
 
 
 def _without_union_noise(problems: list[tuple[int, str]]) -> list[tuple[int, str]]:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from sluice.config.connections import ENVIRONMENT
 from sluice.config.folders import local_folder
@@ -780,6 +781,61 @@ class RunConfig(StrictModel):
     )
 
 
+STAGES = ("drain", "merge", "rule", "load", "ack")
+"""Kinds of stages, as their tasks are named. Rules, loads and acknowledgements have a name each, too."""
+
+_NAMED_STAGES = ("rule", "load", "ack")
+
+
+def _is_stage(text: str) -> str:
+    """The name of a stage, or of all of one kind. Raises ValueError that says which there are."""
+    kind, dot, name = text.partition(".")
+    if kind not in STAGES:
+        raise ValueError(
+            f"there is no such stage{meant(kind, STAGES)}; write {', '.join(STAGES)}, rule.NAME, load.NAME or ack.NAME"
+        )
+    if dot and kind not in _NAMED_STAGES:
+        raise ValueError(f"there is one {kind} in a pipeline; write {kind}")
+    if dot and not re.fullmatch(IDENTIFIER, name):
+        raise ValueError(f"write {kind}.NAME, with the name of a {'rule' if kind == 'rule' else 'target'}")
+    return text
+
+
+class PlaceConfig(StrictModel):
+    """Where Airflow runs the tasks of a stage; what is left out is as for the other tasks of the pipeline."""
+
+    queue: str | None = Field(
+        None,
+        min_length=1,
+        max_length=256,
+        description="Airflow queue: only workers that listen to it run these tasks (CeleryExecutor, EdgeExecutor).",
+    )
+    pool: str | None = Field(
+        None,
+        min_length=1,
+        max_length=250,
+        description="Airflow pool. It must exist: Airflow starts no task of a pool that does not.",
+    )
+    executor: str | None = Field(
+        None,
+        min_length=1,
+        max_length=1000,
+        description="Airflow executor, where [core] executor lists several: its alias, its class or its module path.",
+    )
+
+    @model_validator(mode="after")
+    def _says_where(self) -> PlaceConfig:
+        if not self.given:
+            raise ValueError("it says no place; write queue, pool or executor")
+        return self
+
+    @property
+    def given(self) -> dict[str, str]:
+        """What it says, by key."""
+        named = {"queue": self.queue, "pool": self.pool, "executor": self.executor}
+        return {key: value for key, value in named.items() if value is not None}
+
+
 class WorkersConfig(StrictModel):
     """How this pipeline shares Airflow's workers with others. A task that waits in the triggerer holds none."""
 
@@ -809,6 +865,21 @@ class WorkersConfig(StrictModel):
         max_length=250,
         description="Airflow pool of copies, verifications and deliveries to quarantined targets.",
     )
+    stages: dict[Annotated[str, AfterValidator(_is_stage)], PlaceConfig] = Field(
+        default_factory=dict,
+        description="Places of stages: drain, merge, rule, load, ack, or one of them: rule.NAME, load.NAME, ack.NAME, which goes before its kind. "
+        "The segment store lies between them: workers of each place have to reach it, and ZooKeeper.",
+        examples=[{"drain": {"queue": "near_source"}, "load": {"queue": "near_target", "pool": "loads"}}],
+        json_schema_extra={"propertyNames": {"pattern": r"^(drain|merge|(rule|load|ack)(\..+)?)$"}},
+    )
+
+    def place(self, kind: str, name: str = "") -> dict[str, str]:
+        """Queue, pool and executor of a stage's task, as far as the file says them; what it says of ``load.NAME`` goes before ``load``."""
+        found: dict[str, str] = {}
+        for key in (kind, f"{kind}.{name}"):
+            if key in self.stages:
+                found |= self.stages[key].given
+        return found
 
     @property
     def bulk_priority(self) -> int:
@@ -904,6 +975,17 @@ class PipelineConfig(StrictModel):
             raise ValueError(f"two targets have the same name: {names}")
         return self
 
+    @model_validator(mode="after")
+    def _places_of_stages(self) -> PipelineConfig:
+        names = [target.name for target in self.targets]
+        for key in self.workers.stages:
+            kind, _, name = key.partition(".")
+            if name and kind != "rule" and name not in names:
+                raise _at(("workers", "stages", key), f"there is no target {name!r}{meant(name, names)}")
+            if kind in self.stages_of_drain:
+                raise _at(("workers", "stages", key), f"{key} has no place of its own: {self._why_in_drain}")
+        return self
+
     @field_validator("schedule")
     @classmethod
     def _schedule(cls, value: str) -> str:
@@ -919,10 +1001,24 @@ class PipelineConfig(StrictModel):
     @property
     def has_own_tasks(self) -> bool:
         """True if the tasks of a run work side by side (``run: {tasks: own}``)."""
-        one_batch = self.run.max_batches == 1 or not self.run.max_time
-        return (
-            self.run.tasks == "own" and self.schedule == "continuous" and self.spark.mode != "submit" and not one_batch
-        )
+        return self.run.tasks == "own" and self.spark.mode != "submit" and not self._has_one_batch_a_run
+
+    @property
+    def _has_one_batch_a_run(self) -> bool:
+        return self.schedule != "continuous" or self.run.max_batches == 1 or not self.run.max_time
+
+    @property
+    def stages_of_drain(self) -> tuple[str, ...]:
+        """Kinds of stages that the task drain does itself for small batches, so that they are where it is."""
+        if self.has_own_tasks or self.spark.mode == "submit":
+            return ()
+        return ("merge", "rule") if self._has_one_batch_a_run else ("merge", "rule", "load", "ack")
+
+    @property
+    def _why_in_drain(self) -> str:
+        if self._has_one_batch_a_run:
+            return "in runs of one batch the task drain merges small ones; write schedule: continuous and run: {tasks: own}, or give drain the place"
+        return "with run: {tasks: one} the task drain carries small batches through all stages; write run: {tasks: own}"
 
     def target(self, name: str) -> TargetConfig:
         """Return the target of that name. Raises ConfigError that lists those there are."""
@@ -934,6 +1030,11 @@ class PipelineConfig(StrictModel):
             f"{self.pipeline} has no target {name!r}{meant(name, names)}",
             hint=f"its targets are: {', '.join(names)}",
         )
+
+
+def _at(place: tuple[str, ...], message: str) -> PydanticCustomError:
+    """What is wrong at a place of the file that is only known to be wrong together with another."""
+    return PydanticCustomError("place", "{message}", {"message": message, "at": place})
 
 
 def _clock(value: str, words: str) -> str:
