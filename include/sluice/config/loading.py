@@ -346,7 +346,7 @@ def _known_keys(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]
 
 
 def _of_any_key(node: dict[str, Any]) -> dict[str, Any]:
-    """The schema of the values of a mapping whose keys the user chooses; {}: it is none."""
+    """Return the schema of the values of a mapping whose keys the user chooses; {} if the field is no such mapping."""
     found = node.get("additionalProperties")
     return found if isinstance(found, dict) else {}
 

@@ -788,7 +788,7 @@ _NAMED_STAGES = ("rule", "load", "ack")
 
 
 def _is_stage(text: str) -> str:
-    """The name of a stage, or of all of one kind. Raises ValueError that says which there are."""
+    """Return the name of a stage, or of all of one kind. Raises ValueError that lists the stages there are."""
     kind, dot, name = text.partition(".")
     if kind not in STAGES:
         raise ValueError(
@@ -1033,7 +1033,7 @@ class PipelineConfig(StrictModel):
 
 
 def _at(place: tuple[str, ...], message: str) -> PydanticCustomError:
-    """What is wrong at a place of the file that is only known to be wrong together with another."""
+    """Return the error for a place in the file that is wrong only together with another place."""
     return PydanticCustomError("place", "{message}", {"message": message, "at": place})
 
 
