@@ -417,7 +417,7 @@ class SchemaChange:
         not_captured: tables in it that are not captured.
         columns: (source table, source column, target column) of columns with another name; excluded: (source table, column) that are left out.
         effects: what it did to stored values of columns that the target has, but for those that stay the same.
-        copies: source tables that are copied again after it, as a target cannot convert its rows (``on_conversion: copy``).
+        copies: source tables that are copied again after it, as a target cannot do to its rows what the source did (``on_conversion: copy``).
         recopies: the kind of target offers that. consumer: the target's name. ddl_kinds: the words of its kinds in the target's ``ddl``.
         meaning: what the statement's words mean: types and defaults of the columns, and which columns it names.
     """
@@ -448,6 +448,15 @@ class SchemaChange:
     def target(self, table: TableId) -> TableId:
         """The target's name of a source table."""
         return self.mapping.route(table).target
+
+    def name_after(self, table: TableId) -> TableId:
+        """The name that a source table has after all renames of the statement, one after the other."""
+        if self.cut_over is not None:
+            return table
+        for one in self.tables:
+            if one.table == table and one.renamed_to is not None:
+                table = one.renamed_to
+        return table
 
     @property
     def wanted(self) -> frozenset[ChangeKind]:
@@ -1000,6 +1009,17 @@ class MarksLoads(Protocol):
     """With what; None: nothing is marked."""
 
 
+@runtime_checkable
+class CopiesAgain(Protocol):
+    """A target that holds rows in a way that some statements make wrong although no value is converted, until their tables are copied again.
+
+    It empties what a later statement drops, and copies again what one renames: so a table that the source no longer has needs no copy.
+    """
+
+    def copied_again(self, change: SchemaChange) -> frozenset[TableId]:
+        """Source tables, under their names before the statement, that are to be copied again after it. No I/O."""
+
+
 __all__ = [
     "MOST_EXTRA",
     "Agrees",
@@ -1012,6 +1032,7 @@ __all__ = [
     "CheckpointStore",
     "Comparer",
     "Consistency",
+    "CopiesAgain",
     "CountingComparer",
     "Execution",
     "Feature",

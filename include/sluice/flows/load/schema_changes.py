@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from sluice.config.pipeline import DdlKind, DdlPolicy, PipelineConfig, TargetConfig
@@ -20,6 +20,14 @@ from sluice.targets.offers import require_kinds, to_ignore
 
 RowEffects = Callable[[TableChange, Ran], Sequence[ColumnEffect]]
 """What a statement did to the values of a table's columns: :meth:`sluice.sources.base.Source.row_effects`."""
+
+CopiedAgain = Callable[[SchemaChange], Collection[TableId]]
+"""Tables that a target has only once they were copied again: :meth:`sluice.targets.base.CopiesAgain.copied_again`."""
+
+
+def _none(change: SchemaChange) -> Collection[TableId]:
+    return ()
+
 
 _K, _D = ChangeKind, DdlKind
 KIND_OF = {
@@ -49,6 +57,7 @@ def plan_ddl(
     offered: Capabilities,
     dialect: str,
     row_effects: RowEffects,
+    copied_again: CopiedAgain = _none,
 ) -> tuple[SchemaChange, ...]:
     """Return the schema changes of a batch that the target follows, in log order. ``dialect``: of the source's statements.
 
@@ -68,7 +77,7 @@ def plan_ddl(
                 hint="internal error: please report it",
             )
         effects = _effects(change, routes, target, row_effects)
-        change = replace(change, effects=effects, copies=_copies(change, effects, target, offered))
+        change = replace(change, effects=effects, copies=_copies(change, effects, target, offered, copied_again))
         require_kinds(target, offered, change)
         found.append(change)
     return tuple(found)
@@ -173,13 +182,18 @@ def _effects(
 
 
 def _copies(
-    change: SchemaChange, effects: Sequence[ColumnEffect], target: TargetConfig, offered: Capabilities
+    change: SchemaChange,
+    effects: Sequence[ColumnEffect],
+    target: TargetConfig,
+    offered: Capabilities,
+    copied_again: CopiedAgain,
 ) -> frozenset[TableId]:
-    """Tables that are copied again, as this kind of target cannot surely convert their rows."""
+    """Tables that are copied again, as this kind of target cannot surely do to their rows what the source did."""
     if target.on_conversion != "copy" or change.check_only:
         return frozenset()
     converts = offered.conversions - REQUIRES
-    return frozenset(e.table for e in effects if e.unknown or not {step.kind for step in e.steps} <= converts)
+    unsure = frozenset(e.table for e in effects if e.unknown or not {step.kind for step in e.steps} <= converts)
+    return unsure | frozenset(copied_again(change))
 
 
 def _policy(kind: ChangeKind, target: TargetConfig) -> DdlPolicy:
