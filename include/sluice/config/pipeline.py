@@ -557,8 +557,8 @@ class TargetConfig(StrictModel):
     )
     on_conversion: Literal["stop", "copy"] = Field(
         "stop",
-        description="What a target does whose rows cannot be converted as the source converted its own. stop: the load stops; copy: "
-        "the table is emptied there and copied again by itself.",
+        description="What a target does whose rows cannot be converted as the source converted its own, or (kafka) would have keys or a topic of "
+        "before the change. stop: the load stops; copy: the table is emptied there and copied again by itself.",
     )
     start: Literal["snapshot"] | None = Field(
         None,
