@@ -93,7 +93,10 @@ class StatementMeaning:
 def _defaults(
     words: SourceWords, statement: Ran, changes: Iterable[TableChange]
 ) -> Iterable[tuple[ColumnDefinition, DefaultValue]]:
-    """A statement that only renames a table did not write its defaults: what depends on the session that did is not known then."""
+    """Read the default of each column that there is after a statement.
+
+    A statement that only renames a table did not write its defaults: what depends on the session that did is not known then.
+    """
     for one in changes:
         wrote = bool(_WRITES_DEFAULTS & set(one.kinds)) or ChangeKind.RENAME_TABLE not in one.kinds
         ran = statement if wrote else replace(statement, session=None)

@@ -37,7 +37,7 @@ class _UnknownWords:
 
 
 def words_of(dialect: str) -> SourceWords:
-    """Return the reader of a dialect; of one that nobody knows, a reader that says so."""
+    """Return the reader of a dialect; of one that no one reads, a reader that says so."""
     return DIALECTS.get(dialect) or _UnknownWords(dialect)
 
 
