@@ -182,12 +182,14 @@ def test_tasks_that_a_person_marks_while_they_work_lead_back_to_work_or_name_the
     history, run = History(orders), ""
 
     def press(task: str, state: str) -> bool:
+        """Mark the task in another run than the one before."""
         nonlocal run
-        for one in east.runs(DAG, state="running"):
-            run = one["dag_run_id"]
-            if states_of(east, run).get(task) == "running":
-                path = f"/dags/{DAG}/dagRuns/{run.replace('+', '%2B')}/taskInstances/{task}"
-                return east.api.call("PATCH", path, {"new_state": state}) is not None
+        for one in (found["dag_run_id"] for found in east.runs(DAG, state="running")):
+            if one != run and states_of(east, one).get(task) == "running":
+                path = f"/dags/{DAG}/dagRuns/{one.replace('+', '%2B')}/taskInstances/{task}"
+                east.api.call("PATCH", path, {"new_state": state})
+                run = one
+                return True
         return False
 
     with written(orders):
