@@ -35,7 +35,7 @@ _MAX_PATTERN = 2000
 
 
 def parse_size(value: Any) -> int:
-    """``512MiB`` -> bytes; a bare number is bytes."""
+    """Parse ``512MiB`` as a number of bytes; a bare number is bytes."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     match = _SIZE.fullmatch(str(value)) if isinstance(value, str) else None
@@ -45,7 +45,7 @@ def parse_size(value: Any) -> int:
 
 
 def parse_span(value: Any) -> timedelta:
-    """``500ms``, ``10s``, ``7d`` -> timedelta, at most a hundred years."""
+    """Parse ``500ms``, ``10s`` or ``7d`` as a timedelta of at most a hundred years."""
     if isinstance(value, timedelta):
         return value
     match = _SPAN.fullmatch(str(value)) if isinstance(value, str) else None
@@ -58,7 +58,7 @@ def parse_span(value: Any) -> timedelta:
 
 
 def parse_share(value: Any) -> float:
-    """``10%`` -> 0.1; more than nothing, and all at most."""
+    """Parse ``10%`` as 0.1; the share is more than 0 and at most 1."""
     match = _SHARE.fullmatch(value) if isinstance(value, str) else None
     if match is None or not 0 < (share := float(match[1]) / 100) <= 1:
         raise ValueError(f"{_short(value)} is not a share; write 10%, or 100% for all")
@@ -71,7 +71,7 @@ def _short(value: Any) -> str:
 
 
 def compiled(pattern: str) -> re.Pattern[str]:
-    """A regular expression. Raises ValueError that says what is wrong with it."""
+    """Compile a regular expression. Raises ValueError that says what is wrong with it."""
     if len(pattern) > _MAX_PATTERN:
         raise ValueError(f"a regular expression of {len(pattern):,} characters is too long: at most {_MAX_PATTERN:,}")
     try:
@@ -87,14 +87,17 @@ def _regex(value: Any) -> Any:
 
 
 def whole(value: Any) -> Any:
-    """Refuses true and false where a number is meant: YAML's 1 and true are the same to Python."""
+    """Refuse true and false where a number is expected: to Python, YAML's 1 and true are equal."""
     if isinstance(value, bool):
         raise ValueError(f"{str(value).lower()} is not a number")
     return value
 
 
 def no_password(value: str) -> str:
-    """The address of a store or a file, as it is. Raises ValueError, which does not repeat it, if it holds a password."""
+    """Return the address of a store or a file unchanged.
+
+    Raises ValueError, which does not repeat it, if it holds a password.
+    """
     try:
         secret = urlsplit(value).password is not None
     except ValueError:
@@ -202,7 +205,7 @@ class SourceConfig(StrictModel):
     @model_validator(mode="before")
     @classmethod
     def _one_or_several(cls, data: Any) -> Any:
-        """The first of a group stands for it where one connection is named."""
+        """Take the first connection of a group where the code needs one."""
         if not isinstance(data, dict):
             return data
         several = data.get("connections")
@@ -554,8 +557,8 @@ class TargetConfig(StrictModel):
     )
     on_conversion: Literal["stop", "copy"] = Field(
         "stop",
-        description="What a target does whose rows cannot be converted as the source converted its own. stop: the load stops; copy: "
-        "the table is emptied there and copied again by itself.",
+        description="What a target does whose rows cannot be converted as the source converted its own, or (kafka) would have keys or a topic of "
+        "before the change. stop: the load stops; copy: the table is emptied there and copied again by itself.",
     )
     start: Literal["snapshot"] | None = Field(
         None,
@@ -583,7 +586,7 @@ class TargetConfig(StrictModel):
         return self
 
     def ddl_policy(self, kind: DdlKind) -> DdlPolicy:
-        """The policy of a kind of change."""
+        """Return the policy for a kind of change."""
         if isinstance(self.ddl, DdlPolicy):
             return self.ddl
         return self.ddl.get(kind, self.ddl.get("default", DdlPolicy.APPLY))
@@ -785,7 +788,7 @@ _NAMED_STAGES = ("rule", "load", "ack")
 
 
 def _is_stage(text: str) -> str:
-    """The name of a stage, or of all of one kind. Raises ValueError that says which there are."""
+    """Return the name of a stage, or of all of one kind. Raises ValueError that lists the stages there are."""
     kind, dot, name = text.partition(".")
     if kind not in STAGES:
         raise ValueError(
@@ -949,7 +952,7 @@ class PipelineConfig(StrictModel):
 
     @model_validator(mode="after")
     def _snapshot_as_target(self) -> PipelineConfig:
-        """The snapshot is one of the targets: loaded, acknowledged, retried and maintained as they are."""
+        """Add the snapshot to the targets, so that it is loaded, acknowledged, retried and maintained like them."""
         if self.snapshot is not None and self.snapshot.target not in self.targets:
             if any(target.name == SNAPSHOT for target in self.targets):
                 raise ValueError(f"a target has the name {SNAPSHOT}, which the pipeline's snapshot has; rename it")
@@ -1018,7 +1021,7 @@ class PipelineConfig(StrictModel):
         return "with run: {tasks: one} the task drain carries small batches through all stages; write run: {tasks: own}"
 
     def target(self, name: str) -> TargetConfig:
-        """The target of that name. Raises ConfigError that lists those there are."""
+        """Return the target of that name. Raises ConfigError that lists those there are."""
         for target in self.targets:
             if target.name == name:
                 return target
@@ -1030,12 +1033,12 @@ class PipelineConfig(StrictModel):
 
 
 def _at(place: tuple[str, ...], message: str) -> PydanticCustomError:
-    """What is wrong at a place of the file that is only known to be wrong together with another."""
+    """Return the error for a place in the file that is wrong only together with another place."""
     return PydanticCustomError("place", "{message}", {"message": message, "at": place})
 
 
 def _clock(value: str, words: str) -> str:
-    """A schedule as it is. Raises ValueError."""
+    """Return a schedule unchanged. Raises ValueError."""
     if is_cron(value):
         return value
     if _SPAN.fullmatch(value):
@@ -1055,7 +1058,7 @@ _CRON_FIELDS = (
 
 
 def is_cron(text: str) -> bool:
-    """True for five fields of ``*``, numbers (or names of months and days), ranges, steps and lists of these."""
+    """Return True for five fields of ``*``, numbers (or names of months and days), ranges, steps and lists of these."""
     fields = text.split()
     return len(fields) == 5 and all(
         all(_is_cron_item(item.lower(), low, high, names) for item in field.split(","))

@@ -196,8 +196,13 @@ def _now(
 def _zone(session: StatementSession | None, what: str) -> dt.tzinfo:
     """The session's time zone. Raises UnsupportedType."""
     name = session.time_zone if session is not None else None
-    if name is None or name.upper() == "SYSTEM":
+    if name is None:
         raise UnsupportedType(f"{what} is a time in a time zone that the log does not name")
+    if name.upper() == "SYSTEM":
+        raise UnsupportedType(
+            f"{what} is a time in the time zone of the source's machine, which the log does not name (the session had time_zone = SYSTEM; "
+            "SET GLOBAL time_zone = '+00:00', or another offset or name, ends that)"
+        )
     if name[:1] in {"+", "-"}:
         hours, _, minutes = name[1:].partition(":")
         off = dt.timedelta(hours=int(hours), minutes=int(minutes or 0))

@@ -1020,7 +1020,10 @@ class MarksLoads(Protocol):
 
 @runtime_checkable
 class CopiesAgain(Protocol):
-    """A target that holds rows in a way that some statements make wrong although no value is converted, until their tables are copied again."""
+    """A target that holds rows in a way that some statements make wrong although no value is converted, until their tables are copied again.
+
+    It empties what a later statement drops, and copies again what one renames: so a table that the source no longer has needs no copy.
+    """
 
     def copied_again(self, change: SchemaChange) -> frozenset[TableId]:
         """Source tables, under their names before the statement, that are to be copied again after it. No I/O."""
