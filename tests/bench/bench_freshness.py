@@ -1,8 +1,9 @@
 """How fresh the target is: seconds from a commit at the source to the row being visible at the target, on the demo stack.
 
 Run by ``make bench-freshness`` (``python tests/bench/bench_freshness.py [seconds [steady]]``). A steady 1,000 row changes a second of the
-sample shop's workload; beside it a heartbeat row every 100 ms, whose age is taken when a reader first sees it at the target. Twice: every batch
-merged, ruled and loaded by Spark's workers (the default), then in the task itself (``spark.from_changes: 5000``).
+sample shop's workload; beside it a heartbeat row every 100 ms, whose age is taken when a reader first sees it at the target. Three times: every
+batch merged, ruled and loaded by Spark's workers, by one task of the run (the default) and by each stage's own task (``run: {tasks: own}``); then
+small batches in the task itself (``spark.from_changes: 5000``).
 Baseline: a native MySQL replica of the same source under the same workload, in the same run, after Sluice (never at the same
 time: two cores are shared by everything). Then a backlog, with the
 batches that carried it: they grow, and several are at work at the same time. Prints a line a measurement and where the time went; asserts nothing.
@@ -45,8 +46,15 @@ RESULTS = _ROOT / "tests/bench/results/freshness.json"
 RATE = 1000
 WARM_S = 15.0
 SECONDS = 40.0
-CASES = {"": "every batch on Spark", "_in_task": "small batches in the task"}
+CASES = {
+    "": "every batch on Spark, one task a run",
+    "_own_tasks": "every batch on Spark, a task a stage",
+    "_in_task": "small batches in the task, one task a run",
+}
 """What the names of the measures end with."""
+OWN_TASKS = "\nrun: {tasks: own}\n"
+BATCH = 500
+"""Changes of a small batch, which ``small_batch_cpu`` is for."""
 _TRAIN = re.compile(
     r"batch (\d+): (\d+) changes, closed by (\w+); drain ([\d.]+) s, merge ([\d.]+) s, reporting ([\d.]+) s"
 )
@@ -70,14 +78,17 @@ def main() -> None:
     with stack_of_its_own() as stack:
         _prepare(stack)
         lines = _sluice(stack, seconds, "")
-        _do_small_batches_in_the_task()
+        _change("\nwindow: 3\n", f"{OWN_TASKS}window: 3\n")
+        lines += _sluice(stack, seconds, "_own_tasks")
+        _change(OWN_TASKS, "\n")
+        _change("spark: {mode: connect,", "spark: {mode: connect, from_changes: 5000,")
         lines += _sluice(stack, seconds, "_in_task")
         if sys.argv[2:] == ["steady"]:  # while working on it: no backlog, no baseline, no results file
             print(*lines, sep="\n")
             return
         lines += _backlog(stack)
         native = _replica(stack, min(seconds, 30.0))
-        native |= {f"{measure}_in_task": value for measure, value in native.items()}
+        native = {f"{measure}{case}": value for measure, value in native.items() for case in CASES}
     results = []
     for line in lines:
         theirs = native.get(line["measure"])
@@ -101,13 +112,12 @@ def _prepare(stack: Stack) -> None:
     wait(lambda: _equal(stack), 120, "the seeded rows to arrive")
 
 
-def _do_small_batches_in_the_task() -> None:
-    """The train under way ends when the file changes, and the next one reads it."""
+def _change(was: str, now: str) -> None:
+    """Change the pipeline's file. The run under way ends then, and the next one reads it."""
     path = Path(os.environ["SLUICE_PIPELINES"]) / f"{PIPELINE}.yaml"
     text = path.read_text(encoding="utf-8")
-    changed = text.replace("spark: {mode: connect,", "spark: {mode: connect, from_changes: 5000,")
-    assert changed != text
-    path.write_text(changed, encoding="utf-8")
+    assert text.count(was) == 1, was
+    path.write_text(text.replace(was, now), encoding="utf-8")
 
 
 def _sluice(stack: Stack, seconds: float, case: str) -> list[dict[str, Any]]:
@@ -121,17 +131,27 @@ def _sluice(stack: Stack, seconds: float, case: str) -> list[dict[str, Any]]:
         meter.write_no_more()
         used, took = _cpu(stack), time.time() - began
         memory, grown = _memory(stack), _growth(grown, _size(stack), took)
+        working = _working(stack)
         wait(lambda: meter.complete, 60, "the last heartbeat")
     changes = int(process.communicate()[0])
     print(f"CPU seconds a second: {_rates(before, used, took)}", flush=True)
     print(f"stages: {_stages(stack, began, began + seconds)}", flush=True)
     print(f"trains: {_trains(stack, began)}", flush=True)
-    print(f"memory (PSS, MB): {memory}", flush=True)
+    print(
+        f"memory (PSS, MB): {', '.join(f'{name} {mb:.0f} in {count}' for name, (mb, count) in memory.items())}",
+        flush=True,
+    )
     print(f"Airflow an hour: {grown}", flush=True)
     rate = changes / (seconds + WARM_S)
     workload = f"{rate:.0f} changes/s of the shop for {seconds:.0f} s, {len(meter.lags_ms)} heartbeats, demo stack, {CASES[case]}"
     wait(lambda: _equal(stack), 60, "both sides to be equal")
-    return [_line(f"freshness_p{share}{case}", workload, meter.percentile_ms(share / 100)) for share in (50, 95)]
+    cpu = sum(used[name] - before.get(name, 0.0) for name in used if name.startswith(OURS)) / took
+    return [
+        *(_line(f"freshness_p{share}{case}", workload, meter.percentile_ms(share / 100)) for share in (50, 95)),
+        _line(f"small_batch_cpu{case}", f"{workload}; per {BATCH} changes", cpu / rate * BATCH * 1000, "CPU s"),
+        _line(f"airflow_memory{case}", workload, sum(mb for mb, _ in memory.values()) * 1000, "MB"),
+        _line(f"tasks_at_work{case}", workload, working * 1000, "tasks"),
+    ]
 
 
 def _backlog(stack: Stack) -> list[dict[str, Any]]:
@@ -233,17 +253,27 @@ def _rates(before: dict[str, float], after: dict[str, float], seconds: float) ->
     return ", ".join(f"{name} {rate:.2f}" for name, rate in sorted(found.items(), key=lambda item: -item[1]))
 
 
-def _memory(stack: Stack) -> str:
-    """Proportional set size of Airflow's processes by kind, and how many there are."""
-    found = []
+OURS = ("airflow", "spark", "zookeeper", "subscriptions")
+"""Servers whose CPU seconds a batch costs; the source's and the target's own work is not among them."""
+
+
+def _working(stack: Stack) -> int:
+    """Tasks of the pipeline that hold a worker now."""
+    found = stack.api.call("GET", f"/dags/{DAG}/dagRuns/~/taskInstances?state=running&limit=1")
+    return int(found["total_entries"])
+
+
+def _memory(stack: Stack) -> dict[str, tuple[float, int]]:
+    """Proportional set size (MB) of Airflow's processes by kind, and how many there are."""
+    found = {}
     for name, handle in stack.handles().items():
         if name.startswith("airflow"):
             sizes = []
             for process in processes.family(handle):
                 with contextlib.suppress(psutil.Error):
                     sizes.append(process.memory_full_info().pss / 1e6)
-            found.append(f"{name} {sum(sizes):.0f} in {len(sizes)}")
-    return ", ".join(found)
+            found[name] = (sum(sizes), len(sizes))
+    return found
 
 
 def _size(stack: Stack) -> dict[str, float]:

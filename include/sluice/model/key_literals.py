@@ -1,17 +1,26 @@
-"""Keys as JSON texts: how a source that has no SQL writes them, and what a target without SQL reads.
+"""Keys as texts: how chunks, lists of keys and ranges store them.
 
-Numbers and texts are JSON values; values that JSON does not have are an object with their type as its only name (``{"date": "2024-01-31"}``).
+A source that has no SQL writes JSON texts (:func:`literal`): numbers and texts are JSON values, values that JSON does not have are an object with
+their type as its only name (``{"date": "2024-01-31"}``). A source that has SQL writes literals, which say no type: :func:`key_values` reads them
+for a column whose type is known.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from sluice.errors import ConfigError
+import pyarrow as pa
+
+from sluice.errors import ConfigError, UnsupportedType
+from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.model.tables import ENUM_ERROR_VALUE
+
+K = ColumnKind
 
 _WRITTEN: Mapping[type, tuple[str, Callable[[Any], str]]] = {
     Decimal: ("decimal", str),
@@ -30,13 +39,13 @@ _READ: Mapping[str, Callable[[str], Any]] = {
 
 
 def literal(value: Any) -> str:
-    """The text of one value of a key."""
+    """Return one value of a key as text."""
     written = _WRITTEN.get(type(value))
     return json.dumps({written[0]: written[1](value)} if written else value, ensure_ascii=False)
 
 
 def read_key(key: Sequence[str]) -> tuple[Any, ...]:
-    """The values of a key, the inverse of :func:`literal`. Raises ConfigError for another text."""
+    """Parse the values of a key, which :func:`literal` wrote. Raises ConfigError for another text."""
     return tuple(map(_read, key))
 
 
@@ -51,4 +60,45 @@ def _read(text: str) -> Any:
     return value
 
 
-__all__ = ["literal", "read_key"]
+UTF8 = re.compile(r"_utf8mb4 x'([0-9a-f]*)'")
+"""The literal of a text: the bytes of its UTF-8."""
+_ALL_DIGITS = 6
+"""Of a second, in a literal."""
+
+
+def key_values(made: ColumnType, literals_: Sequence[str]) -> pa.Array:
+    """Return the values (stored form) of SQL literals of a column of this type. Raises UnsupportedType.
+
+    Numbers are in digits, texts as :data:`UTF8`, bytes as ``x'6162'``, dates and times in quotes, ENUM and SET as their numbers.
+    """
+    try:
+        return pa.array([_value(made, one) for one in literals_], made.arrow_type)
+    except (ValueError, ArithmeticError, IndexError, pa.ArrowException) as error:
+        raise UnsupportedType(f"literals of a key of type {made.kind} are not understood: {error}") from error
+
+
+def _value(made: ColumnType, literal: str) -> Any:
+    text = UTF8.fullmatch(literal)
+    if text is not None:
+        return bytes.fromhex(text[1]).decode()
+    if literal.startswith("x'"):
+        return bytes.fromhex(literal[2:-1])
+    if made.kind is K.ENUM:
+        return made.labels[int(literal) - 1] if int(literal) else ENUM_ERROR_VALUE
+    if made.kind is K.SET:
+        return ",".join(label for at, label in enumerate(made.labels) if int(literal) >> at & 1)
+    if made.kind is K.TIME:
+        clock, _, fraction = literal.strip("'-").partition(".")
+        hours, minutes, seconds = map(int, clock.split(":"))
+        micros = ((hours * 60 + minutes) * 60 + seconds) * 10**_ALL_DIGITS + int(fraction.ljust(_ALL_DIGITS, "0"))
+        return dt.timedelta(microseconds=-micros if literal.startswith("'-") else micros)
+    if made.kind is K.DATE:
+        return dt.date.fromisoformat(literal.strip("'"))
+    if made.kind in {K.DATETIME, K.TIMESTAMP}:
+        return dt.datetime.fromisoformat(literal.strip("'"))
+    if made.kind in {K.FLOAT, K.DOUBLE}:
+        return float(literal)
+    return Decimal(literal) if made.kind is K.DECIMAL else int(literal)
+
+
+__all__ = ["UTF8", "key_values", "literal", "read_key"]

@@ -6,19 +6,18 @@ column's own collation decides how it compares), binary as hex, ENUM and SET by 
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from calendar import monthrange
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
-from typing import Any
 
 import pyarrow as pa
 
 from sluice.errors import ConfigError, UnsupportedType
-from sluice.model.column_types import ColumnKind, ColumnType
-from sluice.model.tables import ENUM_ERROR_VALUE, Column, quoted
+from sluice.model.column_types import ColumnKind
+from sluice.model.key_literals import UTF8
+from sluice.model.tables import Column, quoted
 from sluice.model.temporal import to_text
 from sluice.mysql.column_types import Literal, type_named
 
@@ -88,43 +87,6 @@ def key_literals(columns: Sequence[Column], keys: pa.Table) -> list[tuple[str, .
     return list(zip(*texts, strict=True))
 
 
-_TEXT = re.compile(r"_utf8mb4 x'([0-9a-f]*)'")
-_ALL_DIGITS = 6
-"""Of a second, in a literal."""
-
-
-def key_values(made: ColumnType, literals_: Sequence[str]) -> pa.Array:
-    """Values (stored form) of literals that :func:`literals` wrote for a column of this type. Raises UnsupportedType."""
-    try:
-        return pa.array([_value(made, one) for one in literals_], made.arrow_type)
-    except (ValueError, ArithmeticError, IndexError, pa.ArrowException) as error:
-        raise UnsupportedType(f"literals of a key of type {made.kind} are not understood: {error}") from error
-
-
-def _value(made: ColumnType, literal: str) -> Any:
-    text = _TEXT.fullmatch(literal)
-    if text is not None:
-        return bytes.fromhex(text[1]).decode()
-    if literal.startswith("x'"):
-        return bytes.fromhex(literal[2:-1])
-    if made.kind is K.ENUM:
-        return made.labels[int(literal) - 1] if int(literal) else ENUM_ERROR_VALUE
-    if made.kind is K.SET:
-        return ",".join(label for at, label in enumerate(made.labels) if int(literal) >> at & 1)
-    if made.kind is K.TIME:
-        clock, _, fraction = literal.strip("'-").partition(".")
-        hours, minutes, seconds = map(int, clock.split(":"))
-        micros = ((hours * 60 + minutes) * 60 + seconds) * 10**_ALL_DIGITS + int(fraction.ljust(_ALL_DIGITS, "0"))
-        return dt.timedelta(microseconds=-micros if literal.startswith("'-") else micros)
-    if made.kind is K.DATE:
-        return dt.date.fromisoformat(literal.strip("'"))
-    if made.kind in {K.DATETIME, K.TIMESTAMP}:
-        return dt.datetime.fromisoformat(literal.strip("'"))
-    if made.kind in {K.FLOAT, K.DOUBLE}:
-        return float(literal)
-    return Decimal(literal) if made.kind is K.DECIMAL else int(literal)
-
-
 def typed_literal(column: Column, text: str) -> str:
     """The literal of a value that a person typed for a key column. Raises ConfigError for what is no value of its type.
 
@@ -151,7 +113,7 @@ def typed_literal(column: Column, text: str) -> str:
 
 def shown_literal(literal: str) -> str:
     """The value of a literal, for people."""
-    text = _TEXT.fullmatch(literal)
+    text = UTF8.fullmatch(literal)
     if text is not None:
         return bytes.fromhex(text[1]).decode(errors="backslashreplace")
     if literal.startswith("x'"):

@@ -7,7 +7,7 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psutil
@@ -15,13 +15,15 @@ import pyarrow as pa
 import pytest
 
 from sluice.errors import Fenced, LoadError, RetryableError
-from sluice.targets.contract import Pipe, changed, new, people
+from sluice.model.schema_changes import ChangeKind
+from sluice.targets.contract import Pipe, _definition, _schema_change, changed, gone, new, people
 from sluice.targets.kafka.channel import Place
 from sluice.targets.rows_in_memory import MemoryReader
 from tests.support.benches.kafka_bench import KafkaBench
 from tests.support.crashes import kafka_child
 from tests.support.crashes.strikes import At, children, start, twice_arrived
 from tests.support.readers import kafka_reading
+from tests.support.running.waiting import wait_until
 
 pytest.importorskip("confluent_kafka")
 children.set_forkserver_preload(["tests.support.crashes.kafka_child", "tests.support.benches.kafka_bench"])
@@ -65,6 +67,56 @@ def test_killed_at_every_call(kafka: Any, changes: str) -> None:
         point += step
     assert deaths == -(-2 * len(calls) // step)
     assert {"init_transactions", "begin_transaction", "produce", "flush", "commit_transaction"} <= set(calls)
+
+
+@pytest.mark.parametrize("before_rows", [True, False])
+def test_a_table_is_emptied_in_the_transaction_of_its_batch(kafka: Any, before_rows: bool) -> None:
+    """Killed at every call: the keys that the topic holds, the rows of the batch and the checkpoint arrive together or not at all.
+
+    Rows that the statement follows are not sent: they went with it.
+    """
+    point, deaths, calls = 0, 0, [""]
+    after = Counter([(2, "z", 9), (7, "z", 9)] if before_rows else [])
+    while True:
+        bench = KafkaBench(kafka)
+        table = people(bench.schema)
+        bench.create_table(table)
+        pipe = Pipe(bench)
+        pipe.deliver((table, FIRST))
+        pipe.deliver((table, [gone(3, "a", 0)]))
+        bench.kill()
+        definition = _definition(bench.schema, "people")
+        truncate = _schema_change(
+            pipe, 0, f"TRUNCATE `{bench.schema}`.people", (ChangeKind.TRUNCATE_TABLE,), definition, definition
+        )
+        rows = [new(2, "z", 9), new(7, "z", 9)] if before_rows else [changed((2, "a", 0), (2, "z", 9)), new(7, "z", 9)]
+        batch = pipe.given([(table, rows)], schema_changes=(replace(truncate, before_rows=before_rows),))
+        child, said = start(kafka_child.load, bench, batch, 2, At(point // 2, point % 2 == 1, signal.SIGKILL))
+        child.join(120)
+        if child.exitcode == 0:
+            calls, error = said.get()
+            assert not error
+        held = pipe.held
+        expected = after if held == batch.number else Counter((n, "a", 0) for n in range(3))
+        wait_until(
+            lambda pipe=pipe, table=table, expected=expected: pipe.state(table) == expected,
+            "the end of the transaction",
+        )
+        if child.exitcode == 0:
+            break
+        assert child.exitcode == -signal.SIGKILL
+        deaths += 1
+        pipe.epoch = 3
+        if pipe.checkpoints.take_over(3).batch < batch.number:
+            pipe.write(batch)
+        assert pipe.held == batch.number
+        wait_until(lambda pipe=pipe, table=table: pipe.state(table) == after, "the end of the transaction")
+        point += 3
+    assert deaths == -(-2 * len(calls) // 3)
+    tombstones = [one for one in bench.received() if one.op == "d" and f"/{batch.number}/" in one.id]
+    assert sorted(one.before["id"] for one in tombstones if one.before) == [0, 1, 2], (
+        "not of a row that is gone already"
+    )
 
 
 @pytest.mark.parametrize("call", ["flush", "commit_transaction"])

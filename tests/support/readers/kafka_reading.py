@@ -15,8 +15,10 @@ import pytest
 
 pytest.importorskip("confluent_kafka")  # the client is an extra
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from tests.support.running.waiting import wait_until
 
 EPOCH, DAY = dt.datetime(1970, 1, 1), dt.date(1970, 1, 1)
 
@@ -41,6 +43,19 @@ def topics_of(server: Any) -> dict[str, int]:
     """Topic -> partitions."""
     found = AdminClient({"bootstrap.servers": server.bootstrap}).list_topics(timeout=30).topics
     return {name: len(one.partitions) for name, one in found.items() if one.error is None}
+
+
+def settle(server: Any, topic: str) -> None:
+    """Wait until no transaction of a topic is open: a client returns from its commit before the markers are written."""
+    client = AdminClient({"bootstrap.servers": server.bootstrap})
+    asked = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(topics_of(server).get(topic, 0))}
+
+    def ends(level: IsolationLevel) -> list[int]:
+        return [answer.result(30).offset for answer in client.list_offsets(asked, isolation_level=level).values()]
+
+    if asked:
+        written = ends(IsolationLevel.READ_UNCOMMITTED)
+        wait_until(lambda: ends(IsolationLevel.READ_COMMITTED) >= written, "the end of all transactions")
 
 
 def read(server: Any, *topics: str, committed: bool = True, counts: dict[str, int] | None = None) -> list[Read]:

@@ -89,9 +89,9 @@ class History:
             )
 
     def assert_in_order(self) -> None:
-        """Each batch once, one after the other."""
+        """Each batch once, one after the other; at least the three that every test waits for, whichever tests of its file ran before it."""
         moves = self._made.target.execute(f"SELECT old, new FROM {self._made.schema}._history ORDER BY id")
-        assert len(moves) > 5
+        assert len(moves) >= 3, moves
         assert all(new == old + 1 for old, new in moves)
         assert [old for old, _ in moves[1:]] == [new for _, new in moves[:-1]]
 

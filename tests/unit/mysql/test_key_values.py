@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from sluice.errors import UnsupportedType
 from sluice.model.column_types import ColumnKind
+from sluice.model.key_literals import key_values
 from sluice.model.tables import Column
-from sluice.mysql.key_sql import key_values, literals
+from sluice.mysql.key_sql import literals
 
 K = ColumnKind
 MOMENTS = st.datetimes(dt.datetime(1000, 1, 1), dt.datetime(9999, 12, 31))

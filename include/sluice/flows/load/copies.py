@@ -1,4 +1,4 @@
-"""Tables that are copied again for one target, as it cannot convert their rows as the source did (``on_conversion: copy``)."""
+"""Tables that are copied again for one target, as it cannot do to their rows what the source did (``on_conversion: copy``)."""
 
 from __future__ import annotations
 
@@ -12,48 +12,54 @@ from sluice.flows.runtime import Runtime
 from sluice.mapping import Mapping as Routes
 from sluice.model.tables import TableId
 from sluice.targets.base import SchemaChange
+from sluice.targets.offers import to_ignore
 
 
 def request_copies(
-    runtime: Runtime, state: PipelineState, target: str, batch: int, changes: Sequence[SchemaChange]
+    runtime: Runtime,
+    state: PipelineState,
+    target: str,
+    batch: int,
+    changes: Sequence[SchemaChange],
+    *,
+    may_be_gone: bool = False,
 ) -> None:
     """Record a dump of each table that is copied again, before the batch empties it at the target. A repeat finds the dump that is there.
 
-    Its chunks are read after the statement, so that their rows are converted, and arrive in later batches.
+    Its chunks are read after the statement, so that their rows are converted, and arrive in later batches. ``may_be_gone``: a table that the source
+    no longer has needs no copy, see :class:`sluice.targets.base.CopiesAgain`.
 
     Raises:
         LoadError: the source has no such table any more, or it has no key by which rows that change meanwhile are told apart.
     """
     for change in changes:
         for table in sorted(change.copies):
-            name = _name_after(change, table)
+            name = change.name_after(table)
             id_ = f"converted-{target}-{batch:010d}-{change.number}"
             if len(change.copies) > 1:
                 id_ += f"-{sorted(change.copies).index(table)}"
             if state.dumps.get(id_) is None:
-                _request(runtime, state, change, name, DumpOrder(CONVERTED, id_, (target,)))
+                _request(runtime, state, change, name, DumpOrder(CONVERTED, id_, (target,)), may_be_gone=may_be_gone)
 
 
-def _request(runtime: Runtime, state: PipelineState, change: SchemaChange, table: TableId, order: DumpOrder) -> None:
+def _request(
+    runtime: Runtime, state: PipelineState, change: SchemaChange, table: TableId, order: DumpOrder, *, may_be_gone: bool
+) -> None:
     key = Routes.compile(runtime.pipeline.mapping).route(table).key
     with runtime.source.open() as source:
         captured = captured_tables(runtime, source)
         why = ""
+        if table not in captured and may_be_gone:
+            return
         if table not in captured:
             why = "the source has no such table any more, or it is not captured"
         elif table in source.keyless() and not key:
             why = "it has no primary key"
         if why:
             raise LoadError(
-                f"the rows of {table} were converted, and the table cannot be copied again for target {change.consumer}: {why}: "
+                f"the rows of {table} are others after a statement, and the table cannot be copied again for target {change.consumer}: {why}: "
                 f"{change.statement.text[:300]}",
                 where=change.where,
-                hint=f"make the change at the target by hand, rows included, and set change_column to ignore in the ddl of target {change.consumer} "
-                "until the batch is delivered",
+                hint=f"make the change at the target by hand, rows included, and {to_ignore(change.consumer, ', '.join(change.ddl_kinds))}",
             )
         dump_tables(runtime, state, source, {table: captured[table]}, order)
-
-
-def _name_after(change: SchemaChange, table: TableId) -> TableId:
-    renamed = (one.renamed_to for one in change.tables if one.table == table and change.cut_over is None)
-    return next((name for name in renamed if name is not None), table)

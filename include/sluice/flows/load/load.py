@@ -46,6 +46,7 @@ from sluice.targets.base import (
     BatchWriter,
     Checkpoint,
     CheckpointStore,
+    CopiesAgain,
     Execution,
     MarksLoads,
     SchemaChange,
@@ -351,8 +352,9 @@ class _Delivery:
         runtime = self.runtime
         dialect = runtime.source.dialect(record.last)
         effects = partial(runtime.source.row_effects, record.last)
-        found = plan_ddl(manifest, runtime.pipeline, self._config, self.target.capabilities, dialect, effects)
-        request_copies(runtime, self.state, self._config.name, record.number, found)
+        more = (self.target.copied_again,) if isinstance(self.target, CopiesAgain) else ()
+        found = plan_ddl(manifest, runtime.pipeline, self._config, self.target.capabilities, dialect, effects, *more)
+        request_copies(runtime, self.state, self._config.name, record.number, found, may_be_gone=bool(more))
         return found
 
     def _every_change(self, record: Batch) -> BatchInput:

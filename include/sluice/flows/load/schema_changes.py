@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from sluice.config.pipeline import DdlKind, DdlPolicy, PipelineConfig, TargetConfig
@@ -10,15 +10,24 @@ from sluice.errors import LoadError
 from sluice.mapping import Mapping, TableRoute
 from sluice.model.row_effects import REQUIRES, ColumnEffect, Ran
 from sluice.model.schema_changes import ChangeKind, TableChange
+from sluice.model.source_words import StatementMeaning
 from sluice.model.tables import TableId
 from sluice.segments.manifest import DdlRecord, SegmentManifest
 from sluice.sources.table_filter import Selection
+from sluice.sources.words import words_of
 from sluice.targets.base import Capabilities, Feature, SchemaChange, SourceStatement
 from sluice.targets.offers import require_kinds, to_ignore
-from sluice.targets.source_defaults import default_values
 
 RowEffects = Callable[[TableChange, Ran], Sequence[ColumnEffect]]
 """What a statement did to the values of a table's columns: :meth:`sluice.sources.base.Source.row_effects`."""
+
+CopiedAgain = Callable[[SchemaChange], Collection[TableId]]
+"""Tables that a target has only once they were copied again: :meth:`sluice.targets.base.CopiesAgain.copied_again`."""
+
+
+def _none(change: SchemaChange) -> Collection[TableId]:
+    return ()
+
 
 _K, _D = ChangeKind, DdlKind
 KIND_OF = {
@@ -48,6 +57,7 @@ def plan_ddl(
     offered: Capabilities,
     dialect: str,
     row_effects: RowEffects,
+    copied_again: CopiedAgain = _none,
 ) -> tuple[SchemaChange, ...]:
     """Return the schema changes of a batch that the target follows, in log order. ``dialect``: of the source's statements.
 
@@ -67,7 +77,7 @@ def plan_ddl(
                 hint="internal error: please report it",
             )
         effects = _effects(change, routes, target, row_effects)
-        change = replace(change, effects=effects, copies=_copies(change, effects, target, offered))
+        change = replace(change, effects=effects, copies=_copies(change, effects, target, offered, copied_again))
         require_kinds(target, offered, change)
         found.append(change)
     return tuple(found)
@@ -132,8 +142,12 @@ def _change(
         recopies=Feature.RECOPIES in offered.features,
         consumer=target.name,
         ddl_kinds=tuple(sorted({str(KIND_OF[kind]) for kind in kinds})),
-        defaults=default_values(statement, changes),
+        meaning=StatementMeaning.read(words_of(dialect), _ran(statement), changes),
     )
+
+
+def _ran(statement: SourceStatement) -> Ran:
+    return Ran(statement.text, statement.schema, statement.mode, statement.session)
 
 
 _NEW_OR_GONE = frozenset({_K.CREATE_TABLE, _K.DROP_TABLE})
@@ -149,7 +163,7 @@ def _effects(
     if target.changes == "all" or target.ddl_policy(_D.CHANGE_COLUMN) is DdlPolicy.IGNORE:
         return ()
     swapped = change.cut_over
-    ran = Ran(change.statement.text, change.statement.schema, change.statement.mode, change.statement.session)
+    ran = _ran(change.statement)
     found = []
     for one in change.tables if swapped is None else (swapped,):
         if one.table in change.not_captured or _NEW_OR_GONE & set(one.kinds):
@@ -168,13 +182,18 @@ def _effects(
 
 
 def _copies(
-    change: SchemaChange, effects: Sequence[ColumnEffect], target: TargetConfig, offered: Capabilities
+    change: SchemaChange,
+    effects: Sequence[ColumnEffect],
+    target: TargetConfig,
+    offered: Capabilities,
+    copied_again: CopiedAgain,
 ) -> frozenset[TableId]:
-    """Tables that are copied again, as this kind of target cannot surely convert their rows."""
+    """Tables that are copied again, as this kind of target cannot surely do to their rows what the source did."""
     if target.on_conversion != "copy" or change.check_only:
         return frozenset()
     converts = offered.conversions - REQUIRES
-    return frozenset(e.table for e in effects if e.unknown or not {step.kind for step in e.steps} <= converts)
+    unsure = frozenset(e.table for e in effects if e.unknown or not {step.kind for step in e.steps} <= converts)
+    return unsure | frozenset(copied_again(change))
 
 
 def _policy(kind: ChangeKind, target: TargetConfig) -> DdlPolicy:

@@ -10,7 +10,6 @@ import json
 import sqlite3
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -23,13 +22,13 @@ from sluice.model.positions import Position
 from sluice.targets.base import SHOWN_CHARACTERS, ComparesRowsOnly, KeyRange, RangeDifferences, RowDifference
 from sluice.targets.kafka.arrow_messages import arrow_messages
 from sluice.targets.kafka.channel import Place
-from sluice.targets.kafka.client import ANSWER_S, KicksOut, errors, library, translated
+from sluice.targets.kafka.client import KicksOut
 from sluice.targets.kafka.documents import Writer, merged_piece, removed_piece
 from sluice.targets.kafka.read_back import ReadBack, arrow_entries, arrow_keys, listed_keys
+from sluice.targets.kafka.topic_reader import MESSAGES, TopicReader
 from sluice.targets.kafka.topics import Topics, configs_of
 
 Entries = Callable[[bytes | None, bytes | None], Iterable[tuple[bytes, bytes | None]]]
-_MESSAGES = 10_000
 _NO_PLACE = Position("", "binlog.000001", 4)
 """What messages say of their batch is not compared."""
 
@@ -77,7 +76,7 @@ class KafkaComparer(ComparesRowsOnly):
         after = b""
         while True:
             with self._lock:
-                found = topic.after(after, _MESSAGES)
+                found = topic.after(after, MESSAGES)
             if not found:
                 return
             after = found[-1][0]
@@ -161,7 +160,7 @@ class _Topic:
     def __init__(self, place: Place, name: str, entries: Entries) -> None:
         """``entries``: what tells each row of a message apart, and its value, of the message's key and value."""
         self.place, self.name, self.partitions, self._entries = place, name, 0, entries
-        self._next: dict[int, int] = {}
+        self._reader = TopicReader(place, name, "verify", self._require_whole)
         self._file = tempfile.NamedTemporaryFile(prefix="sluice-verify-", suffix=".db")  # noqa: SIM115
         self._known = sqlite3.connect(self._file.name, check_same_thread=False)
         self._known.execute("PRAGMA journal_mode = OFF")
@@ -184,72 +183,35 @@ class _Topic:
 
     def read_on(self) -> None:
         """Up to the end of every partition. Raises LoadError if old messages were removed, TargetUnavailable."""
-        doing = f"reading topic {self.name}"
-        settings = {
-            "group.id": f"sluice-verify-{self.place.owner}",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "fetch.wait.max.ms": 20,
-            "auto.offset.reset": "error",
-        }
-        lib = library()
-        consumer = self.place.client("Consumer", **settings)
-        try:
-            with errors(self.place.endpoint, doing, where=self.name):
-                self._begin(consumer, lib)
-                consumer.assign([lib.TopicPartition(self.name, n, self._next[n]) for n in range(self.partitions)])
-                left, end = set(range(self.partitions)), time.monotonic() + ANSWER_S
-                while left:
-                    messages = consumer.consume(_MESSAGES, 0.1)
-                    end = time.monotonic() + ANSWER_S if messages else end
-                    if time.monotonic() > end:
-                        raise TargetUnavailable(f"{doing}: Kafka sent nothing for {ANSWER_S:.0f} s", where=self.name)
-                    left -= self._take(messages, doing, lib)
-        finally:
-            consumer.close()
+        self._reader.read_on(self.partitions, self._take)
 
-    def _begin(self, consumer: Any, lib: Any) -> None:
-        """Where partitions are read from that were not read yet."""
-        for number in range(self.partitions):
-            if number in self._next:
-                continue
-            low, _ = consumer.get_watermark_offsets(lib.TopicPartition(self.name, number), timeout=ANSWER_S)
-            policy = configs_of(self.place, [self.name]).get(self.name, {}).get("cleanup.policy", "") if low else ""
-            if low and policy != "compact":
-                raise LoadError(
-                    f"topic {self.name} begins at offset {low} of partition {number}: its older messages were removed, so that the newest one of "
-                    "each key is not known",
-                    where=self.name,
-                    hint="a topic that keeps each key's newest message has cleanup.policy: compact",
-                )
-            self._next[number] = low
+    def _require_whole(self, number: int, low: int) -> None:
+        """Raise LoadError for a partition whose first messages were removed, unless newer ones of their keys are there."""
+        policy = configs_of(self.place, [self.name]).get(self.name, {}).get("cleanup.policy", "") if low else ""
+        if low and policy != "compact":
+            raise LoadError(
+                f"topic {self.name} begins at offset {low} of partition {number}: its older messages were removed, so that the newest one of "
+                "each key is not known",
+                where=self.name,
+                hint="a topic that keeps each key's newest message has cleanup.policy: compact",
+            )
 
-    def _take(self, messages: Sequence[Any], doing: str, lib: Any) -> set[int]:
-        """Keep messages; the partitions that end.
+    def _take(self, messages: Sequence[Any]) -> None:
+        """Keep messages.
 
         In a partition the later message is the newer one, whatever the producer's clock said. Clocks tell only of keys that went to another one.
         """
-        ended, found = set(), []
-        for message in messages:
-            error = message.error()
-            if error is None:
-                number, at = message.partition(), message.timestamp()[1]
-                self._next[number] = message.offset() + 1
-                ended.discard(number)
-                found += [(key, number, at, value) for key, value in self._entries(message.key(), message.value())]
-            elif error.code() == lib.KafkaError._PARTITION_EOF:
-                self._next[message.partition()] = max(self._next[message.partition()], message.offset())
-                ended.add(message.partition())
-            else:
-                raise translated(error, self.place.endpoint, doing, where=self.name)
+        found = [
+            (key, message.partition(), message.timestamp()[1], value)
+            for message in messages
+            for key, value in self._entries(message.key(), message.value())
+        ]
         self._known.executemany(
             "INSERT INTO newest VALUES (?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET partition = excluded.partition, at = excluded.at, "
             "value = excluded.value WHERE excluded.partition = partition OR excluded.at >= at",
             found,
         )
         self._known.commit()
-        return ended
 
 
 def _told(value: Any) -> Any:

@@ -398,20 +398,26 @@ def _after_another(made: list[tuple[int, Messages]]) -> Messages:
     )
 
 
-def removed_piece(plan: PlannedTable, keys: pa.Table) -> ChangePiece:
-    """Rows of which only the key's columns are known, and that are gone."""
+REMOVED, EMPTIED = 1, 2
+"""Parts of the id of a message (the header ``sluice.change``) that no change of the log made: a key that a verification or a dump found, or one of
+a topic that was emptied. Rows of the log are of part 0."""
+
+
+def removed_piece(plan: PlannedTable, keys: pa.Table, first: int = 0) -> ChangePiece:
+    """Rows of which only the key's columns are known, and that are gone. ``first``: number of the first one among those of the batch."""
     count = keys.num_rows
     nothing = pa.nulls(count, pa.struct(list(keys.schema)))
     now = pa.array([time.time_ns() // 1000] * count, pa.timestamp("us", tz="UTC"))
     meta = {
         "_op": pa.array([Op.DELETE.value] * count, pa.string()),
-        "_seq": pa.array([0] * count, pa.uint64()),
+        "_seq": pa.array(range(first, first + count), pa.uint64()),
         "_commit_ts": now,
         "_before": nothing,
     }
     schema = pa.schema([*keys.schema, *(pa.field(name, values.type) for name, values in meta.items())])
     columns = [column.combine_chunks() for column in keys.columns]
-    return merged_piece(plan.target, plan.key, pa.Table.from_arrays([*columns, *meta.values()], schema=schema))
+    piece = merged_piece(plan.target, plan.key, pa.Table.from_arrays([*columns, *meta.values()], schema=schema))
+    return replace(piece, part=pa.array([REMOVED] * count, pa.uint32()))
 
 
 def merged_piece(table: TableId, key: tuple[str, ...], rows: pa.Table) -> ChangePiece:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import structlog
 from pydantic import BaseModel
 
 from sluice.config.connections import Endpoint
@@ -38,6 +39,7 @@ from sluice.targets.base import (
     RejectedRows,
     Rejection,
     RowReader,
+    SchemaChange,
     StoredRange,
     TableInput,
     WriteResult,
@@ -48,26 +50,28 @@ from sluice.targets.kafka.arrow_messages import CONTENT_TYPE, arrow_messages
 from sluice.targets.kafka.channel import Channel, Held, KicksOut, Place, slot
 from sluice.targets.kafka.checkpoints import KafkaCheckpoints, gone, guarded
 from sluice.targets.kafka.comparing import KafkaComparer
-from sluice.targets.kafka.documents import Messages, Writer, merged_piece, removed_piece
-from sluice.targets.kafka.left_rows import left_rows
+from sluice.targets.kafka.documents import EMPTIED, Header, Messages, Writer, merged_piece, removed_piece
+from sluice.targets.kafka.held_keys import HeldKeys
+from sluice.targets.kafka.key_forms import KeyForms
 from sluice.targets.kafka.options import KafkaOptions, Partitioning
 from sluice.targets.kafka.partitioning import partition_of, partitions
 from sluice.targets.kafka.read_back import arrow_keys, listed_keys
 from sluice.targets.kafka.registry import Registry
 from sluice.targets.kafka.side_topics import statement_messages, statement_of, transaction_messages
+from sluice.targets.kafka.stale_keys import Stale, left, not_copied, stale_keys, why_not_emptied
 from sluice.targets.kafka.topics import KafkaSchema, Topics
 from sluice.targets.kafka.transactions import Transaction, numbered
 from sluice.targets.options import options_of
 from sluice.targets.schema.conversions import effects_on, not_converted
 from sluice.targets.schema.policy import stopped
 
+_log = structlog.get_logger()
+
 _K = ChangeKind
 _NOT_FOLLOWED = frozenset({_K.TRUNCATE_TABLE, _K.ROWS_REMOVED, _K.ROWS_REPLACED, _K.UNKNOWN})
 """Rows went that no change names."""
 FOLLOWED = frozenset(ChangeKind) - _NOT_FOLLOWED
-"""Each document says its columns, so there is nothing to do for the others."""
-_LEAVING = frozenset({_K.DROP_TABLE, _K.RENAME_TABLE, _K.CREATE_TABLE})
-"""Kinds that :func:`left_rows` looks at."""
+"""Each document says its columns, so there is nothing to do for most others; the rest :mod:`sluice.targets.kafka.stale_keys` names."""
 _ORDER = {
     Partitioning.KEY: Ordering.KEY,
     Partitioning.COLUMNS: Ordering.NONE,
@@ -79,17 +83,18 @@ _ROWS = 20_000
 _KEPT_REPLAYS = 100
 
 
-def _capabilities(changes: Input, ordering: Ordering) -> Capabilities:
-    every = changes is Input.CHANGES
-    features = (
-        {Feature.DELETE, Feature.KEYLESS, Feature.PARTIAL_ROWS} if every else {Feature.DELETE, Feature.ROW_REJECTION}
-    )
+def _capabilities(changes: Input, ordering: Ordering, *, empties: bool) -> Capabilities:
+    """``empties``: the keys that a topic holds can be removed."""
+    if changes is Input.CHANGES:
+        features = {Feature.DELETE, Feature.KEYLESS, Feature.PARTIAL_ROWS}
+    else:
+        features = {Feature.DELETE, Feature.ROW_REJECTION, *([Feature.RECOPIES] if empties else ())}
     return Capabilities(
         inputs=frozenset(Input),
         guarantee=Guarantee.TRANSACTIONAL,
         ordering=frozenset({ordering}),
         consistency=frozenset(Consistency),
-        schema_changes=FOLLOWED,
+        schema_changes=FOLLOWED | {_K.TRUNCATE_TABLE} if Feature.RECOPIES in features else FOLLOWED,
         features=frozenset(features),
         max_writers=1,
     )
@@ -100,7 +105,7 @@ class KafkaTarget:
 
     Options: ClassVar[type[BaseModel]] = KafkaOptions
     CAPABILITIES: ClassVar[Capabilities] = replace(
-        _capabilities(Input.MERGED, Ordering.KEY),
+        _capabilities(Input.MERGED, Ordering.KEY, empties=True),
         ordering=frozenset({Ordering.KEY, Ordering.TABLE, Ordering.GLOBAL, Ordering.NONE}),
     )
 
@@ -131,7 +136,7 @@ class KafkaTarget:
     @property
     def capabilities(self) -> Capabilities:
         """As the options say."""
-        return _capabilities(self.input, _ORDER[self.options.partitioning])
+        return _capabilities(self.input, _ORDER[self.options.partitioning], empties=not why_not_emptied(self.options))
 
     @property
     def checkpoints(self) -> KafkaCheckpoints:
@@ -154,6 +159,18 @@ class KafkaTarget:
     def comparer(self) -> KafkaComparer | None:
         """By the newest message of each key; every change is not compared."""
         return KafkaComparer(self.place) if self.input is Input.MERGED else None
+
+    def stale(self, change: SchemaChange) -> tuple[Stale, ...]:
+        """What a statement makes wrong in topics with the newest row of each key."""
+        if self.input is Input.CHANGES:
+            return ()
+        return stale_keys(change, KeyForms(self.options, self.place.pipeline))
+
+    def copied_again(self, change: SchemaChange) -> frozenset[TableId]:
+        """See :meth:`sluice.targets.base.CopiesAgain.copied_again`."""
+        if why_not_emptied(self.options):
+            return frozenset()
+        return frozenset(one.table for one in self.stale(change) if one.copied)
 
     def interrupt(self) -> None:
         """Nothing waits for longer than the transaction may last."""
@@ -204,34 +221,31 @@ class KafkaWriter:
     fence: Fence
 
     def prepare(self) -> None:
-        """Documents say their columns, so that most changes of definitions need nothing.
+        """Documents say their columns, so that most changes of definitions need nothing, and the others nothing before the rows. No I/O.
 
-        Raises LoadError where the policy is to stop, and, of a topic with the newest row of each key, where rows went that no change names.
+        Raises LoadError where the policy is to stop, and where a topic would keep keys that no row has, or lack rows.
         """
-        place = self.target.place
+        place, why_not = self.target.place, why_not_emptied(self.target.options)
         for change in self.batch.schema_changes:
-            why = left_rows(change) if self.target.input is Input.MERGED else ""
-            if why:
-                kinds = " and ".join(sorted(kind.value for kind in _LEAVING & change.wanted))
-                raise LoadError(
-                    f"no change names the rows that a statement took away: {why}: {change.statement.text[:300]}",
-                    where=change.where,
-                    hint=f"tell the readers, then set {kinds} to ignore in the ddl of target {place.target} until the batch is delivered; of a table "
-                    f"that there is again, `sluice verify run {place.pipeline} --target {place.target} --repair` removes the keys that it lacks",
-                )
             if change.check_only:
                 raise stopped(change, (), (kind.value for kind in sorted(change.wanted)))
-            for one in change.tables:
-                for effect in effects_on(change, one.table):
+            for one in self.target.stale(change):
+                if why_not:
+                    raise left(change, one, place.pipeline, why_not)
+                if one.copied and one.table not in change.copies:
+                    raise not_copied(change, one)
+            for table in change.tables:
+                for effect in effects_on(change, table.table):
                     raise not_converted(
-                        change, effect, change.target(one.table), "messages that were sent stay as they are"
+                        change, effect, change.target(table.table), "messages that were sent stay as they are"
                     )
 
     def plan(self, parallelism: int) -> list[list[KafkaUnit]]:
         """One unit: rows and checkpoint are one transaction, and a transaction has one producer. Raises MappingError."""
         batch, place = self.batch, self.target.place
         told = tuple(map(statement_of, batch.schema_changes)) if place.options.schema_topic else ()
-        if not batch.tables and not batch.changes and not told and not batch.reconcile:
+        empties = self._emptied()
+        if not batch.tables and not batch.changes and not told and not batch.reconcile and not empties:
             return []
         if batch.tables or batch.reconcile:
             topics = Topics.look(place)
@@ -243,7 +257,29 @@ class KafkaWriter:
                 self._require_key(table)
         lighter_first = tuple(sorted(batch.tables, key=lambda table: table.weight))
         unit = KafkaUnit(place, self.fence, batch.reader, lighter_first, batch.position, batch.changes, batch.replay)
-        return [[replace(unit, statements=told, removes=tuple(batch.reconcile))]]
+        return [[replace(unit, statements=told, removes=tuple(batch.reconcile), empties=empties)]]
+
+    def _emptied(self) -> tuple[Emptied, ...]:
+        """Tables whose topics hold keys that are to go. Raises LoadError for a topic that may have rows of another table."""
+        found: dict[TableId, Emptied] = {}
+        for change in self.batch.schema_changes if self.target.input is Input.MERGED else ():
+            sources = {one.table for one in self.target.stale(change) if one.emptied}
+            for table in sorted(sources | (change.copies - change.not_captured)):
+                self._require_alone(change, table)
+                target = change.target(table)
+                after = not change.before_rows or (target in found and found[target].after_rows)
+                found[target] = Emptied(target, after_rows=after)
+        return tuple(found.values())
+
+    def _require_alone(self, change: SchemaChange, table: TableId) -> None:
+        place, target = self.target.place, change.target(table)
+        if place.options.of_one_table or not place.options.keys_are_alike:
+            return
+        topic = place.options.topic_of(target, place.pipeline, place.target)
+        for other in sorted(self.batch.facts.captured_tables().values()):
+            if other != target and place.options.topic_of(other, place.pipeline, place.target) == topic:
+                why = f"topic {topic} has rows of {other}, too, so that it cannot be emptied"
+                raise left(change, Stale(table, f"the keys of {table} stay in its topic"), place.pipeline, why)
 
     def _require_key(self, table: TableInput) -> None:
         """A row's messages are all in one partition, else a compacted topic keeps its old ones."""
@@ -267,6 +303,14 @@ class KafkaWriter:
         """A unit aborts its own transaction."""
 
 
+@dataclass(frozen=True, slots=True)
+class Emptied:
+    """A table of the target whose topic loses the keys that it holds. ``after_rows``: after those of the batch, so that these are not sent."""
+
+    table: TableId
+    after_rows: bool
+
+
 @dataclass(frozen=True)
 class KafkaUnit:
     """See :class:`sluice.targets.base.WriteUnit`: the whole batch."""
@@ -280,6 +324,7 @@ class KafkaUnit:
     replay: str = ""
     statements: tuple[Statement, ...] = ()
     removes: tuple[StoredRange, ...] = ()
+    empties: tuple[Emptied, ...] = ()
 
     @property
     def cost(self) -> int:
@@ -296,11 +341,12 @@ class KafkaUnit:
         """All rows and the checkpoint in one transaction. Raises Fenced if the target holds the batch, or a newer process is here."""
         started = time.monotonic()
         try:
-            with slot(self.place) as mine:
+            with slot(self.place) as mine, ExitStack() as files:
                 channel, held = self._channel(mine)
                 if self.replay and self.replay in held.replayed:
                     return WriteResult()
                 sending = _Sending(self, channel, held, rejected)
+                sending.read_held_keys(files)  # before the transaction begins, whose time is limited
                 channel.commit(sending.held, sending.send)
         except KicksOut as error:
             raise self._why(error) from None
@@ -365,6 +411,20 @@ class _Sending:
             checkpoint = replace(held.checkpoint, batch=unit.fence.batch, position=unit.position)
             self.held = replace(held, checkpoint=checkpoint, partitions=counts)
         self.result = WriteResult()
+        self._stale: list[HeldKeys] = []
+        self._removed = 0
+
+    def read_held_keys(self, files: ExitStack) -> None:
+        """Read what the topics hold that are emptied; a topic that is not there holds nothing."""
+        for one in self._unit.empties:
+            topic = self._topics.topic_of(one.table)
+            if topic not in self._topics.counts:
+                continue
+            held = files.enter_context(
+                closing(HeldKeys(self._unit.place, one.table, topic, self._topics.counts[topic]))
+            )
+            held.read()
+            self._stale.append(held)
 
     @cached_property
     def _pieces(self) -> Sequence[ChangePiece]:
@@ -395,10 +455,14 @@ class _Sending:
         """Everything but the checkpoint."""
         self._side()
         if self._merged:
+            for held in self._stale:
+                self._empty(held)
             for stored in self._unit.removes:
                 self._remove(stored)
+            emptied_later = {one.table for one in self._unit.empties if one.after_rows}
             for table in self._unit.tables:
-                self._table(table)
+                if table.target not in emptied_later:
+                    self._table(table)
             return
         together = self._options.partitioning is Partitioning.GLOBAL
         for pieces in in_log_order(self._pieces, _ROWS, together=together):
@@ -409,6 +473,23 @@ class _Sending:
                     self._send(piece, self._writer.messages(piece))
                 self.result += WriteResult(appended=piece.rows.num_rows)
 
+    def _empty(self, held: HeldKeys) -> None:
+        """A message without a value for each key, in the partition that holds it."""
+        batch, first = self._unit.fence.batch, self._removed
+        of_batch = ("sluice.batch", str(batch).encode())
+        for piece in held.pieces():
+            places, keys = [place for place, _ in piece], [key for _, key in piece]
+            numbers = range(self._removed, self._removed + len(piece))
+            headers: list[list[Header]] = [
+                [of_batch, ("sluice.change", f"{n}.{Op.DELETE}.{EMPTIED}.0".encode())] if self._options.headers else []
+                for n in numbers
+            ]
+            self._channel.produce_each(held.topic, keys, [None] * len(piece), places, headers)
+            self._removed += len(piece)
+        count = self._removed - first
+        _log.info("topic_emptied", consumer=self._unit.place.owner, topic=held.topic, keys=count, batch=batch)
+        self.result += WriteResult(deleted=count)
+
     def _remove(self, stored: StoredRange) -> None:
         """Listed keys that the source does not have."""
         item = self._unit.reader.key_range(stored)
@@ -417,7 +498,8 @@ class _Sending:
         stay = set(arrow_keys(item.kept.select(keys.schema.names)))
         keys = keys.filter(pa.array([key not in stay for key in arrow_keys(keys)], pa.bool_()))
         for start in range(0, keys.num_rows, _ROWS):
-            piece = removed_piece(stored.plan, keys.slice(start, _ROWS))
+            piece = removed_piece(stored.plan, keys.slice(start, _ROWS), self._removed)
+            self._removed += piece.rows.num_rows
             if self._options.arrow:
                 self._record_batches(piece, only_keys=True)
             else:

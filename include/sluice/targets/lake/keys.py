@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from sluice.errors import LoadError, UnsupportedType
 from sluice.model.column_types import ColumnKind
+from sluice.model.key_literals import key_values
 from sluice.model.planned import PlannedColumn, PlannedTable
-from sluice.mysql.key_sql import key_values
 from sluice.targets.lake.column_types import WHOLE, made_type, type_of
 from sluice.targets.lake.columns import TableInfo
 from sluice.targets.lake.values import converted, stored

@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.model.fields import made_field
+from sluice.model.key_literals import key_values
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
-from sluice.mysql.key_sql import key_values
 from sluice.targets.base import SHOWN_CHARACTERS, ComparesRowsOnly, KeyRange, RangeDifferences, RowCounts, RowDifference
 from sluice.targets.postgresql.column_types import pg_type, type_of
 from sluice.targets.postgresql.names import quoted, quoted_table

@@ -10,21 +10,19 @@ from collections.abc import Collection, Iterable, Iterator
 from enum import Enum, auto
 from typing import Protocol
 
-from sluice.errors import DecodeError, LoadError
+from sluice.errors import LoadError
 from sluice.model.definitions import IndexDefinition, TableDefinition
 from sluice.model.row_effects import ColumnEffect
-from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange, column_changes
+from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange
 from sluice.model.tables import TableId
-from sluice.mysql.ddl.columns import altered_columns
-from sluice.mysql.ddl.lexer import Dialect
 from sluice.targets.base import SchemaChange
 from sluice.targets.offers import to_ignore
+from sluice.targets.schema.columns import NAMES, changed_columns
 
 K = ChangeKind
 _ROWS = frozenset({K.TRUNCATE_TABLE, K.ROWS_REMOVED, K.ROWS_REPLACED, K.UNKNOWN})
 """Kinds that no definition shows."""
 _TYPES = frozenset({K.WIDEN_COLUMN, K.CHANGE_COLUMN})
-_NAMES = frozenset({K.ADD_COLUMN, K.DROP_COLUMN, K.RENAME_COLUMN})
 
 
 class Answer(Enum):
@@ -126,16 +124,16 @@ def _answers(change: SchemaChange, one: TableChange, held: Held) -> Iterator[tup
     if K.RENAME_TABLE in kinds and old != table:
         yield f"the end of table {old}", has(held.columns(old) is None)
     if K.CREATE_TABLE in kinds:
-        yield from _columns(one, one.after, set(_NAMES), held, there)
+        yield from _columns(one, one.after, set(NAMES), held, there)
         return
     if one.before is None:
         yield "what it changed", Answer.UNSEEN
         return
-    parts = _parts(change, one)
+    parts = changed_columns(change, one)
     if parts is None:
         yield "which columns it changed", Answer.UNSEEN
         return
-    if kinds & _NAMES:
+    if kinds & NAMES:
         yield from _columns(one, one.after, kinds, held, there)
         yield from ((f"column {name} under a name used again", Answer.UNSEEN) for name in _reused(one.after, parts))
     for part in parts:
@@ -156,21 +154,6 @@ def _columns(
         gone = held.column(one, column.name)
         if column.name.lower() not in kept and gone is not None and gone.casefold() in there:
             yield f"the end of column {gone}", Answer.LACKS
-
-
-def _parts(change: SchemaChange, one: TableChange) -> tuple[ColumnChange, ...] | None:
-    """Column by column; which was renamed, only the statement tells. None: it does not."""
-    assert one.before is not None
-    assert one.after is not None
-    if not set(one.kinds) & _NAMES:
-        return column_changes(one.before, one.after)
-    statement = change.statement
-    dialect = Dialect(statement.dialect == "mariadb", 0, statement.mode)
-    try:
-        found = altered_columns(statement.text, statement.schema, dialect, one.before, one.after)
-    except DecodeError:
-        return None
-    return found if found is not None or change.cut_over is None else one.columns
 
 
 def _reused(after: TableDefinition, parts: Iterable[ColumnChange]) -> Iterator[str]:

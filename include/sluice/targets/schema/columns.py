@@ -1,0 +1,26 @@
+"""The columns of a changed table, for every kind of target: which came, went or got another name."""
+
+from __future__ import annotations
+
+from sluice.errors import DecodeError
+from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange, column_changes
+from sluice.targets.base import SchemaChange
+
+NAMES = frozenset({ChangeKind.ADD_COLUMN, ChangeKind.DROP_COLUMN, ChangeKind.RENAME_COLUMN})
+"""Kinds after which a table has other names of columns, or the same ones for other columns."""
+
+
+def changed_columns(change: SchemaChange, one: TableChange) -> tuple[ColumnChange, ...] | None:
+    """Return what became of a table's columns, one by one; which was renamed, only the statement tells. None: it does not."""
+    assert one.before is not None
+    assert one.after is not None
+    if not set(one.kinds) & NAMES:
+        return column_changes(one.before, one.after)
+    try:
+        found = change.meaning.altered_columns(one)
+    except DecodeError:
+        return None
+    return found if found is not None or change.cut_over is None else one.columns
+
+
+__all__ = ["NAMES", "changed_columns"]
