@@ -164,6 +164,10 @@ def test_a_topic_that_cannot_be_emptied_is_made_anew_as_the_error_says(tmp_path:
         )
         made.run_until_head()
         assert len(topic(made, "t")) == 3, "two under their old keys"
+        with delivering(made):
+            answer = made.cli("verify", "run", "case", "--target", "copy")
+        assert answer.returncode != 0
+        assert f"`sluice dump start case --table {made.schema}.t`" in " ".join((answer.stdout + answer.stderr).split())
         made.path.write_text(made.yaml)
         name = f"{made.schema}.t"
         client = admin.AdminClient({"bootstrap.servers": made.target.bootstrap})
