@@ -57,13 +57,16 @@ class StoredBatch:
     _acknowledge: Callable[[int], None] | None = field(default=None, repr=False, compare=False)
 
     def ack(self) -> None:
-        """This batch and all before it are done. When it returns, the service has stored that, and never gives them again.
+        """Acknowledge this batch and all before it.
 
-        Where the subscription lost batches before the service heard of it, the service begins anew, and what comes next is the snapshot
-        (``replaces_all``), which may be of an earlier batch than this one.
+        When it returns, the service has stored that, and never sends them again.
+
+        Where the subscription lost batches before the acknowledgement reached the service, the service starts over, and
+        the next batch is the snapshot (``replaces_all``), which may be of an earlier batch than this one.
 
         Raises:
-            RuntimeError: the subscription has no name. pyarrow.flight.FlightError: another client has the subscription, see :class:`Subscription`.
+            RuntimeError: the subscription has no name.
+            pyarrow.flight.FlightError: another client has the subscription, see :class:`Subscription`.
         """
         if self._acknowledge is None:
             raise RuntimeError("only batches of a named subscription are acknowledged: subscribe(..., name=...)")
@@ -83,16 +86,22 @@ def subscribe(
     patience_s: float = 60.0,
     **more: Any,
 ) -> Iterator[StoredBatch]:
-    """Batches from ``start`` on. A batch is given when all of it is there, so that one whose stream breaks off is not given in part.
+    """Return an iterator over the batches from ``start`` on.
 
-    A stream that ends because columns changed, or because the service is not there, is opened again after the last batch that was given.
+    It yields a batch when all of it has arrived, so never a part of one.
+
+    It yields a batch when all of it has arrived, so never a part of one.
+
+    A stream that ends because columns changed, or because the service is not there, is opened again after the last
+    batch that was given.
 
     Args:
-        address: ``grpc://host:port``, or ``grpc+tls://``; ``tls_root_certs``: PEM of who is trusted. Or ``zk://host:port,host:port/root``, with
-            ``user:password@`` where that ZooKeeper asks for it: a service that is registered there, and another one when it dies.
+        address: ``grpc://host:port``, or ``grpc+tls://``; ``tls_root_certs``: PEM of who is trusted. Or
+            ``zk://host:port,host:port/root``, with ``user:password@`` where that ZooKeeper asks for it: a service that
+            is registered there, and another one when it dies.
         name: of a subscription whose place the service keeps; what is returned is a :class:`Subscription` then.
-        start: ``from`` of a ticket. After ``latest``, a stream without a name that breaks off before the first batch is an error: where it began
-            is not known.
+        start: ``from`` of a ticket. After ``latest``, a stream without a name that breaks off before the first batch is
+            an error: where it began is not known.
         follow: go on with new batches.
         patience_s: how long the service may be away.
         more: other keys of a ticket: form, columns, predicate; to without a name; window, reset with one.
@@ -120,7 +129,10 @@ class _Door:
         )
 
     def connect(self) -> flight.FlightClient:
-        """A new connection: where there are several services, to another one than the last. Raises FlightUnavailableError."""
+        """Open a new connection; where there are several services, to another one than the last.
+
+        Raises FlightUnavailableError.
+        """
         address = self._address
         if address.startswith(_ZOOKEEPER):
             found = self._registered()
@@ -128,7 +140,7 @@ class _Door:
         return flight.connect(address, tls_root_certs=self._tls_root_certs)
 
     def _registered(self) -> list[str]:
-        """Addresses of the services that read the pipeline."""
+        """Return the addresses of the services that read the pipeline."""
         from sluice.config.connections import Endpoint
         from sluice.coordination.servers import Servers
         from sluice.coordination.zookeeper import connect
@@ -338,7 +350,7 @@ class _Call:
         return int(self.hello["first"])
 
     def read(self, acknowledge: Callable[[int], None]) -> StoredBatch | Mapping[str, Any]:
-        """The next whole batch, or something else that is said."""
+        """Return the next whole batch, or another message of the service."""
         while True:
             chunk = self._chunk()
             if chunk.app_metadata is None or not chunk.app_metadata.size:
@@ -351,7 +363,7 @@ class _Call:
             return _batch(said, pa.Table.from_batches(pieces, schema=self._stream.schema), acknowledge)
 
     def say(self, message: Mapping[str, Any]) -> None:
-        """Where that is no longer possible, the next read says why."""
+        """Send a message. If the session is broken, the next read raises the reason."""
         with suppress(pa.ArrowException, OSError):
             self._out.write_metadata(json.dumps(message).encode())
 
@@ -361,7 +373,7 @@ class _Call:
             self._out.done_writing()
 
     def close(self) -> None:
-        """Whatever is on its way is not taken."""
+        """End the session and drop whatever is still on its way."""
         self._stream.cancel()
         with suppress(pa.ArrowException, OSError):
             self._out.close()
@@ -401,13 +413,13 @@ def _batch(said: Mapping[str, Any], rows: pa.Table, acknowledge: Callable[[int],
 
 
 def _moved_at(error: flight.FlightError) -> int | None:
-    """The batch from which columns are others; None for another error."""
+    """Return the batch from which the columns differ; None for another error."""
     said = _said_of(error)
     return int(said["batch"]) if said.get("error") == "SchemaMoved" else None
 
 
 def _said_of(error: flight.FlightError) -> Mapping[str, Any]:
-    """What an error has for programs."""
+    """Return what an error says for programs (the JSON in its ``extra_info``)."""
     try:
         said: Mapping[str, Any] = json.loads(error.extra_info or b"{}")
     except ValueError:

@@ -1,4 +1,4 @@
-"""Compiled functions: made once, kept on disk, and loaded by a fresh process without loading the compiler."""
+"""Compiled functions: compiled once, kept on disk, and loaded by a new process without the compiler."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def kernel(function: _F) -> _F:
 
 
 def kernel_with_arrays(function: _F) -> _F:
-    """A :func:`kernel` that makes arrays of its own."""
+    """Compile a :func:`kernel` that creates arrays."""
     return _compiled(function, makes_arrays=True)  # type: ignore[no-any-return]
 
 
@@ -54,9 +54,11 @@ def _load_quickly(compiled: Any) -> None:
 
 
 def _follow_callees(compiled: Any) -> None:
-    """What is on disk holds the code of the kernels that were called, and the constants that were read: compile anew when those change, too.
+    """Recompile a kernel when kernels that it calls or constants that it reads change.
 
-    Numba itself looks at the file of the function alone.
+    Its file on disk holds those, too.
+
+    Numba itself checks only the file that contains the function.
     """
     file: Any = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
     if hasattr(file, "_source_stamp"):
@@ -64,7 +66,7 @@ def _follow_callees(compiled: Any) -> None:
 
 
 def _parts(function: FunctionType) -> set[str]:
-    """Files and constants that a function is compiled from."""
+    """Return the files and constants that a function is compiled from."""
     found: set[str] = set()
     waiting, met = [function], set()
     while waiting:

@@ -1,8 +1,10 @@
 """Catch-up over a distance: the same job with 30 ms between the source, Sluice and the target, against the same job side by side.
 
-Run by ``make bench-distance`` (``python tests/bench/bench_distance.py [--changes 1600000] [--ms 30]``). Every connection to the source and to
-the target goes through a proxy in a process of its own; only its delay differs. Backlogs of the same kind and size are delivered in turn, the
-steps of up to three batches side by side, as the window lets them.
+Run by ``make bench-distance`` (``python tests/bench/bench_distance.py [--changes 1600000] [--each 200000] [--ms 30]``). Every connection to the
+source and to the target goes through a proxy in a process of its own; only its delay differs. Backlogs of the same kind and size are delivered in
+turn, the steps of up to three batches side by side, as the window lets them.
+
+First one large backlog of the mix. Then inserts, updates and the mix, each with 1, 2, 4 and 8 connections to the target (``--each 0``: not).
 """
 
 from __future__ import annotations
@@ -11,10 +13,12 @@ import argparse
 import json
 import logging
 import os
+import re
 import statistics
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +31,33 @@ from devstack import processes  # noqa: E402
 from devstack.mysql import MySQLServer  # noqa: E402
 from sluice.sources.mysql.reader.batch_reader import warm_up  # noqa: E402
 from tests.bench import applying as ap  # noqa: E402
-from tests.bench.figures import save  # noqa: E402
+from tests.bench.figures import Line, figure, save  # noqa: E402
 from tests.support.pipelines.case import Case  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "distance.json"
 SCHEMA = "distance"
+
+CONNECTIONS = (1, 2, 4, 8)
+"""To the target: its ``parallelism``."""
+
+INSERT = """CREATE PROCEDURE {name}(total INT) BEGIN
+  DECLARE i INT DEFAULT 0; DECLARE base INT;
+  SELECT COALESCE(MAX(id), 0) INTO base FROM {table};
+  WHILE i < total DO
+    INSERT INTO {table} WITH RECURSIVE s AS (SELECT 1 n UNION ALL SELECT n + 1 FROM s WHERE n < LEAST(100, total - i))
+      SELECT base + i + n, n * 7, REPEAT(LEFT(SHA2(RAND(), 256), 32), 3), REPEAT(LEFT(SHA2(RAND(), 256), 32), 1) FROM s;
+    SET i = i + 100;
+  END WHILE; END"""
+"""New keys, a hundred a transaction."""
+
+UPDATE = """CREATE PROCEDURE {name}(total INT) BEGIN
+  DECLARE i INT DEFAULT 0; DECLARE a INT;
+  WHILE i < total DO
+    SET a = 1 + FLOOR(RAND() * {rows});
+    UPDATE {table} SET k = k + 1, c = REPEAT(LEFT(SHA2(RAND(), 256), 32), 3) WHERE id = a;
+    SET i = i + 1;
+  END WHILE; END"""
+"""One row a transaction, of any key."""
 
 
 class Link:
@@ -68,58 +94,123 @@ def through(made: Case, links: dict[str, Link]) -> None:
         made.connections[connection] = json.dumps({**json.loads(made.connections[connection]), "port": link.port})
 
 
+@dataclass
+class Distance:
+    """A pipeline between two links, and how to fill its source."""
+
+    on: ap.Servers
+    made: Case
+    links: dict[str, Link]
+    names: list[str]
+    ms: float
+
+    def procedures(self) -> None:
+        """Make the procedures that write: ``insert_NAME``, ``update_NAME`` and ``mix_NAME`` for each table."""
+        for name in self.names:
+            for kind, text in (("insert", INSERT), ("update", UPDATE)):
+                table = f"{SCHEMA}.{name}"
+                self.on.source.execute(text.format(name=f"{SCHEMA}.{kind}_{name}", table=table, rows=ap.TABLE_ROWS))
+            ap.procedure(self.on.source, SCHEMA, "oltp", f"mix_{name}", name, ap.TABLE_ROWS)
+
+    def connections(self, number: int) -> None:
+        """Set the number of connections that load from here on."""
+        text = self.made.path.read_text(encoding="utf-8")
+        self.made.path.write_text(re.sub(r"parallelism: \d+", f"parallelism: {number}", text), encoding="utf-8")
+
+    def delay(self, seconds: float) -> None:
+        """Each byte takes so much longer, on every link."""
+        for link in self.links.values():
+            link.delay(seconds)
+
+    def near_and_far(self, kind: str, changes: int) -> tuple[float, float]:
+        """Deliver two backlogs of ``changes``, without and with the delay. Returns the seconds of each."""
+        calls = changes // len(self.names) // (4 if kind == "mix" else 1)
+        work: list[Callable[[Any], Any]] = [
+            lambda c, n=name: c.execute(f"CALL {kind}_{n}({calls})") for name in self.names
+        ]
+        took = []
+        for place, delay_s in (("near", 0.0), ("far", self.ms / 2000)):
+            ap.in_parallel(work, self.on.source, SCHEMA)
+            self.delay(delay_s)
+            steps = ap.overlapping(self.made, self.on.mode)
+            took.append(steps["all"])
+            print(f"{place}: " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in steps.items()), flush=True)
+        self.delay(0.0)
+        return took[0], took[1]
+
+    def same(self) -> None:
+        """Raises AssertionError that names a table that differs."""
+        for name in self.names:
+            sums = [s.execute(f"CHECKSUM TABLE {SCHEMA}.{name}")[0][1] for s in (self.on.source, self.on.target)]
+            assert sums[0] == sums[1], f"{name} differs"
+
+
+def backlog(at: Distance, changes: int, rounds: int) -> list[Line]:
+    """One large backlog of the mix: what a distance leaves of the throughput."""
+    took = [at.near_and_far("mix", changes) for _ in range(rounds)]
+    near, far = (statistics.median(seconds) for seconds in zip(*took, strict=True))
+    workload = f"backlogs of {changes} oltp changes, {at.ms:g} ms round trip to source and target, median of {rounds}"
+    line = figure(
+        "distance_throughput", workload, round(changes / far), "changes/s", "the same without delay", round(changes / near),
+        variant=f"{at.ms:g} ms", wanted="at least 0.7",
+    )  # fmt: skip
+    return [line]
+
+
+def by_connections(at: Distance, changes: int) -> list[Line]:
+    """Inserts, updates and the mix, by each number of connections."""
+    lines = []
+    for kind in ("insert", "update", "mix"):
+        for number in CONNECTIONS:
+            at.connections(number)
+            near, far = at.near_and_far(kind, changes)
+            workload = f"a backlog of {changes} changes, {at.ms:g} ms round trip to source and target, {number} connections to the target"
+            lines.append(
+                figure(
+                    f"distance_{kind}",
+                    workload,
+                    round(changes / far),
+                    "changes/s",
+                    "the same without delay",
+                    round(changes / near),
+                    variant=f"{number} connections, {at.ms:g} ms",
+                )
+            )
+    return lines
+
+
 def main() -> None:
     processes.tether()
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--changes", type=int, default=1_600_000, help="changes in each backlog")
+    parser.add_argument("--changes", type=int, default=1_600_000, help="changes in each large backlog; 0: none")
+    parser.add_argument(
+        "--each", type=int, default=200_000, help="changes for each kind and number of connections; 0: none"
+    )
     parser.add_argument("--ms", type=float, default=30, help="round trip in milliseconds")
-    parser.add_argument("--rounds", type=int, default=1, help="backlogs near and far, in turn")
+    parser.add_argument("--rounds", type=int, default=1, help="large backlogs near and far, in turn")
     given = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     warm_up()
-    took: dict[str, list[float]] = {"near": [], "far": []}
+    lines: list[Line] = []
     with ap.servers(spark=False) as on, ap.pipeline(on, SCHEMA) as made:
         links = {"case_source": Link(on.source), "case_target": Link(on.target)}
         try:
             through(made, links)
             ap.warm(on, made)
-            names = ap.sbtest(on.source, on.target, SCHEMA)
+            at = Distance(on, made, links, ap.sbtest(on.source, on.target, SCHEMA), given.ms)
             ap.deliver(on, made)
-            for name in names:
-                ap.procedure(on.source, SCHEMA, "oltp", f"work_{name}", name, ap.TABLE_ROWS)
+            at.procedures()
             ap.deliver(on, made)
-            each = given.changes // len(names) // 4
-            work: list[Callable[[Any], Any]] = [lambda c, n=name: c.execute(f"CALL work_{n}({each})") for name in names]
-            for _ in range(given.rounds):
-                for place, delay_s in (("near", 0.0), ("far", given.ms / 2000)):
-                    ap.in_parallel(work, on.source, SCHEMA)
-                    for link in links.values():
-                        link.delay(delay_s)
-                    steps = ap.overlapping(made, on.mode)
-                    took[place].append(steps["all"])
-                    print(
-                        f"{place}: " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in steps.items()),
-                        flush=True,
-                    )
-            for link in links.values():
-                link.delay(0.0)
-            for name in names:
-                sums = [s.execute(f"CHECKSUM TABLE {SCHEMA}.{name}")[0][1] for s in (on.source, on.target)]
-                assert sums[0] == sums[1], f"{name} differs"
+            if given.changes:
+                lines += backlog(at, given.changes, given.rounds)
+                at.same()
+            if given.each:
+                lines += by_connections(at, given.each)
+                at.same()
         finally:
             for link in links.values():
                 link.end()
-    near, far = (statistics.median(took[place]) for place in ("near", "far"))
-    line = {
-        "measure": "distance_throughput", "variant": f"{given.ms:g} ms",
-        "workload": f"backlogs of {given.changes} oltp changes, {given.ms:g} ms round trip to source and target, median of {given.rounds}",
-        "value": round(given.changes / far), "unit": "changes/s", "baseline": "the same without delay",
-        "baseline_value": round(given.changes / near), "ratio": round(near / far, 3), "wanted": "at least 0.7", "cores": ap.cores(),
-    }  # fmt: skip
-    print(
-        f"distance: {line['value']} changes/s, {line['ratio']:.0%} of {line['baseline_value']} without delay (wanted: at least 70 %)"
-    )
-    save(RESULTS, [line])
+    save(RESULTS, lines)
     print(f"written to {RESULTS.relative_to(_ROOT)}")
 
 

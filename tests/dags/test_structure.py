@@ -16,6 +16,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 
 from sluice.config.loading import load_pipeline, yaml_files
 from sluice.errors import ConfigError
+from sluice.orchestration.dags.backfill import build_all as build_copies
 from sluice.orchestration.dags.sync import build_all, build_sync_dag, schedule_of
 from sluice.orchestration.retry import TaskError
 from sluice.orchestration.submit import SubmitOperator
@@ -72,6 +73,87 @@ def test_workers_are_shared_as_the_file_says(write_pipeline: WritePipeline) -> N
     assert (sync.max_active_tasks, sync.get_task("drain").execution_timeout) == (2, timedelta(seconds=65))
     assert {(t.pool, t.priority_weight) for t in sync.tasks} == {("quick", 1)}
     assert {(t.pool, t.priority_weight) for t in catchup.tasks} == {("slow", 1)}
+
+
+PLACES = """
+workers:
+  pool: quick
+  stages:
+    drain: {queue: madrid}
+    merge: {queue: oslo}
+    load: {queue: oslo, pool: loads}
+    load.archive: {executor: LocalExecutor, pool: archive}
+    ack.archive: {pool: archive}
+"""
+
+
+def placed(task: object) -> tuple[str, ...]:
+    return tuple(getattr(task, key) or "" for key in ("queue", "pool", "executor"))
+
+
+@pytest.mark.promise("G1")
+def test_each_stage_runs_where_the_file_says(write_pipeline: WritePipeline) -> None:
+    path = write_pipeline()
+    path.write_text(path.read_text() + "run: {tasks: own}" + PLACES)
+    made = build_all(path.parent)
+    tasks = {task.task_id: placed(task) for task in made["sync__shop"].tasks}
+    assert tasks == {
+        "sense": ("madrid", "quick", ""),
+        "drain": ("madrid", "quick", ""),
+        "merge": ("oslo", "quick", ""),
+        "load.reporting": ("oslo", "loads", ""),
+        "load.archive": ("oslo", "archive", "LocalExecutor"),
+        "ack.reporting": ("default", "quick", ""),
+        "ack.archive": ("default", "archive", ""),
+    }
+    assert {task.task_id: placed(task) for task in made["catchup__shop"].tasks} == {
+        "catch_up.reporting": ("oslo", "default_pool", ""),
+        "catch_up.archive": ("oslo", "default_pool", "LocalExecutor"),
+    }, "what a quarantined target lacks is delivered where it is loaded, in the pool of work that may wait"
+    stored = DagSerialization.from_dict(DagSerialization.to_dict(made["sync__shop"]))
+    assert placed(stored.get_task("load.archive")) == ("oslo", "archive", "LocalExecutor")
+    copies = build_copies(path.parent)["backfill__shop"]
+    assert {placed(task) for task in copies.tasks} == {("madrid", "default_pool", "")}
+
+
+@pytest.mark.parametrize(
+    ("shape", "places", "found"),
+    [
+        ("run: {tasks: one}", "{drain: {queue: madrid}}", {"drain": "madrid"}),
+        (
+            "run: {max_batches: 1}",
+            "{drain: {queue: madrid}, load: {queue: oslo}}",
+            {"drain": "madrid", "load.archive": "oslo"},
+        ),
+    ],
+    ids=["one task", "one batch a run"],
+)
+def test_other_shapes_have_the_places_that_their_tasks_keep(
+    write_pipeline: WritePipeline, shape: str, places: str, found: dict[str, str]
+) -> None:
+    path = write_pipeline()
+    path.write_text(f"{path.read_text()}{shape}\nworkers: {{stages: {places}}}\n")
+    tasks = {task.task_id: task.queue for task in build_all(path.parent)["sync__shop"].tasks}
+    assert {name: tasks[name] for name in found} == found
+    assert tasks["merge"] == "default"
+
+
+def test_jobs_of_spark_submit_have_places_too(write_pipeline: WritePipeline) -> None:
+    path = write_pipeline(mode="submit")
+    path.write_text(path.read_text() + PLACES)
+    made = build_all(path.parent)["sync__shop"]
+    assert isinstance(made.get_task("merge"), SubmitOperator)
+    assert placed(made.get_task("merge")) == ("oslo", "quick", "")
+
+
+def test_an_executor_that_is_not_there_is_named_in_place_of_the_dag(write_pipeline: WritePipeline) -> None:
+    path, _ = write_pipeline(), write_pipeline("other")
+    path.write_text(path.read_text() + "workers: {stages: {drain: {executor: Nowhere}}}\n")
+    made = build_all(path.parent)
+    assert {"sync__shop.invalid", "sync__other"} <= set(made)
+    assert "no executor 'Nowhere'" in str(made["sync__shop.invalid"].doc_md)
+    bag = DagBag(dag_folder=str(REPOSITORY / "dags"))
+    assert "sync__other" in bag.dags
 
 
 def test_a_pipeline_with_more_targets_than_one_has_a_dag_that_brings_them_back(write_pipeline: WritePipeline) -> None:

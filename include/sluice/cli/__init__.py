@@ -87,7 +87,10 @@ def all_commands() -> Callable[..., Any]:
 
 
 def main() -> None:
-    """Entry point; every SluiceError becomes one clear message and exit code 1 (retryable: 75, output that cannot be written: 74)."""
+    """Run the command line.
+
+    Each SluiceError becomes one clear message and exit code 1 (retryable: 75, output that cannot be written: 74).
+    """
     if sys.stdout is None:
         sys.stdout = _Closed()
     if sys.stderr is None:
@@ -133,7 +136,7 @@ def _command() -> int:
 
 
 def _is_output(error: OSError) -> bool:
-    """True if standard output itself refuses what is written: it does so again."""
+    """Return True if standard output itself refuses what is written; it then refuses a further write, too."""
     if error.filename is not None:
         return False
     try:
@@ -159,7 +162,7 @@ def _drop_output() -> None:
 
 
 def _adopt_stack_environment() -> None:
-    """With a development stack running, its connections are at hand in any shell of the repository."""
+    """Set the connections of a running development stack, so that any shell of the repository has them."""
     from devstack.commands import stack_environment
 
     for name, value in stack_environment().items():

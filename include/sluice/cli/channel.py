@@ -60,7 +60,7 @@ def leave(pipeline: Pipeline) -> None:
 
 @channel_app.command(name="list")
 def list_channels(as_json: AsJson = False) -> None:
-    """All channels."""
+    """List all channels."""
     from sluice.flows.operate.channel import listed
 
     found = listed(folder=channels_folder(), pipelines_folder=pipelines_folder())
@@ -79,7 +79,7 @@ def list_channels(as_json: AsJson = False) -> None:
 
 @channel_app.command()
 def show(name: Annotated[str, typer.Argument(help="Name of the channel.")], as_json: AsJson = False) -> None:
-    """A channel, its pipelines, and the number by which changes that each of them loaded are known (`_origin`)."""
+    """Show a channel, its pipelines, and the number that marks the changes that each of them loaded (`_origin`)."""
     from sluice.flows.operate.channel import show as show_channel
 
     found = show_channel(name, folder=channels_folder(), pipelines_folder=pipelines_folder(), resolver=from_environment)
@@ -102,7 +102,7 @@ def show(name: Annotated[str, typer.Argument(help="Name of the channel.")], as_j
 
 @channel_app.command()
 def conflicts(name: Annotated[str, typer.Argument(help="Name of the channel.")], as_json: AsJson = False) -> None:
-    """Rows that both sites changed before they had each other's change: the last ones, and how many there were."""
+    """Show rows that both sites changed before they had each other's change: the last ones, and how many there were."""
     from sluice.flows.operate.conflicts import conflicts as conflicts_flow
 
     found = conflicts_flow(

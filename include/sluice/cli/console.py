@@ -40,7 +40,10 @@ _UNSHOWN = re.compile(
 
 
 def visible(text: str) -> str:
-    """Text that does nothing to a terminal: control characters as their pictures (ESC: \u241b), others as \ufffd. ``--json`` has them as they are."""
+    """Replace characters that control a terminal by their pictures (ESC: ␛), others by �.
+
+    ``--json`` prints them as they are.
+    """
     return _UNSHOWN.sub(lambda found: _picture(ord(found[0])), text)
 
 
@@ -52,7 +55,7 @@ class SafeConsole(Console):
     """Shows text and obeys none: what data holds for a terminal is made visible at the one place that everything passes."""
 
     def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
-        """As rich does it, with the text of every segment made visible; rich's own controls (a moving bar) stay."""
+        """Render like rich, with the text of every segment made visible; rich's own controls (a moving bar) stay."""
         for segment in super().render(renderable, options):
             if segment.control is None and _UNSHOWN.search(segment.text):
                 yield Segment(visible(segment.text), segment.style)
@@ -61,7 +64,7 @@ class SafeConsole(Console):
 
 
 def console(*, plain_width: int = 200, stderr: bool = False) -> SafeConsole:
-    """A console on standard output or error; ``plain_width``: of one that is no terminal."""
+    """Return a console on standard output or error. ``plain_width``: the width where standard output is no terminal."""
     wide = not stderr and not (sys.stdout is not None and sys.stdout.isatty())  # None: it is closed
     return SafeConsole(stderr=stderr, width=plain_width if wide else None)
 
@@ -86,19 +89,22 @@ def given(option: str, *values: str | None) -> None:
 
 
 def open_pipeline(pipeline: str, *, mode: str | None = None) -> Runtime:
-    """The pipeline of this name or file, with its connections from the environment. Raises ConfigError."""
+    """Open the pipeline of this name or file, with its connections from the environment. Raises ConfigError."""
     runtime = Runtime.build(find_pipeline(pipeline, pipelines_folder()), resolver=from_environment, runner=mode)
     _opened.append(runtime.name)
     return runtime
 
 
 def print_json(data: Any) -> None:
-    """One line of JSON on standard output; what JSON has no type for goes as text."""
+    """Print one line of JSON on standard output; a value that JSON has no type for becomes text."""
     print(json_shown(json.dumps(data, ensure_ascii=False, default=str)), flush=True)
 
 
 def json_shown(line: str) -> str:
-    """A line of JSON with the characters that act on a terminal, or that no encoding has, as its own escapes: the same document."""
+    """Escape the characters of a JSON line that control a terminal or that no encoding has.
+
+    The document stays the same.
+    """
     return _UNSHOWN.sub(_escape, line)
 
 
@@ -120,7 +126,7 @@ def ask(question: str) -> None:
 
 
 def print_error(error: SluiceError) -> None:
-    """What went wrong, where, and what to do next, on standard error."""
+    """Print what went wrong, where, and what to do next, on standard error."""
     if len(set(_opened)) == 1:
         error.name_pipeline(_opened[0])
     err.print(f"[bold red]error[/] {escape(error.message)}", highlight=False, soft_wrap=True)
@@ -131,7 +137,7 @@ def print_error(error: SluiceError) -> None:
 
 
 def log_to_stderr(verbose: bool) -> None:
-    """Warnings to standard error, as lines for people; with ``verbose`` every step."""
+    """Log warnings to standard error as readable lines; with ``verbose`` every step."""
     import logging
 
     structlog.configure(
@@ -170,7 +176,7 @@ def planned(act: Callable[[bool], ActionPlan], dry_run: bool, yes: bool, as_json
 
 
 def print_plan(plan: ActionPlan, as_json: bool) -> None:
-    """The steps of a plan, a line each."""
+    """Print the steps of a plan, one per line."""
     if as_json:
         print_json(plan.to_json())
         return

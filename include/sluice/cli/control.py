@@ -43,7 +43,7 @@ def resume(pipeline: PipelineOrChannel, as_json: AsJson = False) -> None:
 
 
 def _meant(name: str) -> list[Runtime]:
-    """The pipeline of this name, or the two of the channel. Raises ConfigError."""
+    """Open the pipeline of this name, or the two of the channel. Raises ConfigError."""
     from sluice.config.channel import find_channel
     from sluice.config.folders import channels_folder
 
@@ -204,7 +204,7 @@ def adopt(
 
 
 def audit(pipeline: Pipeline, as_json: AsJson = False) -> None:
-    """What people did to a pipeline."""
+    """Show what people did to a pipeline."""
     with open_pipeline(pipeline).state() as state:
         entries = state.audit_log()
     if as_json:

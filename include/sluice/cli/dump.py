@@ -181,7 +181,7 @@ def _waits(runtime: Runtime, dump: str, ended: threading.Event) -> None:
 
 
 def _bars(runtime: Runtime, dump: str, thread: threading.Thread) -> None:
-    """One bar a table, until the thread ends."""
+    """Show one bar per table until the thread ends."""
     from rich.live import Live
 
     from sluice.flows.dump.progress import one_view
@@ -194,7 +194,7 @@ def _bars(runtime: Runtime, dump: str, thread: threading.Thread) -> None:
 
 @dump_app.command(name="list")
 def list_(pipeline: Pipeline, as_json: AsJson = False) -> None:
-    """All dumps of a pipeline."""
+    """List all dumps of a pipeline."""
     from sluice.flows.dump.progress import views
 
     found = views(open_pipeline(pipeline, mode="local"))
@@ -211,7 +211,7 @@ def show(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh every second until it has ended.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """One dump: a line per table."""
+    """Show one dump: a line per table."""
     runtime = open_pipeline(pipeline, mode="local")
     if not watch or as_json:
         _show(runtime, dump, as_json)
@@ -239,7 +239,7 @@ def pause(pipeline: Pipeline, dump: DumpId = "", as_json: AsJson = False) -> Non
 
 @dump_app.command()
 def resume(pipeline: Pipeline, dump: DumpId = "", as_json: AsJson = False) -> None:
-    """Go on after the last finished chunk."""
+    """Continue a dump after its last finished chunk."""
     from sluice.flows.dump import progress
 
     _print(progress.resume(open_pipeline(pipeline, mode="local"), dump, by=_who()), as_json)

@@ -40,7 +40,7 @@ TAKE_UP = "`sluice dump work PIPELINE {dump}` goes on with it, or Clear on its r
 
 
 def listed(dumps: list[DumpView], console: Console) -> RenderableType:
-    """A line a dump; in a narrow window less of each, but no figure cut off."""
+    """Return a line per dump; a narrow window shows fewer columns, but cuts off no figure."""
     if not dumps:
         return Text("no dumps yet", style="dim")
     wide = console.width >= MIDDLE
@@ -65,7 +65,7 @@ def listed(dumps: list[DumpView], console: Console) -> RenderableType:
 
 
 def shown(d: DumpView, console: Console, *, most: int | None = None) -> RenderableType:
-    """One dump: what it is, then one line per table. ``most``: largest number of tables, unfinished ones first."""
+    """Describe one dump, then one line per table. ``most``: largest number of tables, unfinished ones first."""
     about = f"[bold]{escape(d.id)}[/] {_word(_state(d))}  {escape(d.reason)}"
     about += f" by {escape(d.by)}" if d.by else ""
     about += f", for {escape(', '.join(d.targets))}" if d.targets else ""
@@ -128,7 +128,7 @@ def _lines(tables: tuple[TableView, ...], width: int, *, bars: bool) -> Table:
 
 
 def in_a_line(d: DumpView) -> str:
-    """For the status of a pipeline."""
+    """Describe a dump in one line, for the status of a pipeline."""
     estimate = sum(max(t.estimate, t.rows) for t in d.tables)
     left = [t.remaining_s for t in d.tables if t.remaining_s]
     words = f"{d.id} {d.state}: {d.rows:,} of about {estimate:,} rows of {_names(d)}"
@@ -155,7 +155,7 @@ def _word(state: str) -> str:
 
 
 def _span(seconds: float) -> str:
-    """``0.4 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``."""
+    """Format seconds: ``0.4 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 100:

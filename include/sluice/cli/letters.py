@@ -28,7 +28,7 @@ def list_letters(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Dead letters that wait, oldest first."""
+    """List the dead letters that wait, oldest first."""
     from sluice.flows.deadletters.store import letters
 
     found = letters(open_pipeline(pipeline), everything=everything)
@@ -63,7 +63,7 @@ def show(
     wanted: Annotated[str, typer.Argument(metavar="ID", help="Its id, or the first digits.")],
     as_json: AsJson = False,
 ) -> None:
-    """One dead letter: why, where it came from, and the row. Values of masked columns are not shown."""
+    """Show one dead letter: why, where it came from, and the row. Values of masked columns are not shown."""
     from sluice.flows.deadletters.store import contents, letter
 
     runtime = open_pipeline(pipeline)

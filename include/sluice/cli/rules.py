@@ -31,7 +31,7 @@ def _console() -> SafeConsole:
 def list_rules(
     engine: Annotated[str, typer.Option(help="The file, in include/rules.")] = "engine.yaml", as_json: AsJson = False
 ) -> None:
-    """The rules in the order in which they run; loads each, and says what is wrong with one."""
+    """List the rules in the order in which they run; load each, and say what is wrong with it."""
     from sluice.rules import RuleSet, params
 
     rules = RuleSet.load(rules_folder() / engine)

@@ -49,7 +49,7 @@ def schema_show(
     table: Annotated[str | None, typer.Argument(help="schema.table; none: all tables.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """The definitions with which the log is read, as of the captured position."""
+    """Show the definitions with which the log is read, as of the captured position."""
     from sluice.flows.operate import schema
 
     log_to_stderr(False)

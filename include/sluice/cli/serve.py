@@ -98,7 +98,7 @@ class _EndSignals:
             signal.signal(number, lambda *_: None)
 
     def wait(self) -> None:
-        """Until one comes; at once if one came before."""
+        """Wait for a signal; return at once if one came before."""
         self._heard.recv(1)
 
 
@@ -115,7 +115,7 @@ def _print_token(name: str) -> None:
 
 
 def pipeline_names() -> list[str]:
-    """Of all files that can be read; what is wrong with another is logged."""
+    """Return the names in all files that can be read; log what is wrong with the others."""
     names = []
     for path in yaml_files(pipelines_folder()):
         try:

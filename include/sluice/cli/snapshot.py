@@ -17,7 +17,7 @@ snapshot_app = typer.Typer(no_args_is_help=True, help="The snapshot of a pipelin
 
 @snapshot_app.callback()
 def _group() -> None:
-    """So that `show` is a command of its own."""
+    """Make `show` a subcommand, which typer does only where a callback exists."""
 
 
 @snapshot_app.command()
@@ -28,7 +28,7 @@ def show(
     at: Annotated[str | None, typer.Option(help="As of this time at the source: 2026-01-31T12:00:00Z.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tables, rows and files; as of which batch; and the versions to read them by."""
+    """Show tables, rows and files; as of which batch; and the versions to read them by."""
     from sluice.flows.operate import snapshot
 
     log_to_stderr(False)
@@ -62,7 +62,7 @@ def show(
 
 
 def _time(text: str) -> dt.datetime:
-    """ISO 8601; without a zone it is UTC. Raises ConfigError."""
+    """Parse a time in ISO 8601; without a zone it is UTC. Raises ConfigError."""
     try:
         found = dt.datetime.fromisoformat(text)
     except ValueError:

@@ -21,7 +21,7 @@ def demo(
     ] = "",
     channel: Annotated[bool, typer.Option(help="Both servers take writes, and a channel keeps them equal.")] = False,
 ) -> None:
-    """From nothing to a running pipeline, a live workload, and a comparison of both sides."""
+    """Start from nothing: a pipeline, a live workload, and a comparison of both sides."""
     from devstack import commands
 
     raise typer.Exit(commands.demo(seconds=seconds, target=target, channel=channel))
@@ -45,7 +45,7 @@ def down() -> None:
 
 @stack_app.command(name="status")
 def stack_status(as_json: AsJson = False) -> None:
-    """What runs, where."""
+    """Show what runs, and where."""
     from devstack import commands
 
     raise typer.Exit(commands.status(as_json=as_json))

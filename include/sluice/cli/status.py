@@ -26,7 +26,11 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh every second.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Positions, batches in flight and lag, of one pipeline or all. With --watch and --json, a line of JSON every second.
+    """Show positions, batches in flight and lag, of one pipeline or all.
+
+    With --watch and --json, print a line of JSON every second.
+
+    With --watch and --json, print a line of JSON every second.
 
     A pipeline file that cannot be read is named, the others are shown, and the exit code is 1.
     """
@@ -58,7 +62,10 @@ _AT_A_TIME = 8
 
 
 def _read_all(runtimes: list[Runtime]) -> list[Status]:
-    """The status of each, in order. Several are read at a time: servers that do not answer delay their own pipelines only."""
+    """Return the status of each, in order.
+
+    Several are read at a time, so that servers that do not answer delay their own pipelines only.
+    """
     from sluice.flows.operate.status import status as read_status
 
     if len(runtimes) == 1:
@@ -68,7 +75,10 @@ def _read_all(runtimes: list[Runtime]) -> list[Status]:
 
 
 def _all_runtimes(as_json: bool) -> tuple[list[Runtime], list[dict[str, Any]]]:
-    """Those that can be read, and what is wrong with the others; for people that is said here."""
+    """Return the pipelines that can be read, and what is wrong with the others.
+
+    Without --json the latter is printed here.
+    """
     found, broken = [], []
     for path in yaml_files(pipelines_folder()):
         try:

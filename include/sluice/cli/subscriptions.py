@@ -18,7 +18,7 @@ subscriptions_app = typer.Typer(no_args_is_help=True, help="Readers whose place 
 
 @subscriptions_app.command(name="list")
 def list_subscriptions(pipeline: Pipeline, as_json: AsJson = False) -> None:
-    """How far each has acknowledged, its lag, and which one will expire."""
+    """Show how far each has acknowledged, its lag, and which one will expire."""
     from sluice.flows.operate.subscriptions import subscriptions
 
     log_to_stderr(False)
@@ -55,7 +55,7 @@ def delete(
 
 
 def in_words_of(one: SubscriptionStatus) -> str:
-    """A subscription in a line."""
+    """Describe a subscription in one line."""
     said = f"{one.name} of {one.reader}: batch {one.batch}, lag {one.lag_batches} batches, {_lag(one)}"
     return ", ".join(filter(None, (said, _state(one))))
 

@@ -18,7 +18,7 @@ targets_app = typer.Typer(no_args_is_help=True, help="Kinds of targets, and your
 
 @targets_app.command(name="list")
 def list_targets(as_json: AsJson = False) -> None:
-    """Every kind of target: built in, of installed packages, and files of include/targets; with what it offers."""
+    """List every kind of target: built in, of installed packages, and files of include/targets; with what it offers."""
     from sluice.targets.registry import kinds
 
     rows: list[dict[str, Any]] = []

@@ -38,7 +38,7 @@ class _RunByDefault(TyperGroup):
     by_default = "run"
 
     def parse_args(self, ctx, args):  # type: ignore[no-untyped-def]
-        """The command ``run`` where no other one is named."""
+        """Insert the command ``run`` if no other one is named."""
         if args and args[0] not in self.commands and args[0] not in {"--help", "-h"}:
             args = [self.by_default, *args]
         return super().parse_args(ctx, args)
@@ -88,7 +88,7 @@ def show(
     result: Annotated[str, typer.Argument(help="Id of a verification; none: the newest.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """What a verification found."""
+    """Show what a verification found."""
     from sluice.flows.verify.result import named
 
     runtime = open_pipeline(pipeline)
@@ -97,7 +97,7 @@ def show(
 
 @verify_app.command(name="list")
 def list_(pipeline: Pipeline, as_json: AsJson = False) -> None:
-    """The last verifications, newest last."""
+    """List the last verifications, newest last."""
     from sluice.flows.verify.result import kept
 
     found = kept(open_pipeline(pipeline).store)
@@ -111,7 +111,7 @@ def list_(pipeline: Pipeline, as_json: AsJson = False) -> None:
 
 
 def _share(text: str) -> float:
-    """``10%`` as 0.1. Raises ConfigError."""
+    """Parse ``10%`` as 0.1. Raises ConfigError."""
     try:
         return parse_share(f"{text.removesuffix('%')}%")
     except ValueError as error:
@@ -192,7 +192,7 @@ def _value(text: str | None) -> str:
 
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[Told]:
-    """One line: which table, rows, rows/s, time left."""
+    """Show one line: which table, rows, rows/s, time left."""
     if quiet:
         yield lambda progress: None
         return

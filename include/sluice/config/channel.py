@@ -20,7 +20,7 @@ ONE_WAY = "a channel carries DDL one way only"
 
 
 def _one_carrier(value: Any) -> Any:
-    """A list says that several were meant."""
+    """Refuse a list, which names several carriers."""
     if isinstance(value, list | tuple):
         raise ValueError(f"{ONE_WAY}: name the one pipeline whose source is the main site")
     return value
@@ -105,7 +105,10 @@ class ChannelConfig(StrictModel):
         return self.key or f"channel {self.channel}"
 
     def sends_back(self, pipeline: str) -> bool:
-        """True if the pipeline sends back what the other one loaded: its source's log, in which all changes are, then decides their order."""
+        """Return True if the pipeline sends back what the other one loaded.
+
+        The log of its source, which has all changes, then decides their order.
+        """
         return self.consistency != "none" and pipeline != self.main_pipeline
 
     @property
@@ -114,11 +117,14 @@ class ChannelConfig(StrictModel):
         return self.consistency == "time_intersection"
 
     def other(self, pipeline: str) -> str:
-        """The other one of the two."""
+        """Return the other one of the two pipelines."""
         return self.pipelines[0] if pipeline == self.pipelines[1] else self.pipelines[1]
 
     def adapted(self, pipeline: PipelineConfig) -> PipelineConfig:
-        """The pipeline as the channel lets it work: only the carrier takes DDL from the log. Raises ConfigError."""
+        """Return the pipeline as the channel lets it work: only the carrier takes DDL from the log.
+
+        Raises ConfigError.
+        """
         self._require_whole_rows(pipeline)
         self._require_merged(pipeline)
         if pipeline.pipeline == self.carrier:
@@ -134,7 +140,9 @@ class ChannelConfig(StrictModel):
         return pipeline.model_copy(update={"capture": capture.model_copy(update={"events": rows})})
 
     def _require_whole_rows(self, pipeline: PipelineConfig) -> None:
-        """Where all that was loaded comes back, and where rules look at rows: they work on whole ones."""
+        """Raise ConfigError if the pipeline sends changed columns only, and loaded rows come back or rules look at
+        rows.
+        """
         lines = [line for line in pipeline.mapping if line.send == "changed_columns"]
         if not lines or self.consistency == "none" or (self.repairs and pipeline.rules is None):
             return
@@ -146,7 +154,10 @@ class ChannelConfig(StrictModel):
         )
 
     def _require_merged(self, pipeline: PipelineConfig) -> None:
-        """What is in conflict is told by the merge: a target that gets every change would get all that the partner loaded."""
+        """Raise ConfigError if a target gets every change.
+
+        The merge finds the conflicts, so such a target would get all that the partner loaded.
+        """
         every = [target.name for target in pipeline.targets if target.changes == "all"]
         if self.repairs and self.sends_back(pipeline.pipeline) and every:
             raise ConfigError(
@@ -162,7 +173,7 @@ def load_channel(path: Path) -> ChannelConfig:
 
 
 def find_channel(name: str, folder: Path) -> tuple[Path, ChannelConfig]:
-    """The channel of that name (or file), with its path. Raises ConfigError that lists the names there are."""
+    """Return the channel of that name (or file), with its path. Raises ConfigError that lists the names there are."""
     return find_model(
         name, folder, ChannelConfig, lambda found: found.channel, what="channel", told_by="sluice channel list"
     )
@@ -182,7 +193,7 @@ class Channels:
                 self._broken.append((path, error))
 
     def of(self, pipeline: str) -> ChannelConfig | None:
-        """The channel that a pipeline belongs to, None if to none.
+        """Return the channel that a pipeline belongs to, None if it belongs to none.
 
         Raises:
             ConfigError: it is in two, or in a file that cannot be read: what it loads would come back unmarked.
@@ -197,7 +208,7 @@ class Channels:
         return found[0] if found else None
 
     def mark(self, pipeline: PipelineConfig) -> LoadMark | None:
-        """With what the pipeline marks what it loads; None: with nothing."""
+        """Return the mark that the pipeline puts on its loads; None if it marks none."""
         channel = self.of(pipeline.pipeline)
         if channel is not None:
             name = channel.marks.get(pipeline.pipeline) or pipeline.mark or ""
@@ -212,7 +223,7 @@ class Channels:
         return LoadMark(pipeline.pipeline, "", pipeline.mark, _NO_CHANNEL) if pipeline.mark else None
 
     def rules(self, pipeline: PipelineConfig) -> MarkRules | None:
-        """What the pipeline's drain does with marked changes; None: it looks at no mark."""
+        """Return what the pipeline's capture does with marked changes; None if it ignores marks."""
         channel = self.of(pipeline.pipeline)
         if channel is None and not pipeline.ignore_marks:
             return None
@@ -229,13 +240,13 @@ _NO_CHANNEL = "no channel"
 
 
 def channel_json_schema() -> str:
-    """The JSON Schema of the channel file, as kept in include/channels/schema.json."""
+    """Return the JSON Schema of the channel file, as kept in include/channels/schema.json."""
     return json_schema(ChannelConfig, "Sluice channel")
 
 
 @lru_cache(64)
 def _loaded(path: Path, mtime_ns: int, size_bytes: int) -> ChannelConfig:
-    """As :func:`load_channel`, once for each content: it is asked for by every task."""
+    """Load a channel once for each content of its file (:func:`load_channel`), since every task asks for it."""
     return load_channel(path)
 
 

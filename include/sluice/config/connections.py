@@ -50,7 +50,7 @@ class WithEnvironment:
     resolver: ConnectionResolver
 
     def __call__(self, connection_id: str, /) -> Endpoint:
-        """Raises ConfigError."""
+        """Return the endpoint of a connection. Raises ConfigError."""
         if connection_id == ENVIRONMENT:
             return Endpoint(ENVIRONMENT, "environment", "")
         return self.resolver(connection_id)
@@ -114,11 +114,11 @@ def parse_connection(connection_id: str, text: str) -> Endpoint:
 
 
 def tls_settings(endpoint: Endpoint) -> dict[str, Any]:
-    """Arguments of ``pymysql.connect`` from the connection's extra: ssl_mode, ssl_ca, ssl_cert, ssl_key. Raises ConfigError.
+    """Return the TLS arguments of ``pymysql.connect`` for the connection's extra: ssl_mode, ssl_ca, ssl_cert, ssl_key.
 
-    ``ssl_mode`` is disabled, preferred (the default; encrypted where the server can, nothing verified), required (encrypted, nothing
-    verified), verify_ca, or verify_identity; with ``ssl_ca`` alone the server's certificate is verified, its name not. The flags
-    ``ssl_verify_cert`` and ``ssl_verify_identity`` say the same.
+    Raises ConfigError. ``ssl_mode`` is disabled, preferred (the default; encrypted where the server can, nothing
+    verified), required (encrypted, nothing verified), verify_ca, or verify_identity; with ``ssl_ca`` alone the server's
+    certificate is verified, but not its name. The flags ``ssl_verify_cert`` and ``ssl_verify_identity`` say the same.
     """
     extra = endpoint.extra
     files = {key: extra[key] for key in ("ssl_ca", "ssl_cert", "ssl_key") if extra.get(key)}
@@ -155,7 +155,10 @@ def _flag(value: Any) -> bool:
 
 @cache
 def unverified() -> ssl.SSLContext:
-    """TLS without certificate verification. One per process: loading the system's certificates takes 20 ms."""
+    """Return a TLS context without certificate verification.
+
+    One per process: loading the system's certificates takes 20 ms.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -36,7 +36,11 @@ _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udff
 
 
 def read_text(path: Path, what: str = "", *, max_bytes: int = MAX_TEXT_BYTES) -> str:
-    """The text of a file that a person wrote. Whatever the path is, it ends: a directory, a pipe or a device is not opened to be read.
+    """Return the text of a file that a person wrote.
+
+    A directory, a pipe or a device is refused, so that no read blocks.
+
+    A directory, a pipe or a device is refused, so that no read blocks.
 
     Args:
         what: what the file is, for the error: ``cannot read {what}``; default: its name.
@@ -76,15 +80,15 @@ def _kind_of(mode: int) -> str:
 
 
 def shown(text: str) -> str:
-    """Text for messages: bytes of file names that are no UTF-8 are shown escaped, as they cannot be stored or printed."""
+    """Escape the bytes of file names that are not UTF-8, since a message that has them cannot be stored or printed."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def load_yaml(text: str, source: str) -> Any:
-    """The plain values of one YAML document. Whatever the text is, it ends with them or with a ConfigError that names the line.
+    """Return the plain values of one YAML document. Raises ConfigError that names the line, whatever the text is.
 
-    Refused are documents that nest deeper than people write, or whose aliases make them larger than 100,000 values, and characters that
-    no name, pattern or address has.
+    It refuses documents that nest deeper than people write, or whose aliases make them larger than 100,000 values, and
+    characters that no name, pattern or address has.
     """
     _require_flat(text, source)
     try:
@@ -118,7 +122,10 @@ def _ordinal(character: Any) -> int:
 
 
 def _require_flat(text: str, source: str) -> None:
-    """The scanner needs time that grows with the square of the depth of brackets: look at it before it is asked."""
+    """Raise ConfigError if brackets nest too deep.
+
+    The YAML scanner needs time that grows with the square of their depth.
+    """
     depth = 0
     for match in re.finditer(r"[\[\]{}\n]", text):
         sign = match[0]
@@ -131,7 +138,7 @@ def _require_flat(text: str, source: str) -> None:
 
 
 def _require_small(plain: Any, source: str, text: str) -> None:
-    """Aliases are followed each time they are used, as those do who read the values; one that holds itself has no end."""
+    """Raise ConfigError if the values are too many or too deep. Each use of an alias counts, as it does for readers."""
     waiting: list[tuple[Any, int]] = [(plain, 0)]
     count = 0
     while waiting:
@@ -156,7 +163,7 @@ def _require_small(plain: Any, source: str, text: str) -> None:
 
 
 def _line_of_scalar(text: str) -> int:
-    """The line of the scalar that has no value, found by asking for each line's alone."""
+    """Return the line of the scalar that has no value. It parses the scalar of each line alone."""
     for number, line in enumerate(text.splitlines(), 1):
         value = line.partition(": ")[2].strip(" ,]}") or line.strip(" -")
         try:
@@ -174,7 +181,7 @@ def load_model(path: Path, model: type[_M]) -> _M:
 
 
 def parse_model(text: str, source: str, model: type[_M]) -> _M:
-    """As :func:`load_model`, for text that is at hand; ``source`` names it in errors."""
+    """Validate text as :func:`load_model` does a file; ``source`` names it in errors."""
     plain = load_yaml(text, source)
     if not isinstance(plain, dict):
         raise ConfigError("the file must contain a mapping (key: value)", where=f"{source}:1")
@@ -196,7 +203,10 @@ def _invalid(error: ValidationError, text: str, source: str, model: type[BaseMod
     for item in error.errors():
         if item["type"] == "too_short" and any(loc[: len(item["loc"])] == item["loc"] != loc for loc in deepest):
             continue  # a list that looks empty only because its items are wrong
-        loc = tuple(part for part in item["loc"] if not (isinstance(part, str) and part.startswith("function-")))
+        loc = (*item["loc"], *item.get("ctx", {}).get("at", ()))
+        loc = tuple(
+            part for part in loc if not (isinstance(part, str) and (part.startswith("function-") or part == "[key]"))
+        )
         problems.append((_line_of(marked, loc), _describe(item, loc, model)))
     problems = _without_union_noise(problems)
     lines = "\n".join(f"  {source}:{line}: {what}" for line, what in problems[:_SHOWN_PROBLEMS])
@@ -210,7 +220,10 @@ _SHOWN_PROBLEMS = 20
 
 
 def load_model_with_lines(path: Path, model: type[_M]) -> tuple[_M, Callable[[tuple[int | str, ...]], int]]:
-    """As :func:`load_model`, with a function from a place in the file (``("rules", 0, "path")``) to its line."""
+    """Load a file with :func:`load_model`.
+
+    Return also a function from a key's path (``("rules", 0, "path")``) to its line.
+    """
     text = read_text(path)
     found = parse_model(text, shown(str(path)), model)
     return found, lambda loc: _line_of(_marked(text), loc)
@@ -218,7 +231,7 @@ def load_model_with_lines(path: Path, model: type[_M]) -> tuple[_M, Callable[[tu
 
 @lru_cache(16)
 def _marked(text: str) -> Any:
-    """The file with its lines: dear, and the same from batch to batch."""
+    """Parse the file with its lines. That is expensive, and the same from batch to batch, so it is cached."""
     return YAML(typ="rt").load(io.StringIO(text))
 
 
@@ -228,17 +241,20 @@ def load_pipeline(path: Path) -> PipelineConfig:
 
 
 def yaml_files(folder: Path) -> list[Path]:
-    """The YAML files in ``folder``, by name."""
+    """Return the YAML files in ``folder``, by name."""
     return sorted(path for path in folder.glob("*.y*ml") if path.suffix in YAML_SUFFIXES)
 
 
 def find_pipeline(name: str, folder: Path) -> PipelineConfig:
-    """The pipeline of that name in ``folder`` (or a path to a file). Raises ConfigError that lists the names there are."""
+    """Return the pipeline of that name in ``folder`` (or a path to a file).
+
+    Raises ConfigError that lists the names there are.
+    """
     return find_pipeline_file(name, folder)[1]
 
 
 def find_pipeline_file(name: str, folder: Path) -> tuple[Path, PipelineConfig]:
-    """As :func:`find_pipeline`, with the path of its file."""
+    """Return the path of a pipeline's file, and the pipeline, as :func:`find_pipeline` finds it."""
     return find_model(
         name, folder, PipelineConfig, lambda found: found.pipeline, what="pipeline", told_by="sluice status"
     )
@@ -247,7 +263,7 @@ def find_pipeline_file(name: str, folder: Path) -> tuple[Path, PipelineConfig]:
 def find_model(
     name: str, folder: Path, model: type[_M], name_of: Callable[[_M], str], *, what: str, told_by: str
 ) -> tuple[Path, _M]:
-    """The file of that name in ``folder`` (or a path to one), and what is in it.
+    """Return the path of the file of that name in ``folder`` (or of a path to one), and its contents.
 
     Args:
         what: such files are about; told_by: the command that says why some cannot be read.
@@ -279,12 +295,12 @@ def find_model(
 
 
 def pipeline_json_schema() -> str:
-    """The JSON Schema of the pipeline file, as kept in include/pipelines/schema.json."""
+    """Return the JSON Schema of the pipeline file, as kept in include/pipelines/schema.json."""
     return json_schema(PipelineConfig, "Sluice pipeline")
 
 
 def json_schema(model: type[BaseModel], title: str) -> str:
-    """The JSON Schema of a file that a user writes, for editors."""
+    """Return the JSON Schema of a file that a user writes, for editors."""
     schema = model.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = title
@@ -318,11 +334,21 @@ def _known_keys(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]
     schema = model.model_json_schema()
     node: dict[str, Any] = schema
     for part in loc:
-        node = node.get("items", {}) if isinstance(part, int) else node.get("properties", {}).get(part, {})
+        node = (
+            node.get("items", {})
+            if isinstance(part, int)
+            else node.get("properties", {}).get(part) or _of_any_key(node)
+        )
         for option in (node, *node.get("anyOf", ()), *node.get("allOf", ())):
             if "$ref" in option:
                 node = schema["$defs"][option["$ref"].rsplit("/", 1)[1]]
     return list(node.get("properties", {}))
+
+
+def _of_any_key(node: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of the values of a mapping whose keys the user chooses; {} if the field is no such mapping."""
+    found = node.get("additionalProperties")
+    return found if isinstance(found, dict) else {}
 
 
 def _without_union_noise(problems: list[tuple[int, str]]) -> list[tuple[int, str]]:

@@ -20,17 +20,17 @@ class Masking:
         return bool(self.patterns)
 
     def hides(self, schema: str, table: str, column: str) -> bool:
-        """True if values of the column must not be shown."""
+        """Return True if values of the column must not be shown."""
         name = f"{schema}.{table}.{column}"
         return any(re.fullmatch(pattern, name) for pattern in self.patterns)
 
     def hidden(self, schema: str, table: str, columns: Iterable[str]) -> frozenset[str]:
-        """Those of ``columns`` that must not be shown."""
+        """Return those of ``columns`` that must not be shown."""
         return frozenset(c for c in columns if self.patterns and self.hides(schema, table, c))
 
 
 def without_values(message: str) -> str:
-    """A server's message with whatever stands between its quotes replaced; the name of a column at its end stays."""
+    """Replace whatever stands between the quotes of a server's message, except the name of a column at its end."""
     column = re.search(r" for (?:column|key) '[^']*'(?: at row \d+)?(?: \(error \d+\))?\W*$", message)
     head, tail = (message[: column.start()], message[column.start() :]) if column else (message, "")
     return re.sub(r"'.*'", f"'{SHOWN}'", head, flags=re.DOTALL) + tail

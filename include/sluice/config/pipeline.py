@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from sluice.config.connections import ENVIRONMENT
 from sluice.config.folders import local_folder
@@ -34,7 +35,7 @@ _MAX_PATTERN = 2000
 
 
 def parse_size(value: Any) -> int:
-    """``512MiB`` -> bytes; a bare number is bytes."""
+    """Parse ``512MiB`` as a number of bytes; a bare number is bytes."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     match = _SIZE.fullmatch(str(value)) if isinstance(value, str) else None
@@ -44,7 +45,7 @@ def parse_size(value: Any) -> int:
 
 
 def parse_span(value: Any) -> timedelta:
-    """``500ms``, ``10s``, ``7d`` -> timedelta, at most a hundred years."""
+    """Parse ``500ms``, ``10s`` or ``7d`` as a timedelta of at most a hundred years."""
     if isinstance(value, timedelta):
         return value
     match = _SPAN.fullmatch(str(value)) if isinstance(value, str) else None
@@ -57,7 +58,7 @@ def parse_span(value: Any) -> timedelta:
 
 
 def parse_share(value: Any) -> float:
-    """``10%`` -> 0.1; more than nothing, and all at most."""
+    """Parse ``10%`` as 0.1; the share is more than 0 and at most 1."""
     match = _SHARE.fullmatch(value) if isinstance(value, str) else None
     if match is None or not 0 < (share := float(match[1]) / 100) <= 1:
         raise ValueError(f"{_short(value)} is not a share; write 10%, or 100% for all")
@@ -70,7 +71,7 @@ def _short(value: Any) -> str:
 
 
 def compiled(pattern: str) -> re.Pattern[str]:
-    """A regular expression. Raises ValueError that says what is wrong with it."""
+    """Compile a regular expression. Raises ValueError that says what is wrong with it."""
     if len(pattern) > _MAX_PATTERN:
         raise ValueError(f"a regular expression of {len(pattern):,} characters is too long: at most {_MAX_PATTERN:,}")
     try:
@@ -86,14 +87,17 @@ def _regex(value: Any) -> Any:
 
 
 def whole(value: Any) -> Any:
-    """Refuses true and false where a number is meant: YAML's 1 and true are the same to Python."""
+    """Refuse true and false where a number is expected: to Python, YAML's 1 and true are equal."""
     if isinstance(value, bool):
         raise ValueError(f"{str(value).lower()} is not a number")
     return value
 
 
 def no_password(value: str) -> str:
-    """The address of a store or a file, as it is. Raises ValueError, which does not repeat it, if it holds a password."""
+    """Return the address of a store or a file unchanged.
+
+    Raises ValueError, which does not repeat it, if it holds a password.
+    """
     try:
         secret = urlsplit(value).password is not None
     except ValueError:
@@ -201,7 +205,7 @@ class SourceConfig(StrictModel):
     @model_validator(mode="before")
     @classmethod
     def _one_or_several(cls, data: Any) -> Any:
-        """The first of a group stands for it where one connection is named."""
+        """Take the first connection of a group where the code needs one."""
         if not isinstance(data, dict):
             return data
         several = data.get("connections")
@@ -553,8 +557,8 @@ class TargetConfig(StrictModel):
     )
     on_conversion: Literal["stop", "copy"] = Field(
         "stop",
-        description="What a target does whose rows cannot be converted as the source converted its own. stop: the load stops; copy: "
-        "the table is emptied there and copied again by itself.",
+        description="What a target does whose rows cannot be converted as the source converted its own, or (kafka) would have keys or a topic of "
+        "before the change. stop: the load stops; copy: the table is emptied there and copied again by itself.",
     )
     start: Literal["snapshot"] | None = Field(
         None,
@@ -582,7 +586,7 @@ class TargetConfig(StrictModel):
         return self
 
     def ddl_policy(self, kind: DdlKind) -> DdlPolicy:
-        """The policy of a kind of change."""
+        """Return the policy for a kind of change."""
         if isinstance(self.ddl, DdlPolicy):
             return self.ddl
         return self.ddl.get(kind, self.ddl.get("default", DdlPolicy.APPLY))
@@ -777,6 +781,61 @@ class RunConfig(StrictModel):
     )
 
 
+STAGES = ("drain", "merge", "rule", "load", "ack")
+"""Kinds of stages, as their tasks are named. Rules, loads and acknowledgements have a name each, too."""
+
+_NAMED_STAGES = ("rule", "load", "ack")
+
+
+def _is_stage(text: str) -> str:
+    """Return the name of a stage, or of all of one kind. Raises ValueError that lists the stages there are."""
+    kind, dot, name = text.partition(".")
+    if kind not in STAGES:
+        raise ValueError(
+            f"there is no such stage{meant(kind, STAGES)}; write {', '.join(STAGES)}, rule.NAME, load.NAME or ack.NAME"
+        )
+    if dot and kind not in _NAMED_STAGES:
+        raise ValueError(f"there is one {kind} in a pipeline; write {kind}")
+    if dot and not re.fullmatch(IDENTIFIER, name):
+        raise ValueError(f"write {kind}.NAME, with the name of a {'rule' if kind == 'rule' else 'target'}")
+    return text
+
+
+class PlaceConfig(StrictModel):
+    """Where Airflow runs the tasks of a stage; what is left out is as for the other tasks of the pipeline."""
+
+    queue: str | None = Field(
+        None,
+        min_length=1,
+        max_length=256,
+        description="Airflow queue: only workers that listen to it run these tasks (CeleryExecutor, EdgeExecutor).",
+    )
+    pool: str | None = Field(
+        None,
+        min_length=1,
+        max_length=250,
+        description="Airflow pool. It must exist: Airflow starts no task of a pool that does not.",
+    )
+    executor: str | None = Field(
+        None,
+        min_length=1,
+        max_length=1000,
+        description="Airflow executor, where [core] executor lists several: its alias, its class or its module path.",
+    )
+
+    @model_validator(mode="after")
+    def _says_where(self) -> PlaceConfig:
+        if not self.given:
+            raise ValueError("it says no place; write queue, pool or executor")
+        return self
+
+    @property
+    def given(self) -> dict[str, str]:
+        """What it says, by key."""
+        named = {"queue": self.queue, "pool": self.pool, "executor": self.executor}
+        return {key: value for key, value in named.items() if value is not None}
+
+
 class WorkersConfig(StrictModel):
     """How this pipeline shares Airflow's workers with others. A task that waits in the triggerer holds none."""
 
@@ -806,6 +865,21 @@ class WorkersConfig(StrictModel):
         max_length=250,
         description="Airflow pool of copies, verifications and deliveries to quarantined targets.",
     )
+    stages: dict[Annotated[str, AfterValidator(_is_stage)], PlaceConfig] = Field(
+        default_factory=dict,
+        description="Places of stages: drain, merge, rule, load, ack, or one of them: rule.NAME, load.NAME, ack.NAME, which goes before its kind. "
+        "The segment store lies between them: workers of each place have to reach it, and ZooKeeper.",
+        examples=[{"drain": {"queue": "near_source"}, "load": {"queue": "near_target", "pool": "loads"}}],
+        json_schema_extra={"propertyNames": {"pattern": r"^(drain|merge|(rule|load|ack)(\..+)?)$"}},
+    )
+
+    def place(self, kind: str, name: str = "") -> dict[str, str]:
+        """Queue, pool and executor of a stage's task, as far as the file says them; what it says of ``load.NAME`` goes before ``load``."""
+        found: dict[str, str] = {}
+        for key in (kind, f"{kind}.{name}"):
+            if key in self.stages:
+                found |= self.stages[key].given
+        return found
 
     @property
     def bulk_priority(self) -> int:
@@ -878,7 +952,7 @@ class PipelineConfig(StrictModel):
 
     @model_validator(mode="after")
     def _snapshot_as_target(self) -> PipelineConfig:
-        """The snapshot is one of the targets: loaded, acknowledged, retried and maintained as they are."""
+        """Add the snapshot to the targets, so that it is loaded, acknowledged, retried and maintained like them."""
         if self.snapshot is not None and self.snapshot.target not in self.targets:
             if any(target.name == SNAPSHOT for target in self.targets):
                 raise ValueError(f"a target has the name {SNAPSHOT}, which the pipeline's snapshot has; rename it")
@@ -901,6 +975,17 @@ class PipelineConfig(StrictModel):
             raise ValueError(f"two targets have the same name: {names}")
         return self
 
+    @model_validator(mode="after")
+    def _places_of_stages(self) -> PipelineConfig:
+        names = [target.name for target in self.targets]
+        for key in self.workers.stages:
+            kind, _, name = key.partition(".")
+            if name and kind != "rule" and name not in names:
+                raise _at(("workers", "stages", key), f"there is no target {name!r}{meant(name, names)}")
+            if kind in self.stages_of_drain:
+                raise _at(("workers", "stages", key), f"{key} has no place of its own: {self._why_in_drain}")
+        return self
+
     @field_validator("schedule")
     @classmethod
     def _schedule(cls, value: str) -> str:
@@ -916,13 +1001,27 @@ class PipelineConfig(StrictModel):
     @property
     def has_own_tasks(self) -> bool:
         """True if the tasks of a run work side by side (``run: {tasks: own}``)."""
-        one_batch = self.run.max_batches == 1 or not self.run.max_time
-        return (
-            self.run.tasks == "own" and self.schedule == "continuous" and self.spark.mode != "submit" and not one_batch
-        )
+        return self.run.tasks == "own" and self.spark.mode != "submit" and not self._has_one_batch_a_run
+
+    @property
+    def _has_one_batch_a_run(self) -> bool:
+        return self.schedule != "continuous" or self.run.max_batches == 1 or not self.run.max_time
+
+    @property
+    def stages_of_drain(self) -> tuple[str, ...]:
+        """Kinds of stages that the task drain does itself for small batches, so that they are where it is."""
+        if self.has_own_tasks or self.spark.mode == "submit":
+            return ()
+        return ("merge", "rule") if self._has_one_batch_a_run else ("merge", "rule", "load", "ack")
+
+    @property
+    def _why_in_drain(self) -> str:
+        if self._has_one_batch_a_run:
+            return "in runs of one batch the task drain merges small ones; write schedule: continuous and run: {tasks: own}, or give drain the place"
+        return "with run: {tasks: one} the task drain carries small batches through all stages; write run: {tasks: own}"
 
     def target(self, name: str) -> TargetConfig:
-        """The target of that name. Raises ConfigError that lists those there are."""
+        """Return the target of that name. Raises ConfigError that lists those there are."""
         for target in self.targets:
             if target.name == name:
                 return target
@@ -933,8 +1032,13 @@ class PipelineConfig(StrictModel):
         )
 
 
+def _at(place: tuple[str, ...], message: str) -> PydanticCustomError:
+    """Return the error for a place in the file that is wrong only together with another place."""
+    return PydanticCustomError("place", "{message}", {"message": message, "at": place})
+
+
 def _clock(value: str, words: str) -> str:
-    """A schedule as it is. Raises ValueError."""
+    """Return a schedule unchanged. Raises ValueError."""
     if is_cron(value):
         return value
     if _SPAN.fullmatch(value):
@@ -954,7 +1058,7 @@ _CRON_FIELDS = (
 
 
 def is_cron(text: str) -> bool:
-    """True for five fields of ``*``, numbers (or names of months and days), ranges, steps and lists of these."""
+    """Return True for five fields of ``*``, numbers (or names of months and days), ranges, steps and lists of these."""
     fields = text.split()
     return len(fields) == 5 and all(
         all(_is_cron_item(item.lower(), low, high, names) for item in field.split(","))

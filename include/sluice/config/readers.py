@@ -48,16 +48,16 @@ class ReadersConfig(StrictModel):
 
 
 def load_readers(path: Path) -> ReadersConfig:
-    """Raises ConfigError with file and line."""
+    """Load the file of readers. Raises ConfigError with file and line."""
     return load_model(path, ReadersConfig)
 
 
 def new_token() -> tuple[str, str]:
-    """A token, and what the file has of it."""
+    """Return a new token, and its hash for the file."""
     token = secrets.token_urlsafe(32)
     return token, hashed(token)
 
 
 def hashed(token: str) -> str:
-    """What the file has of a token."""
+    """Return the hash of a token, which the file holds in its place."""
     return hashlib.sha256(token.encode()).hexdigest()

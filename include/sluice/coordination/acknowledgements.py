@@ -39,13 +39,13 @@ class Acknowledgement:
 
     @classmethod
     def from_json(cls, data: dict[str, Any], version: int = -1) -> Acknowledgement:
-        """Raises ConfigError for a position in a format that this version does not know."""
+        """Parse a node's fields. Raises ConfigError for a position in a format that this version does not know."""
         position = Position.from_json(data["position"])
         batch, began = BatchNumber(data["batch"]), BatchNumber(data["began"])
         return cls(batch, position, began, version, data.get("identity", ""), data.get("restart", 0))
 
     def encoded(self) -> bytes:
-        """The content of its node."""
+        """Return the content of its node."""
         data: dict[str, Any] = {"batch": self.batch, "position": self.position.to_json(), "began": self.began}
         if self.restart > self.batch:
             data["restart"] = self.restart
@@ -61,19 +61,22 @@ class Acknowledgements:
         self._identity = identity
 
     def of(self, target: str) -> Acknowledgement | None:
-        """What a target has acknowledged, or None before its first batch."""
+        """Return what a target has acknowledged, or None before its first batch."""
         return ACKNOWLEDGEMENT.read(self._z, self._at.acknowledgement(target), Acknowledgement.from_json)
 
     def delivered(self, targets: Sequence[str]) -> int:
-        """The last batch that every one of ``targets`` has acknowledged; 0 if none. One that has not begun yet will begin after all of them."""
+        """Return the last batch that every one of ``targets`` has acknowledged; 0 if none.
+
+        A target that has not begun yet will begin after all of them, and does not count.
+        """
         return min((found.batch for found in map(self.of, targets) if found is not None), default=0)
 
     def begun(self, target: str, first: Acknowledgement) -> Put:
-        """The step that writes a target's first acknowledgement over whatever is there."""
+        """Return the step that writes a target's first acknowledgement over whatever is there."""
         return Put(self._at.acknowledgement(target), first.encoded(), self._node(target).version)
 
     def restarting(self, target: str, batch: int) -> Put:
-        """The step after which a target starts again with ``batch``."""
+        """Return the step after which a target starts again with ``batch``."""
         before = self.of(target)
         assert before is not None, "it lacks batches"
         return Put(self._at.acknowledgement(target), replace(before, restart=batch).encoded(), before.version)
@@ -90,11 +93,12 @@ class Acknowledgements:
         return found
 
     def acknowledge(self, target: str, batch: Batch, *, seen: Acknowledgement | None = None) -> Acknowledgement:
-        """``batch`` is delivered. Strictly the next one: raises OutOfOrder otherwise; a repeat is harmless.
+        """Record that ``batch`` is delivered. Raises OutOfOrder unless it is the next one; a repeat is harmless.
 
-        No lease is needed: what is acknowledged is what the target itself said, and the node's version guards the move. So an
-        acknowledgement never waits for the load of the next batch. ``seen``: the acknowledgement as it was before the target was
-        asked; if it was moved back since (redeliver), the target's answer is out of date, and the move is refused.
+        No lease is needed: what is acknowledged is what the target itself said, and the node's version guards the move.
+        So an acknowledgement never waits for the load of the next batch. ``seen``: the acknowledgement as it was before
+        the target was asked; if it was moved back since (redeliver), the target's answer is out of date, and the move
+        is refused.
         """
         path = self._at.acknowledgement(target)
         before = seen or self.of(target)
@@ -137,14 +141,14 @@ class Acknowledgements:
         return replace(made, version=node.version + 1)
 
     def forget(self, target: str) -> None:
-        """A target's acknowledgement is no longer known: it begins anew with the next drain."""
+        """Delete a target's acknowledgement: it begins anew with the next capture."""
         path = self._at.acknowledgement(target)
         node = self._z.get(path)
         if node is not None and node.data:
             committed(self._z, Put(path, b"", node.version))
 
     def _node(self, target: str) -> Znode:
-        """A target's node, made if there is none."""
+        """Return a target's node, created if there is none."""
         path = self._at.acknowledgement(target)
         self._z.ensure(path)
         node = self._z.get(path)

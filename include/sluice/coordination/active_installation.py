@@ -1,7 +1,7 @@
-"""Whose turn it is: of several installations on one pipeline, one works and the others stand by.
+"""Leader election: of several installations on one pipeline, one works and the others stand by.
 
-Only liveness is decided here. Safety never rests on it: that is the lease's epoch (:mod:`sluice.coordination.leases`). All times are
-ZooKeeper's own, taken from the nodes, so that no two clocks are compared.
+Only liveness is decided here. Safety never rests on it: that is the lease's epoch (:mod:`sluice.coordination.leases`).
+All times are ZooKeeper's own, taken from the nodes, so that no two clocks are compared.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ActiveInstallation:
         return node.modified_ms if node else 0
 
     def now(self, me: str) -> Turn | None:
-        """The turn as ``me`` sees it; None if there is none. Registers ``me``."""
+        """Return the leader as ``me`` sees it; None if there is none. Registers ``me``."""
         at_ms = self.beat(me)
         owner = self._working(self._z.get(self._at.owner))
         if owner is None:
@@ -74,7 +74,7 @@ class ActiveInstallation:
         return self._timeout_s + MARGIN_S
 
     def heard(self, me: str) -> list[str]:
-        """The other installations that were heard of lately, whether they work or stand by. Registers ``me``."""
+        """Return the other installations with a recent heartbeat, whether they work or stand by. Registers ``me``."""
         at_ms, mine = self.beat(me), self._at.installation(me)
         found = []
         for name in self._z.children(self._at.installations):
@@ -85,12 +85,12 @@ class ActiveInstallation:
         return found
 
     def is_mine(self, me: str) -> bool:
-        """True if ``me`` may work now, or would get the turn by asking for it."""
+        """Return True if ``me`` may work now, or would become the leader by asking for it."""
         turn = self.now(me)
         return turn is None or turn.owner == me or turn.is_over
 
     def take(self, me: str) -> None:
-        """Be the one that works, or stay it. Raises LeaseHeld while it is another one's turn."""
+        """Become the leader, or stay it. Raises LeaseHeld while another installation leads."""
         turn = self.now(me)
         if turn is not None and turn.owner == me:
             return
@@ -126,7 +126,7 @@ class ActiveInstallation:
             self._z.transact([Remove(self._at.installation(me))])
 
     def announce_restart(self, grace_s: float) -> None:
-        """The active installation is about to be restarted: no other takes over for ``grace_s``."""
+        """Announce a restart of the active installation: no other takes over for ``grace_s``."""
         path = self._at.restart
         while True:
             node = self._z.get(path)
@@ -136,15 +136,15 @@ class ActiveInstallation:
                 return
 
     def owner(self) -> str | None:
-        """The installation that works, as last written."""
+        """Return the installation that works, as last written."""
         return self._working(self._z.get(self._at.owner))
 
     def _working(self, node: Znode | None) -> str | None:
-        """The installation that the owner's node names, None if none works."""
+        """Return the installation that the owner's node names, None if none works."""
         return str(OWNER.decode(self._at.owner, node.data)["installation"]) if node and node.data else None
 
     def _grace_s(self, now_ms: int, silent_s: float) -> float:
-        """Silence borne because of an announced restart: until the grace since its announcement is over; 0 if there is none."""
+        """Return the silence tolerated for an announced restart, until its grace is over; 0 if there is none."""
         node: Znode | None = self._z.get(self._at.restart)
         if node is None or not node.data:
             return 0.0

@@ -16,7 +16,7 @@ class Alerts:
         self._at = layout
 
     def since(self, target: str) -> str | None:
-        """Since when the lag of ``target`` is above its limit (ISO 8601), or None."""
+        """Return since when the lag of ``target`` is above its limit (ISO 8601), or None."""
         return ALERT.read(self._z, self._at.alert(target), lambda data, _: str(data["since"]))
 
     def raise_(self, target: str, lag_ms: int) -> bool:
@@ -30,7 +30,7 @@ class Alerts:
         return committed(self._z, Put(path, ALERT.encode({"since": since, "lag_ms": lag_ms}), node.version))
 
     def clear(self, target: str) -> bool:
-        """The opposite; True for the one caller that clears it."""
+        """Clear the alert. Return True to the one caller that clears it."""
         path = self._at.alert(target)
         node = self._z.get(path)
         return bool(node and node.data and committed(self._z, Put(path, b"", node.version)))

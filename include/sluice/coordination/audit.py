@@ -28,7 +28,7 @@ class Audit:
         self._remove(self._z.children(self._at.audit)[:-KEPT_AUDIT])
 
     def entries(self) -> list[dict[str, Any]]:
-        """All entries, oldest first."""
+        """Return all entries, oldest first."""
         paths = [f"{self._at.audit}/{name}" for name in self._z.children(self._at.audit)]
         return [AUDIT.decode(path, node.data) for path in paths if (node := self._z.get(path))]
 

@@ -25,22 +25,22 @@ class Batches:
         self._permits = permits
 
     def get(self, number: int) -> Batch | None:
-        """One batch, or None if it is not (or no longer) known."""
+        """Return one batch, or None if it is not (or no longer) known."""
         found = self._read(number)
         return found[0] if found else None
 
     def _read(self, number: int) -> tuple[Batch, int] | None:
-        """A batch and the version of its node."""
+        """Return a batch and the version of its node."""
         path = self._at.batch(number)
         node = self._z.get(path)
         return (BATCH.parse(path, node.data, Batch.from_json), node.version) if node else None
 
     def _written(self, batch: Batch, version: int) -> Put:
-        """The step that writes a batch over what is there at ``version``."""
+        """Return the step that writes a batch over what is there at ``version``."""
         return Put(self._at.batch(batch.number), BATCH.encode(batch.to_json()), version)
 
     def require(self, number: int) -> Batch:
-        """As :meth:`get`. Raises SegmentError if it is not known."""
+        """Return one batch (:meth:`get`). Raises SegmentError if it is not known."""
         batch = self.get(number)
         if batch is None:
             raise SegmentError(
@@ -51,20 +51,20 @@ class Batches:
         return batch
 
     def numbers(self) -> list[int]:
-        """Numbers of all known batches, ascending."""
+        """Return the numbers of all known batches, ascending."""
         return [int(name) for name in self._z.children(self._at.batches)]
 
     # -- steps of a larger transaction -----------------------------------------------------------------------------------
 
     def created(self, batch: Batch) -> list[Step]:
-        """The steps that record a new batch and its claim."""
+        """Return the steps that record a new batch and its claim."""
         return [
             Create(self._at.batch(batch.number), BATCH.encode(batch.to_json())),
             Create(self._at.claim(batch.number, batch.claim)),
         ]
 
     def dropped(self, number: int) -> list[Step]:
-        """The step after which a batch counts as delivered and is loaded nowhere; none if it is not known."""
+        """Return the step after which a batch counts as delivered and is loaded nowhere; none if it is not known."""
         found = self._read(number)
         if found is None:
             return []
@@ -74,7 +74,10 @@ class Batches:
     # -- claims ----------------------------------------------------------------------------------------------------------
 
     def claimed(self, claim: str) -> Batch | None:
-        """The newest batch that ``claim`` delivers: what a retried drain gets again. Reads no batch of another claim."""
+        """Return the newest batch that ``claim`` delivers: what a retried capture gets again.
+
+        Reads no batch of another claim.
+        """
         if self._z.get(self._at.claims) is None:
             self._index_claims()
         suffix = claim_suffix(claim)
@@ -86,20 +89,23 @@ class Batches:
         return None
 
     def claimed_all(self, claim: str) -> list[Batch]:
-        """All batches that ``claim`` delivers and that are still known, oldest first."""
+        """Return all batches that ``claim`` delivers and that are still known, oldest first."""
         return [batch for batch in map(self.get, self.claimed_numbers(claim)) if batch and batch.claim == claim]
 
     def claimed_numbers(self, claim: str) -> list[int]:
-        """The numbers of the batches that ``claim`` got, ascending; another one may have taken some of them up since."""
+        """Return the numbers of the batches that ``claim`` got, ascending.
+
+        Another claim may have resumed some since.
+        """
         suffix = claim_suffix(claim)
         return sorted(self._at.claimed_batch(name) for name in self.claims() if name.endswith(suffix))
 
     def claims(self) -> list[str]:
-        """The names of the nodes of all claims."""
+        """Return the names of the nodes of all claims."""
         return self._z.children(self._at.claims)
 
     def _index_claims(self) -> None:
-        """Once, for a state of an older version: the nodes that :meth:`created` writes by now."""
+        """Create the nodes that :meth:`created` writes today, once, for a state of an older version."""
         batches = [batch for batch in map(self.get, self.numbers()) if batch]
         steps: list[Step] = [Create(self._at.claims)]
         steps += [Create(self._at.claim(batch.number, batch.claim)) for batch in batches]
@@ -154,7 +160,7 @@ class Batches:
                 under = self._permits.read()  # a person resumed meanwhile, and no more than that
 
     def stage_failed(self, number: int) -> None:
-        """A rule failed: the next attempt takes the rule files as they are then."""
+        """Record that a rule failed: the next attempt takes the rule files as they are then."""
         self.rewrite(number, lambda batch: replace(batch, reread=True))
 
     def unmerge(self, number: int, *, made: Batch | None = None) -> None:

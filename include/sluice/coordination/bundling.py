@@ -61,7 +61,7 @@ class Bundling:
         self._acknowledgements = acknowledgements
 
     def waiting(self, targets: Sequence[str]) -> dict[str, WaitingBatches]:
-        """Of those of ``targets`` that lack a batch and have ``commit_every``."""
+        """Return the waiting batches of those of ``targets`` that lack a batch and have ``commit_every``."""
         if not self._every:
             return {}
         numbers = self._batches.numbers()
@@ -85,7 +85,7 @@ class Bundling:
         return WaitingBatches(target, lacking[0], lacking[-1], due_ms, overdue, asked)
 
     def _start(self, lacking: Sequence[int], targets: Sequence[str]) -> Batch | None:
-        """The first batch that stands for the rows of the snapshot, and comes next for one of ``targets``."""
+        """Return the first batch that stands for the rows of the snapshot, and comes next for one of ``targets``."""
         processes = filter(None, map(self._acknowledgements.of, targets))
         next_ones = sorted({process.following for process in processes}.intersection(lacking))
         found = map(self._batches.get, next_ones)

@@ -53,7 +53,7 @@ class ChannelSide:
         self.folder = layout.channel(membership.channel)
 
     def failures(self) -> list[SideFailure]:
-        """Of both pipelines, oldest first."""
+        """Return the failures of both pipelines, oldest first."""
         found = []
         for name in self._z.children(self.folder):
             path = f"{self.folder}/{name}"
@@ -65,7 +65,7 @@ class ChannelSide:
         return sorted(found, key=lambda failure: failure.since_ms)
 
     def stops(self) -> SideFailure | None:
-        """The partner's failure for which this pipeline may not work; None: it may."""
+        """Return the partner's failure that stops this pipeline; None if it may work."""
         found = self.failures()
         if any(failure.pipeline == self._layout.pipeline for failure in found):
             return None
@@ -74,7 +74,7 @@ class ChannelSide:
 
     @contextmanager
     def reporting(self, part: str) -> Iterator[None]:
-        """What goes wrong inside is noted, what goes well clears the note."""
+        """Note what goes wrong inside; success clears the note."""
         try:
             yield
         except NO_FAILURE:
@@ -89,7 +89,7 @@ class ChannelSide:
         self._clear([f"{self.folder}/{name}" for name in self._z.children(self.folder)])
 
     def _note(self, part: str, why: str) -> None:
-        """The first note stays, and with it since when."""
+        """Note a failure. The first note stays, and with it the time since when."""
         self._z.ensure(self.folder)
         committed(self._z, Create(self._layout.side(self.channel, part), SIDE.encode({"why": why[:_MOST_WORDS]})))
 
@@ -119,6 +119,6 @@ def require_channel(znodes: Znodes, layout: Layout, channel: str) -> None:
 
 
 def leave_channel(znodes: Znodes, layout: Layout) -> None:
-    """The pipeline works without a channel from now on."""
+    """Record that the pipeline works without a channel from now on."""
     if znodes.get(layout.membership) is not None:
         committed(znodes, Remove(layout.membership))

@@ -26,14 +26,14 @@ class Cursor:
 
     @classmethod
     def from_json(cls, data: dict[str, Any], version: int = -1) -> Cursor:
-        """Raises ConfigError for a position in a format that this version does not know."""
+        """Parse a node's fields. Raises ConfigError for a position in a format that this version does not know."""
         position = Position.from_json(data["position"])
         return cls(
             position, BatchNumber(data["next_batch"]), version, data.get("schema", ""), data.get("partner_batch", 0)
         )
 
     def encoded(self) -> bytes:
-        """The content of its node."""
+        """Return the content of its node."""
         data: dict[str, Any] = {"position": self.position.to_json(), "next_batch": self.next_batch}
         more = {"schema": self.schema, "partner_batch": self.partner_batch}
         return CURSOR.encode(data | {name: value for name, value in more.items() if value})
@@ -47,13 +47,13 @@ class CursorNode:
         self._path = layout.cursor
 
     def read(self) -> Cursor | None:
-        """The captured position, or None before the first drain."""
+        """Return the captured position, or None before the first capture."""
         return CURSOR.read(self._z, self._path, Cursor.from_json)
 
     def created(self, first: Cursor) -> Create:
-        """The step that writes the first cursor."""
+        """Return the step that writes the first cursor."""
         return Create(self._path, first.encoded())
 
     def moved(self, before: Cursor, after: Cursor) -> Put:
-        """The step that moves the cursor, if it still is ``before``."""
+        """Return the step that moves the cursor, if it still is ``before``."""
         return Put(self._path, after.encoded(), before.version)

@@ -45,15 +45,15 @@ class DumpStates:
         return self.require(dump.id)
 
     def ids(self) -> list[str]:
-        """All dumps, oldest first (ids begin with their time)."""
+        """Return all dumps, oldest first (ids begin with their time)."""
         return self._z.children(self._at.dumps)
 
     def get(self, dump: str) -> Dump | None:
-        """One dump, or None."""
+        """Return one dump, or None."""
         return DUMP.read(self._z, self._at.dump(dump), Dump.from_json)
 
     def require(self, dump: str) -> Dump:
-        """As :meth:`get`. Raises ConfigError if there is none."""
+        """Return one dump (:meth:`get`). Raises ConfigError if there is none."""
         found = self.get(dump) if _ID.fullmatch(dump) else None
         if found is None:
             have = ", ".join(self.ids()[-5:]) or "none"
@@ -76,13 +76,15 @@ class DumpStates:
             committed(self._z, Put(self._at.dump(dump), DUMP.encode(changed.to_json()), now.version))
 
     def active(self) -> list[Dump]:
-        """Dumps that are running or paused, oldest first."""
+        """Return the dumps that are running or paused, oldest first."""
         found = (self.get(name) for name in self._z.children(self._at.dumping))
         return [d for d in found if d and d.state in {DumpState.RUNNING, DumpState.PAUSED}]
 
     def under_way_since(self, since_ms: int) -> list[Dump]:
-        """Dumps that have not ended, or ended at ``since_ms`` or later. Reads none of the others, and writes nothing but an index that an older
-        version did not have."""
+        """Return the dumps that have not ended, or that ended at ``since_ms`` or later.
+
+        It reads none of the others, and writes nothing but an index that an older version did not have.
+        """
         names = self._z.children(self._at.dumped)
         if not names and self.ids():
             self._index_ended()
@@ -92,7 +94,7 @@ class DumpStates:
         return [dump for dump in map(self.get, dict.fromkeys([*running, *ended])) if dump]
 
     def _index_ended(self) -> None:
-        """Once, for dumps that ended under an older version."""
+        """Index the dumps that ended under an older version, once."""
         if self._z.get(self._at.dumped) is not None:
             return
         self._z.ensure(self._at.home)
@@ -129,7 +131,7 @@ class DumpStates:
     # -- what is captured -----------------------------------------------------------------------------------------------
 
     def selection(self) -> dict[str, Any] | None:
-        """What the pipeline captured when a drain last looked, None if none did."""
+        """Return what the pipeline captured at its last capture, None before the first."""
         return CAPTURES.read(self._z, self._at.captures, lambda data, _: data)
 
     def set_selection(self, selection: dict[str, Any]) -> None:
@@ -143,7 +145,7 @@ class DumpStates:
     # -- progress -----------------------------------------------------------------------------------------------------
 
     def planned(self, dump: str, ordinal: int) -> TablePlanned:
-        """How far a table is cut."""
+        """Return how far a table is cut into chunks."""
         path = self._at.planned(dump, ordinal)
         node = self._z.get(path)
         if node is None:
@@ -151,7 +153,7 @@ class DumpStates:
         return TablePlanned.from_json(PLANNED.decode(path, node.data), node.version)
 
     def placed(self, dump: str, ordinal: int) -> TablePlaced:
-        """What of a table is placed."""
+        """Return what of a table is placed."""
         path = self._at.placed(dump, ordinal)
         node = self._z.get(path)
         if node is None:
@@ -159,23 +161,23 @@ class DumpStates:
         return TablePlaced.from_json(PLACED.decode(path, node.data), node.version)
 
     def chunk(self, id_: ChunkId) -> Chunk | None:
-        """A chunk that is not placed yet, or None."""
+        """Return a chunk that is not placed yet, or None."""
         path = self._at.chunk(id_)
         node = self._z.get(path)
         return Chunk.from_json(id_, CHUNK.decode(path, node.data), node.version) if node else None
 
     def chunks(self, dump: str) -> list[Chunk]:
-        """All chunks of a dump that are not placed yet, in order."""
+        """Return all chunks of a dump that are not placed yet, in order."""
         names = self._z.children(self._at.chunks(dump))
         found = (self.chunk(ChunkId.of(dump, name)) for name in names)
         return [chunk for chunk in found if chunk]
 
     def working(self, dump: str) -> list[str]:
-        """Names of the chunks that a living process selects now."""
+        """Return the names of the chunks that a living process selects now."""
         return [name for name in self._z.children(self._at.working(dump)) if not self._at.is_waiting(name)]
 
     def held(self, dump: str) -> str:
-        """What a living worker waits for, ``""`` if none says so."""
+        """Return what a living worker waits for, ``""`` if none waits."""
         folder = self._at.working(dump)
         for name in self._z.children(folder):
             node = self._z.get(f"{folder}/{name}") if self._at.is_waiting(name) else None
@@ -202,18 +204,21 @@ class DumpStates:
             committed(self._z, Put(path, why[:500].encode(), node.version))  # or another reader said so just now
 
     def leave(self, dump: str, name: str, why: str = "") -> None:
-        """This process does not read any more. ``why``: what made it stop before the end."""
+        """Record that this process stops reading. ``why``: what made it stop before the end."""
         committed(self._z, Remove(self._at.reader(dump, name)))
         self.still_reads(dump, why)
 
     def readers(self, dump: str) -> list[tuple[int, ...] | None]:
-        """For each living process that reads: its tables, None for all of them."""
+        """Return the tables of each living process that reads; None for one that reads all."""
         paths = [self._at.reader(dump, name) for name in self._z.children(self._at.readers(dump))]
         tables = [READER.decode(path, node.data)["tables"] for path in paths if (node := self._z.get(path))]
         return [None if one is None else tuple(one) for one in tables]
 
     def last_read(self, dump: str) -> tuple[int, str]:
-        """When somebody last read (ZooKeeper's time, milliseconds since 1970; 0: not known), and why that one stopped, if it said so."""
+        """Return when a process last read, and why that one stopped, if it said so.
+
+        The time is ZooKeeper's, in milliseconds since 1970; 0 if it is not known.
+        """
         node = self._z.get(self._at.readers(dump))
         return (node.modified_ms, node.data.decode()) if node is not None else (0, "")
 
@@ -247,7 +252,7 @@ class DumpStates:
         return replace(moved, version=chunk.version + 1) if done else None
 
     def say_held(self, dump: str, worker: str, why: str) -> None:
-        """A worker waits, and says for what; ``""``: it goes on."""
+        """Record what a worker waits for; ``""`` if it continues."""
         path = self._at.waiting(dump, worker)
         node = self._z.get(path)
         steps: list[Step] = []
@@ -259,7 +264,7 @@ class DumpStates:
             committed(self._z, *steps)
 
     def let_go(self, chunk: Chunk) -> None:
-        """The worker is done with the chunk, whatever became of it."""
+        """Record that the worker is done with the chunk, whatever the result."""
         committed(self._z, Remove(self._at.selecting(chunk.id)))
 
     def drop(self, chunk: Chunk) -> None:
@@ -269,9 +274,10 @@ class DumpStates:
     # -- moves of the drain -----------------------------------------------------------------------------------------------
 
     def placing(self, placed: Sequence[tuple[Chunk, TablePlaced]]) -> list[Step]:
-        """Steps for the drain's own transaction: these chunks are placed. ``placed``: with each table's count afterwards.
+        """Return steps for the capture's own transaction, after which these chunks are placed.
 
-        One entry a table may hold the final count; the version is the one read.
+        ``placed``: the chunks, with each table's count afterwards. One entry per table may hold the final count; the
+        version is the one read.
         """
         steps: list[Step] = [Remove(self._at.chunk(chunk.id), chunk.version) for chunk, _ in placed]
         last = {(chunk.id.dump, chunk.id.table): count for chunk, count in placed}

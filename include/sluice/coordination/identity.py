@@ -19,7 +19,7 @@ class Identity:
         self._cursor_path = layout.cursor
 
     def read(self) -> str:
-        """The id, "" before the first drain. A state of an older version gets one here, once."""
+        """Return the id, "" before the first capture. A state of an older version gets one here, once."""
         while True:
             node = self._z.get(self._path)
             if node and node.data:
@@ -32,7 +32,7 @@ class Identity:
                 self._z.transact([Check(self._cursor_path, cursor.version), written])
 
     def renewed(self, identity: str = "") -> tuple[str, Step]:
-        """A new id (or ``identity``), and the step that writes it over whatever is there."""
+        """Return a new id (or ``identity``), and the step that writes it over whatever is there."""
         return self._written(self._z.get(self._path), identity)
 
     def _written(self, left: Znode | None, identity: str = "") -> tuple[str, Step]:

@@ -82,7 +82,7 @@ class KeptReads(_Passing):
         return [*self._answer(self._children, path, partial(self._z.children, path))]
 
     def ensure(self, path: str) -> None:
-        """Without a question if the node is known to be there."""
+        """Create the node if needed. Does not ask if the node is known to exist."""
         with self._lock:
             kept = self._nodes.get(path)
         if kept is None or not any(kept.answers) or not self.alive:
@@ -100,7 +100,7 @@ class KeptReads(_Passing):
         self._forget([step for step in steps if not isinstance(step, Check)])
 
     def _answer(self, kept: dict[str, _Kept[_T]], path: str, ask: Callable[[Callable[..., None]], _T]) -> _T:
-        """What is kept, else asked for now, and kept unless it changed meanwhile."""
+        """Return the kept answer, else ask now, and keep the answer unless it changed meanwhile."""
         with self._lock:
             known = kept.get(path)
             if known is not None and known.answers and self.alive:
@@ -127,7 +127,10 @@ class KeptReads(_Passing):
         return answer
 
     def _forget_path(self, path: str) -> None:
-        """This session may have made the node, and those above it; the events that say so may come later than the next question."""
+        """Forget the node and those above it.
+
+        This session may have created them; the events that say so may come later than the next question.
+        """
         with self._lock:
             while path:
                 self._nodes.pop(path, None)

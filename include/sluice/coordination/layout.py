@@ -90,14 +90,17 @@ class Format:
     field: str = "version"
 
     def encode(self, data: Mapping[str, Any]) -> bytes:
-        """The content of a node."""
+        """Return the content of a node."""
         if self.field in data:
             raise ValueError(f"a {self.name} cannot have a field {self.field!r}: it is the format's version")
         said = {self.field: self.version} if self.is_written or self.version > 1 else {}
         return json.dumps({**said, **data}, ensure_ascii=False, separators=(",", ":")).encode()
 
     def decode(self, path: str, content: bytes) -> dict[str, Any]:
-        """The fields of the node at ``path``, without the version. Raises ConfigError for a node of a newer version."""
+        """Return the fields of the node at ``path``, without the version.
+
+        Raises ConfigError for a node of a newer version.
+        """
         data: dict[str, Any] = json.loads(content)
         found = data.pop(self.field, 1)
         if not isinstance(found, int) or found > self.version:
@@ -109,7 +112,7 @@ class Format:
         return data
 
     def parse(self, path: str, content: bytes, made: Callable[[dict[str, Any]], _T]) -> _T:
-        """``made`` of the node's fields. An error in them says ``path``."""
+        """Call ``made`` with the node's fields. An error in them names ``path``."""
         data = self.decode(path, content)
         try:
             return made(data)
@@ -118,7 +121,10 @@ class Format:
             raise
 
     def read(self, znodes: Znodes, path: str, made: Callable[[dict[str, Any], int], _T]) -> _T | None:
-        """``made`` of the node's fields and its version in ZooKeeper; None where there is no node, or an empty one."""
+        """Call ``made`` with the node's fields and its version in ZooKeeper.
+
+        None where there is no node, or an empty one.
+        """
         node = znodes.get(path)
         if node is None or not node.data:
             return None
@@ -163,22 +169,22 @@ FORMATS = (
 
 
 def lease_node(folder: str) -> str:
-    """Who has the lease of ``folder``."""
+    """Return the node that says who has the lease of ``folder``."""
     return f"{folder}/node"
 
 
 def lease_epoch(folder: str) -> str:
-    """How many owners the lease of ``folder`` has had."""
+    """Return the node that counts the owners of the lease of ``folder``."""
     return f"{folder}/epoch"
 
 
 def servers(root: str) -> str:
-    """Folder of the subscription services. No pipeline can have its name."""
+    """Return the folder of the subscription services. No pipeline can have its name."""
     return f"{root}/subscription-servers"
 
 
 def server(root: str, name: str) -> str:
-    """One of them."""
+    """Return the node of one subscription service."""
     return f"{servers(root)}/{name}"
 
 
@@ -211,7 +217,7 @@ class Layout:
         return f"{self.home}/failures"
 
     def failure(self, part: str) -> str:
-        """What a part of the pipeline fails at."""
+        """Return the node that says what a part of the pipeline fails at."""
         return f"{self.failures}/{part}"
 
     @property
@@ -257,7 +263,7 @@ class Layout:
         return f"{self.installations}/{name.replace('/', '|')}"
 
     def consumer(self, target: str) -> str:
-        """Folder of the lease of a target's loader."""
+        """Return the folder of the lease of a target's loader."""
         return f"{self.home}/consumers/{target}"
 
     def checkpoint(self, target: str) -> str:
@@ -281,7 +287,7 @@ class Layout:
 
     @staticmethod
     def claimed_batch(node: str) -> int:
-        """The number of the batch, from the name of a claim's node."""
+        """Return the number of the batch, from the name of a claim's node."""
         return int(node.partition("-")[0])
 
     @property
@@ -289,16 +295,16 @@ class Layout:
         return f"{self.home}/runs"
 
     def run(self, claim: str) -> str:
-        """Folder of what the stages of a run have done."""
+        """Return the folder of what the stages of a run have done."""
         return f"{self.runs}/{claim_suffix(claim)[1:]}"
 
     def progress(self, claim: str, stage: str) -> str:
-        """Node of the progress of one of them."""
+        """Return the node of a stage's progress in a run."""
         return f"{self.run(claim)}/{stage}"
 
     @staticmethod
     def run_of_claim(node: str) -> str:
-        """The name of a run's folder, from the name of a claim's node."""
+        """Return the name of a run's folder, from the name of a claim's node."""
         return node.partition("-")[2]
 
     def acknowledgement(self, target: str) -> str:
@@ -321,11 +327,11 @@ class Layout:
         return f"{self.home}/channel"
 
     def channel(self, name: str) -> str:
-        """Folder of what the pipelines of a channel fail at."""
+        """Return the folder of what the pipelines of a channel fail at."""
         return f"{self.root}/channels/{name}"
 
     def side(self, channel: str, part: str) -> str:
-        """What this pipeline of a channel fails at."""
+        """Return the node that says what this pipeline of a channel fails at."""
         return f"{self.channel(channel)}/{self.pipeline}.{part}"
 
     # -- for people ----------------------------------------------------------------------------------------------------
@@ -350,7 +356,7 @@ class Layout:
         return f"{self.dumps}/{dump}"
 
     def dump_folder(self, dump: str, folder: str) -> str:
-        """One of :data:`DUMP_FOLDERS`."""
+        """Return one of :data:`DUMP_FOLDERS`."""
         return f"{self.dumps}/{dump}/{folder}"
 
     def planned(self, dump: str, ordinal: int) -> str:
@@ -369,16 +375,16 @@ class Layout:
         return f"{self.dumps}/{dump}/working"
 
     def selecting(self, id_: ChunkId) -> str:
-        """Who selects a chunk."""
+        """Return the node that says who selects a chunk."""
         return f"{self.working(id_.dump)}/{id_.name}"
 
     def waiting(self, dump: str, worker: str) -> str:
-        """What a worker waits for."""
+        """Return the node that says what a worker waits for."""
         return f"{self.working(dump)}/{_WAITS}{worker}"
 
     @staticmethod
     def is_waiting(node: str) -> bool:
-        """True for a name in ``working`` of a worker that waits, False for one of a chunk."""
+        """Return True for a name in ``working`` of a worker that waits, False for one of a chunk."""
         return node.startswith(_WAITS)
 
     def readers(self, dump: str) -> str:
@@ -403,11 +409,11 @@ class Layout:
 
     @staticmethod
     def ended(node: str) -> tuple[int, str]:
-        """(time in milliseconds since 1970, id) of a dump that ended, from the name of its node in ``dumped``."""
+        """Parse the name of a node in ``dumped``: (time in milliseconds since 1970, id) of a dump that ended."""
         ended_ms, _, dump = node.partition("-")
         return int(ended_ms), dump
 
 
 def claim_suffix(claim: str) -> str:
-    """How the names of all nodes of a claim end."""
+    """Return the end of the names of all nodes of a claim."""
     return f"-{hashlib.sha256(claim.encode()).hexdigest()[:24]}"

@@ -40,7 +40,7 @@ class Lease:
 
 
 def owner_label() -> str:
-    """``host:pid``, for people."""
+    """Return ``host:pid``, for messages."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
@@ -65,7 +65,10 @@ def try_acquire(znodes: Znodes, folder: str, owner: str) -> Lease:
 
 
 def taking(folder: str, epoch_node: Znode, owner: str) -> tuple[Epoch, list[Step]]:
-    """The epoch of the next lease of ``folder``, and the steps that take it. ``epoch_node``: as read from its epoch's path."""
+    """Return the epoch of the next lease of ``folder``, and the steps that take it.
+
+    ``epoch_node``: as read from its epoch's path.
+    """
     epoch = Epoch(int(epoch_node.data or b"0") + 1)
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     return epoch, [
@@ -123,7 +126,7 @@ def holding(
 
 
 def transact_as(znodes: Znodes, lease: Lease, doing: str, steps: Sequence[Step]) -> None:
-    """A transaction of the lease's owner: all of ``steps``, or none. ``doing``: for the errors.
+    """Run a transaction of the lease's owner: all of ``steps``, or none. ``doing``: for the errors.
 
     Raises:
         Fenced: another process took the lease since.
@@ -141,7 +144,7 @@ def transact_as(znodes: Znodes, lease: Lease, doing: str, steps: Sequence[Step])
 
 
 def fenced(lease: Lease, doing: str) -> Fenced:
-    """The error for a write that was refused because somebody took the lease after us."""
+    """Return the error for a write that was refused because another process took the lease since."""
     return Fenced(
         f"{doing}: a newer owner took the lease after epoch {lease.epoch}; nothing was written",
         where=lease.node,

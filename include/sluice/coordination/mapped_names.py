@@ -16,7 +16,7 @@ class MappedNames:
         self._path = layout.mapped_names
 
     def read(self) -> frozenset[str]:
-        """All of them."""
+        """Return all names that were found."""
         return self._read()[0]
 
     def add(self, names: Iterable[str]) -> None:

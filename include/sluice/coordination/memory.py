@@ -24,17 +24,17 @@ class MemoryTree:
         self._watches: list[tuple[str, bool, object, Callable[..., None]]] = []
 
     def session(self) -> MemoryZnodes:
-        """A new session on this tree."""
+        """Open a new session on this tree."""
         self.sessions += 1
         return MemoryZnodes(self, self.sessions)
 
     def seen(self, path: str, children: bool) -> object:
-        """What a watch compares."""
+        """Return what a watch compares."""
         with self.lock:
             return self.names(path) if children else self.nodes.get(path)
 
     def names(self, path: str) -> list[str]:
-        """Of the children, sorted."""
+        """Return the names of the children, sorted."""
         prefix = path.rstrip("/") + "/"
         with self.lock:
             return sorted({p[len(prefix) :].split("/", 1)[0] for p in self.nodes if p.startswith(prefix)})
@@ -53,7 +53,7 @@ class MemoryTree:
             changed()
 
     def moved(self) -> None:
-        """Something changed."""
+        """Fire the watches after a change, if the tree does so at once."""
         if self.tells:
             self.tell()
 

@@ -39,7 +39,7 @@ class Permits:
         self._pipeline = layout.pipeline
 
     def read(self) -> Permit:
-        """The permit; open by default, and closed while the pipeline's partner fails."""
+        """Return the permit; open by default, and closed while the pipeline's partner fails."""
         permit = self._said()
         stops = self._side.stops() if self._side is not None and permit.open else None
         if stops is None or self._side is None:
@@ -49,7 +49,7 @@ class Permits:
         return replace(permit, open=False, by=by, reason=reason, since=stops.since, partner=stops.pipeline)
 
     def _said(self) -> Permit:
-        """What people said."""
+        """Return what people said."""
         node = self._z.get(self._path)
         if node is None or not node.data:
             return Permit(version=node.version if node else -1)
@@ -72,7 +72,10 @@ class Permits:
                 return self._said()
 
     def require(self, *, since: Permit | None = None) -> Permit:
-        """The permit. Raises Paused if a person paused the pipeline, Restarted if a new round began after ``since``."""
+        """Return the permit.
+
+        Raises Paused if a person paused the pipeline, Restarted if a new round began after ``since``.
+        """
         permit = self.read()
         if permit.version == -1:
             self._z.ensure(self._path)
@@ -90,5 +93,5 @@ class Permits:
         return permit
 
     def unchanged(self, permit: Permit) -> Check:
-        """The requirement that no one has changed it since ``permit`` was read."""
+        """Return the requirement that no one has changed it since ``permit`` was read."""
         return Check(self._path, permit.version)

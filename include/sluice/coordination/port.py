@@ -70,10 +70,13 @@ class Znodes(Protocol):
     """All methods raise CoordinationUnavailable when ZooKeeper does not answer or the session is gone."""
 
     def get(self, path: str, changed: Callable[..., None] | None = None) -> Znode | None:
-        """The node, or None if there is none. ``changed``: see :meth:`notify`; not called for a node that is not there."""
+        """Return the node, or None if there is none.
+
+        ``changed``: see :meth:`notify`; not called for a node that is not there.
+        """
 
     def children(self, path: str, changed: Callable[..., None] | None = None) -> list[str]:
-        """Names of the children, sorted; empty if the node is not there. ``changed``: as for :meth:`get`."""
+        """Return the names of the children, sorted; empty if the node is not there. ``changed``: as for :meth:`get`."""
 
     def ensure(self, path: str) -> None:
         """Create ``path`` and its parents, empty, where they are missing."""
@@ -85,7 +88,7 @@ class Znodes(Protocol):
         """
 
     def transact(self, steps: Sequence[Step]) -> None:
-        """All steps or none. Raises Conflict."""
+        """Do all steps or none. Raises Conflict."""
 
     @property
     def alive(self) -> bool:
@@ -93,7 +96,7 @@ class Znodes(Protocol):
 
 
 def committed(znodes: Znodes, *steps: Step) -> bool:
-    """All steps are done; or False, and none is."""
+    """Do all steps and return True; or do none, and return False."""
     try:
         znodes.transact(steps)
     except Conflict:

@@ -40,11 +40,11 @@ class Servers:
         committed(self._z, step)  # where it is not: the next call sees why
 
     def forget(self, name: str) -> None:
-        """The service ``name`` takes no readers any more."""
+        """Remove the service ``name``, which takes no readers any more."""
         committed(self._z, Remove(server(self._root, name)))
 
     def all(self) -> list[ServerEntry]:
-        """Those whose sessions live: one that was killed is among them until its session times out."""
+        """Return the services whose sessions live: one that was killed is among them until its session times out."""
         paths = (server(self._root, name) for name in self._z.children(servers(self._root)))
         found = (SERVER.read(self._z, path, lambda data, _: ServerEntry.from_json(data)) for path in paths)
         return [entry for entry in found if entry is not None]

@@ -51,7 +51,7 @@ class SharedSession:
             self._heard[who] = (path, lives)
 
     def leave(self, who: object) -> None:
-        """``who`` waits no longer."""
+        """Remove ``who``, which waits no longer."""
         with self._lock:
             self._heard.pop(who, None)
 
@@ -76,7 +76,7 @@ class SharedSession:
                     self._write(list(paths)[at : at + _STEPS])
 
     def _write(self, paths: list[str]) -> None:
-        """All in one transaction; a node that is not there is made, and written with the others a second later."""
+        """Write all in one transaction; a missing node is created, and written with the others a second later."""
         while paths:
             try:
                 self.znodes.transact([Put(path, b"", -1) for path in paths])
@@ -95,7 +95,7 @@ class SharedSessions:
         self._open: dict[tuple[str, int | None, str, str, float], SharedSession] = {}
 
     def get(self, endpoint: Endpoint, session_timeout_s: float) -> SharedSession:
-        """The session, opened now if there is none that lives. Raises CoordinationUnavailable."""
+        """Return the session, opened now if there is none that lives. Raises CoordinationUnavailable."""
         key = (endpoint.host, endpoint.port, endpoint.user, endpoint.password, session_timeout_s)
         with self._lock:
             found = self._open.get(key)

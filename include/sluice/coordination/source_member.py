@@ -27,7 +27,7 @@ class Member:
         return cls(**{**known_fields(cls, data), "version": version})
 
     def encoded(self) -> bytes:
-        """The content of its node."""
+        """Return the content of its node."""
         return MEMBER.encode({
             "connection": self.connection,
             "since_ms": self.since_ms,
@@ -43,11 +43,11 @@ class SourceMember:
         self._path = layout.member
 
     def read(self) -> Member:
-        """One without a connection where none was chosen yet."""
+        """Return the member; one without a connection if none was chosen yet."""
         return MEMBER.read(self._z, self._path, Member.from_json) or Member()
 
     def chosen(self, connection: str, at_ms: int) -> Step:
-        """The step that makes another server the one that is read."""
+        """Return the step that makes another server the one that is read."""
         return self._written(self.read(), Member(connection, at_ms))
 
     def silent_since(self, at_ms: int) -> Member:

@@ -65,7 +65,10 @@ class PipelineState:
         keeps_reads: bool = False,
         commit_every: Mapping[str, float] | None = None,
     ) -> None:
-        """``keeps_reads``: for a process that asks often, see :mod:`sluice.coordination.kept_reads`. ``commit_every``: target -> seconds."""
+        """Open the state. ``keeps_reads``: for a process that asks often, see :mod:`sluice.coordination.kept_reads`.
+
+        ``commit_every``: target -> seconds.
+        """
         known: Znodes = znodes
         if keeps_reads:
             kept = KeptReads(znodes)
@@ -139,25 +142,25 @@ class PipelineState:
         return DumpStates(self._known, self.layout, owner_label())
 
     def target_records(self, target: str) -> TargetRecords:
-        """The checkpoint of a target that keeps nothing itself."""
+        """Return the checkpoint of a target that keeps nothing itself."""
         return TargetRecords(self._z, self.layout, target)
 
     def identity(self) -> str:
-        """The random id of this state, "" before the first drain."""
+        """Return the random id of this state, "" before the first capture."""
         return self._identity.read()
 
     # -- leases ------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def replicator(self, owner: str | None = None, *, wait_s: float | None = None) -> Iterator[Lease]:
-        """Be the one that drains; waits up to ``wait_s`` for the one that does now. Raises LeaseHeld."""
+        """Hold the lease of the capture; wait up to ``wait_s`` for its current owner. Raises LeaseHeld."""
         patience_s = self._wait_s if wait_s is None else wait_s
         with holding(self._z, self.layout.replicator, wait_s=patience_s, owner=owner) as lease:
             yield lease
 
     @contextmanager
     def consumer(self, target: str, owner: str | None = None, *, above: int = 0) -> Iterator[Lease]:
-        """Be the one that loads ``target``, with an epoch higher than ``above``."""
+        """Hold the lease of the loader of ``target``, with an epoch higher than ``above``."""
         folder = self.layout.consumer(target)
         with holding(self._z, folder, wait_s=self._wait_s, owner=owner) as lease:
             if lease.epoch > above:
@@ -168,7 +171,7 @@ class PipelineState:
             yield lease
 
     def consumer_epoch(self, target: str) -> int:
-        """The highest epoch that a loader of ``target`` got, 0 if there was none."""
+        """Return the highest epoch that a loader of ``target`` got, 0 if there was none."""
         node = self._z.get(lease_epoch(self.layout.consumer(target)))
         return int(node.data or b"0") if node else 0
 
@@ -178,7 +181,7 @@ class PipelineState:
         return self._z.alive
 
     def owner(self, target: str | None = None) -> str | None:
-        """Label of whoever drains (or loads ``target``) now."""
+        """Return the label of the process that captures (or loads ``target``) now."""
         path = lease_node(self.layout.consumer(target) if target else self.layout.replicator)
         node = self._z.get(path)
         return str(LEASE.decode(path, node.data)["owner"]) if node and node.data else None
@@ -186,7 +189,7 @@ class PipelineState:
     # -- capture: the cursor moves ----------------------------------------------------------------------------------------
 
     def cursor(self) -> Cursor | None:
-        """The captured position, or None before the first drain."""
+        """Return the captured position, or None before the first capture."""
         return self._cursor.read()
 
     def begin(
@@ -229,7 +232,12 @@ class PipelineState:
         schema: str | None = None,
         partner_batch: int = 0,
     ) -> Cursor:
-        """Phase one ends: the batch exists, the captured position is after it and ``also`` is done, or nothing. ``schema``: see ``advance``."""
+        """Record the batch, move the captured position after it and do ``also``: all of it, or nothing.
+
+        This ends phase one.
+
+        ``schema``: see ``advance``.
+        """
         kept = cursor.schema if schema is None else schema
         moved = Cursor(batch.last, BatchNumber(batch.number + 1), schema=kept, partner_batch=partner_batch)
         steps = [*self._batches.created(batch), *also]
@@ -256,13 +264,13 @@ class PipelineState:
     def fail_over(
         self, lease: Lease, cursor: Cursor, position: Position, connection: str, at_ms: int, *, schema: str
     ) -> Cursor:
-        """Go on at ``position``, the same place in the log of another server, and read that server from now on."""
+        """Continue at ``position``, the same place in the log of another server, and read that server from now on."""
         moved = Cursor(position, cursor.next_batch, schema=schema)
         chosen = self.member.chosen(connection, at_ms)
         return self._move(lease, f"going on at {position} of {connection}", cursor, moved, [chosen])
 
     def let_go(self, lease: Lease, cursor: Cursor, batches: Sequence[int]) -> Cursor:
-        """As :meth:`drop`; the captured position and its schema history stay as they are."""
+        """Abandon batches like :meth:`drop`; the captured position and its schema history stay as they are."""
         steps = [step for number in batches for step in self._batches.dropped(number)]
         return self._move(lease, f"letting batches {list(batches)} go", cursor, replace(cursor), steps)
 
@@ -316,7 +324,10 @@ class PipelineState:
         self._transact(lease, "rebuilding the state", [*steps, *also])
 
     def raise_epochs(self, above: int) -> None:
-        """Every later owner of any lease of this pipeline gets an epoch higher than ``above``. Raises LeaseHeld while somebody works."""
+        """Give every later owner of any lease of this pipeline an epoch higher than ``above``.
+
+        Raises LeaseHeld while a process has one.
+        """
         for folder in (self.layout.replicator, *(self.layout.consumer(target) for target in self.targets)):
             node = self._z.get(lease_epoch(folder))
             if int((node.data if node else b"") or b"0") >= above:
@@ -325,7 +336,7 @@ class PipelineState:
                 raise_epoch(self._z, lease, above)
 
     def highest_epoch(self) -> int:
-        """The highest epoch that anybody of this pipeline got."""
+        """Return the highest epoch of any lease of this pipeline."""
         folders = (self.layout.replicator, *(self.layout.consumer(target) for target in self.targets))
         nodes = [self._z.get(lease_epoch(folder)) for folder in folders]
         return max(int(node.data or b"0") if node else 0 for node in nodes)
@@ -340,57 +351,69 @@ class PipelineState:
     # -- batches -----------------------------------------------------------------------------------------------------
 
     def batch(self, number: int) -> Batch | None:
-        """One batch, or None if it is not (or no longer) known."""
+        """Return one batch, or None if it is not (or no longer) known."""
         return self._batches.get(number)
 
     def require(self, number: int) -> Batch:
-        """As :meth:`batch`. Raises SegmentError if it is not known."""
+        """Return one :meth:`batch`. Raises SegmentError if it is not known."""
         return self._batches.require(number)
 
     def numbers(self) -> list[int]:
-        """Numbers of all known batches, ascending."""
+        """Return the numbers of all known batches, ascending."""
         return self._batches.numbers()
 
     def undelivered(self) -> list[int]:
-        """Numbers of the batches that some target has not acknowledged, ascending."""
+        """Return the numbers of the batches that some target has not acknowledged, ascending."""
         done = self.delivered()
         return [n for n in self.numbers() if n > done]
 
     def lacking(self) -> list[int]:
-        """Numbers of the batches that some target lacks, ascending; quarantined targets don't count."""
+        """Return the numbers of the batches that some target lacks, ascending; quarantined targets don't count."""
         done = self.delivered(self.holds.going())
         return [n for n in self.numbers() if n > done]
 
     def in_window(self) -> list[int]:
-        """As :meth:`lacking`, without what waits on purpose: a target that gets batches together does not hold up the others, nor the drain."""
+        """Return :meth:`lacking` without the batches that wait on purpose.
+
+        A target that gets batches together does not hold up the others, nor the capture.
+        """
         done = self.passed()
         return [n for n in self.numbers() if n > done]
 
     def passed(self) -> int:
-        """The last batch that every target has which is not quarantined, or that waits for it on purpose; 0 if none."""
+        """Return the last batch that every target has, or waits for on purpose; 0 if none.
+
+        Quarantined targets don't count.
+        """
         going = self.holds.going()
         waiting = {target: one for target, one in self._bundling.waiting(going).items() if not one.overdue}
         acknowledged = [found.batch for target in going if target not in waiting and (found := self.process(target))]
         return min([*acknowledged, *(one.last for one in waiting.values())], default=0)
 
     def waiting(self) -> dict[str, WaitingBatches]:
-        """What targets get later, together, see :mod:`sluice.coordination.bundling`; without quarantined ones."""
+        """Return what targets get later, together, without quarantined ones.
+
+        See :mod:`sluice.coordination.bundling`.
+        """
         return self._bundling.waiting(self.holds.going())
 
     def due(self) -> list[int]:
-        """The first batches of :meth:`waiting` whose time has come, ascending."""
+        """Return the first batches of :meth:`waiting` whose time has come, ascending."""
         return sorted({one.first for one in self.waiting().values() if one.is_due})
 
     def claimed(self, claim: str) -> Batch | None:
-        """The newest batch that ``claim`` delivers: what a retried drain gets again."""
+        """Return the newest batch that ``claim`` delivers: what a retried capture gets again."""
         return self._batches.claimed(claim)
 
     def claimed_all(self, claim: str) -> list[Batch]:
-        """All batches that ``claim`` delivers and that are still known, oldest first."""
+        """Return all batches that ``claim`` delivers and that are still known, oldest first."""
         return self._batches.claimed_all(claim)
 
     def claimed_numbers(self, claim: str) -> list[int]:
-        """The numbers of the batches that ``claim`` got, ascending; another one may have taken some of them up since."""
+        """Return the numbers of the batches that ``claim`` got, ascending.
+
+        Another claim may have resumed some since.
+        """
         return self._batches.claimed_numbers(claim)
 
     def reclaim(self, number: int, claim: str) -> Batch | None:
@@ -406,7 +429,7 @@ class PipelineState:
         return self._batches.staged(number, stage, path, under=under)
 
     def stage_failed(self, number: int) -> None:
-        """A rule failed: the next attempt takes the rule files as they are then."""
+        """Record that a rule failed: the next attempt takes the rule files as they are then."""
         self._batches.stage_failed(number)
 
     def unmerge(self, number: int, *, made: Batch | None = None) -> None:
@@ -428,7 +451,7 @@ class PipelineState:
     # -- targets: acknowledgements --------------------------------------------------------------------------------------
 
     def process(self, target: str) -> Acknowledgement | None:
-        """What a target has acknowledged, or None before its first batch."""
+        """Return what a target has acknowledged, or None before its first batch."""
         return self._acknowledgements.of(target)
 
     def begin_process(self, target: str, batch: BatchNumber, position: Position) -> Acknowledgement:
@@ -436,12 +459,18 @@ class PipelineState:
         return self._acknowledgements.begin(target, batch, position)
 
     def beginning(self, target: str, batch: BatchNumber, position: Position) -> Step:
-        """The step that writes a target's first acknowledgement, see :meth:`begin_process`, for :meth:`commit`."""
+        """Return the step that writes a target's first acknowledgement, for :meth:`commit`.
+
+        See :meth:`begin_process`.
+        """
         first = Acknowledgement(batch, position, batch, identity=self._identity.read())
         return self._acknowledgements.begun(target, first)
 
     def restarting(self, target: str, batch: int) -> Step:
-        """The step after which ``target`` goes on with ``batch``, the rows of the snapshot, whatever it lacks before that; for :meth:`commit`."""
+        """Return the step after which ``target`` continues with ``batch``, for :meth:`commit`.
+
+        That batch has the rows of the snapshot, so that it does not matter what the target lacks before it.
+        """
         return self._acknowledgements.restarting(target, batch)
 
     def give_up(self, lease: Lease, target: str, batch: int, position: Position) -> Acknowledgement:
@@ -449,7 +478,10 @@ class PipelineState:
         return self._acknowledgements.take_back(lease, target, batch, position)
 
     def acknowledge(self, target: str, batch: Batch, *, seen: Acknowledgement | None = None) -> Acknowledgement:
-        """Phase two ends: ``batch`` is delivered. Raises OutOfOrder unless it is the next one, see :meth:`Acknowledgements.acknowledge`."""
+        """Record that ``batch`` is delivered, which ends phase two. Raises OutOfOrder unless it is the next one.
+
+        See :meth:`Acknowledgements.acknowledge`.
+        """
         return self._acknowledgements.acknowledge(target, batch, seen=seen)
 
     def redeliver(self, lease: Lease, target: str, position: Position, batches: Sequence[Batch]) -> Acknowledgement:
@@ -462,17 +494,17 @@ class PipelineState:
         return self._acknowledgements.adopt(lease, target, batch, position, began)
 
     def forget_process(self, target: str) -> None:
-        """A target's acknowledgement is no longer known: it begins anew with the next drain."""
+        """Delete a target's acknowledgement: it begins anew with the next capture."""
         self._acknowledgements.forget(target)
 
     def delivered(self, targets: Sequence[str] | None = None) -> int:
-        """The last batch that every target (or every one of ``targets``) has acknowledged; 0 if none."""
+        """Return the last batch that every target (or every one of ``targets``) has acknowledged; 0 if none."""
         return self._acknowledgements.delivered(self.targets if targets is None else targets)
 
     # -- what people do ------------------------------------------------------------------------------------------------
 
     def permit(self) -> Permit:
-        """The permit; open by default."""
+        """Return the permit; open by default."""
         return self._permits.read()
 
     def set_permit(self, *, open_: bool | None, by: str, reason: str) -> Permit:
@@ -480,7 +512,10 @@ class PipelineState:
         return self._permits.set(open_=open_, by=by, reason=reason)
 
     def require_permit(self, *, since: Permit | None = None) -> Permit:
-        """The permit. Raises Paused if a person paused the pipeline, Restarted if a new round began after ``since``."""
+        """Return the permit.
+
+        Raises Paused if a person paused the pipeline, Restarted if a new round began after ``since``.
+        """
         return self._permits.require(since=since)
 
     def require_channel(self) -> None:
@@ -493,7 +528,9 @@ class PipelineState:
 
     @contextmanager
     def reporting(self, part: str) -> Iterator[None]:
-        """What goes wrong inside is noted, see :mod:`sluice.coordination.failures`; in a channel it stops the other pipeline after a while.
+        """Note what goes wrong inside, see :mod:`sluice.coordination.failures`.
+
+        A channel stops its other pipeline after a while.
 
         ``part``: drain, merge, rules-{stage} or load-{target}.
         """
@@ -502,12 +539,12 @@ class PipelineState:
             yield
 
     def failures(self) -> list[StageFailure]:
-        """What the pipeline fails at now: no part of it that has gone on since, and none of a quarantined target."""
+        """Return what the pipeline fails at now: no part that has gone on since, and none of a quarantined target."""
         held = self.holds.all()
         return [one for one in self._failures.all() if one.target not in held and self._progress(one.part) == one.at]
 
     def _progress(self, part: str) -> str:
-        """How far a part of the pipeline has come."""
+        """Return how far a part of the pipeline has come."""
         if part.startswith("load-"):
             held = self.process(part.removeprefix("load-"))
             return f"batch {held.batch}" if held is not None else ""
@@ -522,7 +559,7 @@ class PipelineState:
         self._audit.note(by=by, what=what, details=details)
 
     def audit_log(self) -> list[dict[str, Any]]:
-        """All entries of the audit log, oldest first."""
+        """Return all entries of the audit log, oldest first."""
         return self._audit.entries()
 
     def forget_audit(self, *, before_s: float, dry_run: bool = False) -> int:

@@ -47,7 +47,7 @@ class Subscription:
     version: int = -1
 
     def encoded(self) -> bytes:
-        """The content of its node."""
+        """Return the content of its node."""
         return SUBSCRIPTION.encode({name: value for name, value in asdict(self).items() if name not in _OUTSIDE})
 
 
@@ -56,7 +56,7 @@ _OUTSIDE = ("name", "version")
 
 
 def fenced(pipeline: str, name: str, now: Subscription | None) -> Fenced:
-    """The error for a client that has the subscription no longer; ``now``: as it is."""
+    """Return the error for a client that lost the subscription; ``now``: its present state."""
     what = "was deleted" if now is None else "is another client's now, which connected later"
     return Fenced(
         f"subscription {name} of {pipeline} {what}",
@@ -73,7 +73,10 @@ class Subscriptions:
         self._identity = identity
 
     def get(self, name: str, changed: Callable[..., None] | None = None) -> Subscription | None:
-        """None if there is none. ``changed``: called when it changes next, see :meth:`Znodes.notify`."""
+        """Return a subscription, None if there is none.
+
+        ``changed``: called when it changes next, see :meth:`Znodes.notify`.
+        """
         path = self._at.subscription(name)
         node = self._z.get(path, changed)
         if node is None or not node.data:
@@ -83,14 +86,16 @@ class Subscriptions:
         )
 
     def all(self) -> list[Subscription]:
-        """By name."""
+        """Return all subscriptions, by name."""
         return [found for found in map(self.get, self._z.children(self._at.subscriptions)) if found is not None]
 
     def usable(self, name: str, reader: str, *, expired: bool = False) -> Subscription | None:
-        """As :meth:`get`, for a reader that wants to go on with it. ``expired``: also where batches are gone that it had not acknowledged.
+        """Return a subscription (:meth:`get`) for a reader that wants to continue it.
+
+        ``expired``: also one that lost batches that it had not acknowledged.
 
         Raises:
-            AccessDenied: it is another reader's. SubscriptionOver: it can not go on, and has to begin anew.
+            AccessDenied: it is another reader's. SubscriptionOver: it cannot continue, and has to begin anew.
         """
         found = self.owned(name, reader)
         if found is not None:
@@ -111,7 +116,7 @@ class Subscriptions:
             )
 
     def owned(self, name: str, reader: str) -> Subscription | None:
-        """As :meth:`get`. Raises AccessDenied if it is another reader's."""
+        """Return a subscription (:meth:`get`). Raises AccessDenied if it is another reader's."""
         found = self.get(name)
         if found is not None and found.reader != reader:
             raise AccessDenied(
@@ -131,7 +136,9 @@ class Subscriptions:
         from_snapshot: bool = False,
         client: str = "",
     ) -> Subscription | None:
-        """A client takes the subscription over, and its cursor stands at batch ``acknowledged``. None: it changed since it was ``seen``.
+        """Give the subscription to a client, with its cursor at batch ``acknowledged``.
+
+        None: it changed since ``seen``.
 
         ``from_snapshot``: what it is given first is the snapshot as of the batch after that.
 
@@ -157,7 +164,9 @@ class Subscriptions:
         return replace(begun, version=version + 1) if committed(self._z, step) else None
 
     def acknowledge(self, held: Subscription, batch: int, now_ms: int) -> Subscription:
-        """Everything up to ``batch`` is acknowledged; the cursor never moves back. ``held``: as the client's session had it last.
+        """Acknowledge everything up to ``batch``; the cursor never moves back.
+
+        ``held``: as the client's session had it last.
 
         Raises:
             Fenced: a newer client has it, or it was deleted. SubscriptionOver: it expired.
@@ -171,7 +180,7 @@ class Subscriptions:
                 return replace(moved, version=now.version + 1)
 
     def require(self, held: Subscription, changed: Callable[..., None] | None = None) -> Subscription:
-        """As it is now, if the session of ``held`` still has it. Raises as :meth:`acknowledge`."""
+        """Return its present state, if the session of ``held`` still has it. Raises as :meth:`acknowledge`."""
         now = self.get(held.name, changed)
         if now is None or (now.made_ms, now.session, now.reader) != (held.made_ms, held.session, held.reader):
             raise fenced(self._at.pipeline, held.name, now)
@@ -179,7 +188,7 @@ class Subscriptions:
         return now
 
     def expire(self, name: str, below: int, now_ms: int) -> bool:
-        """Retention is about to take batches up to ``below``. False: the subscription has acknowledged them."""
+        """Expire the subscription before retention removes batches up to ``below``. False: it has acknowledged them."""
         while True:
             now = self.get(name)
             if now is None or now.batch >= below:

@@ -23,7 +23,7 @@ class TargetRecord:
     identity: str = ""
 
     def encoded(self) -> bytes:
-        """JSON."""
+        """Return the record as JSON."""
         position = self.position.to_json() if self.position else None
         data = {"epoch": self.epoch, "batch": self.batch, "position": position, "identity": self.identity}
         return CHECKPOINT.encode(data)
@@ -50,7 +50,7 @@ class TargetRecords:
         self.path = layout.checkpoint(target)
 
     def read(self) -> TargetRecord | None:
-        """None if nothing is kept."""
+        """Return the record, None if nothing is kept."""
         return self._read()[0]
 
     def write(self, record: TargetRecord, *, backwards: bool = False) -> TargetRecord:

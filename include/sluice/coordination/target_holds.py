@@ -33,7 +33,10 @@ class Holds:
         self._targets = tuple(targets)
 
     def all(self) -> dict[str, Hold]:
-        """Target -> why. Empty if all that are left of the pipeline's targets are quarantined: the last to go was taken out of its file."""
+        """Return target -> why it is quarantined. Empty if all targets that are left are quarantined.
+
+        Then the last target that worked was removed from the pipeline's file.
+        """
         held = self._read()[0]
         return held if len(held) < len(self._targets) else {}
 
@@ -41,12 +44,15 @@ class Holds:
         return self.all().get(target)
 
     def going(self) -> tuple[str, ...]:
-        """The targets that are not quarantined."""
+        """Return the targets that are not quarantined."""
         held = self.all()
         return tuple(t for t in self._targets if t not in held)
 
     def hold(self, target: str, error: str) -> Hold | None:
-        """Quarantine ``target``, or note another failed attempt. None: it is the last one that goes, and is not quarantined."""
+        """Quarantine ``target``, or note another failed attempt.
+
+        None: it is the last one that works, and is not quarantined.
+        """
         while True:
             held, version = self._read()
             before = held.get(target)

@@ -43,10 +43,10 @@ ANSWER_S = 60.0
 def connect(
     endpoint: Endpoint, *, session_timeout_s: float, connect_timeout_s: float = 15.0
 ) -> Iterator[ZookeeperZnodes]:
-    """A session on the ensemble at ``endpoint`` (host may list several: ``h1:2181,h2:2181``), closed on leaving.
+    """Yield a session on the ensemble at ``endpoint``, closed on leaving. Host may list several: ``h1:2181,h2:2181``.
 
-    Login and password of the endpoint, if set, are used for digest authentication and for the ACL of every node created.
-    Raises CoordinationUnavailable if no server answers in time.
+    Login and password of the endpoint, if set, are used for digest authentication and for the ACL of every node
+    created. Raises CoordinationUnavailable if no server answers in time.
     """
     hosts = endpoint.host if ":" in endpoint.host or not endpoint.port else f"{endpoint.host}:{endpoint.port}"
     auth = [("digest", f"{endpoint.user}:{endpoint.password}")] if endpoint.user else None
@@ -132,7 +132,10 @@ class ZookeeperZnodes:
         self._guarded(f"watching {path}", call)
 
     def transact(self, steps: Sequence[Step]) -> None:
-        """Not retried after a lost connection: the caller reads the state again and finds out whether it went through."""
+        """Do all steps or none.
+
+        It is not retried after a lost connection: the caller reads the state to see if it went through.
+        """
 
         def call() -> None:
             transaction = self._client.transaction()
@@ -157,9 +160,11 @@ class ZookeeperZnodes:
         self._guarded(f"committing {len(steps)} steps on {steps[-1].path}", call)
 
     def _asked(self, ask: Callable[[], Any]) -> Any:
-        """The answer to a question. The client itself waits without end for servers that are gone.
+        """Return the answer to a question within a time limit.
 
-        A commit still does: if it was given up, it could go through later, when something else was concluded.
+        The client itself waits without end for servers that are gone.
+
+        A commit has no limit: if it were abandoned, it could go through later, when something else was concluded.
         """
         return self._client.retry(lambda: ask().get(timeout=ANSWER_S))
 

@@ -33,7 +33,10 @@ class Encoder:
     """
 
     def __init__(self, connect: str) -> None:
-        """``connect``: a struct's schema, as JSON text. Raises MappingError for names that are one name in Avro."""
+        """Compile ``connect``, a struct's schema as JSON text.
+
+        Raises MappingError for names that are one name in Avro.
+        """
         given = json.loads(connect)
         made = _type(given, set())
         self.schema = json.dumps(made, ensure_ascii=False, separators=(",", ":"))
@@ -42,7 +45,7 @@ class Encoder:
         self._convert = _converter(given)
 
     def encode(self, document: str) -> bytes:
-        """The binary form of a document, without any header."""
+        """Return the binary form of a document, without any header."""
         assert self._convert is not None  # of a struct
         out = io.BytesIO()
         fastavro.schemaless_writer(out, self._parsed, self._convert(json.loads(document)))
@@ -50,7 +53,7 @@ class Encoder:
 
 
 def adjusted(name: str) -> str:
-    """A name that Avro takes."""
+    """Replace the characters of a name that Avro does not take."""
     found = re.sub(r"[^A-Za-z0-9_]", "_", name)
     return f"_{found}" if found[:1].isdigit() or not found else found
 
@@ -65,7 +68,10 @@ def _full_name(record: Mapping[str, Any]) -> str:
 
 
 def _type(schema: Schema, known: set[str]) -> Any:
-    """An Avro type, whether the value is optional or not. ``known``: records that were defined before, which are named only."""
+    """Return an Avro type, whether the value is optional or not.
+
+    ``known``: records defined before, which are only named.
+    """
     kind = schema["type"]
     if kind == "struct":
         return _record(schema, known)
@@ -120,7 +126,7 @@ def _field(field: Schema, known: set[str]) -> dict[str, Any]:
 
 
 def _bare(schema: Any) -> Any:
-    """Without logical types: values are what Avro stores."""
+    """Remove logical types: values are what Avro stores."""
     if isinstance(schema, list):
         return [_bare(one) for one in schema]
     if isinstance(schema, dict):
@@ -129,7 +135,7 @@ def _bare(schema: Any) -> Any:
 
 
 def _converter(schema: Schema) -> _Convert | None:
-    """What makes of a JSON value what is encoded; None: nothing needs to be done."""
+    """Return a function that converts a JSON value to what Avro encodes; None if nothing needs to be converted."""
     if schema["type"] == "bytes":
         return b64decode
     if schema["type"] != "struct":

@@ -27,7 +27,7 @@ _TYPES = {Op.INSERT: "INSERT", Op.UPDATE: "UPDATE", Op.DELETE: "DELETE", Op.READ
 
 
 def row(change: Change, source: str) -> tuple[str, ...]:
-    """One message of one row. canal has no type for rows of a dump: they are inserts."""
+    """Return the one message of a row. canal has no type for rows of a dump: they are inserts."""
     kind = Op(change.op)
     image = (change.before if kind is Op.DELETE else after_of(change)) or {}
     columns = columns_of(change.fields)
@@ -58,7 +58,7 @@ def row(change: Change, source: str) -> tuple[str, ...]:
 
 
 def value_of(value: Any, column: Column) -> str:
-    """A value that is not NULL, as canal prints it."""
+    """Return a value that is not NULL, as canal prints it."""
     if column.temporal:
         return temporal_text(value, column)
     if isinstance(value, bytes):
@@ -79,7 +79,7 @@ def value_of(value: Any, column: Column) -> str:
 
 
 def java_float(value: float) -> str:
-    """``String.valueOf`` of Java: an exponent below a thousandth and from ten millions on."""
+    """Format like Java's ``String.valueOf``: an exponent below a thousandth and from ten million on."""
     text = repr(value)
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         return f"{Decimal(text):f}" if "e" in text else text
@@ -90,7 +90,10 @@ def java_float(value: float) -> str:
 
 
 def java_type(value: Any, column: Column) -> int:
-    """java.sql.Types as canal tells it: of the value, so NULL and numbers beyond the signed range have types of their own."""
+    """Return the value's java.sql.Types as canal reports it.
+
+    NULL and numbers beyond the signed range have types of their own.
+    """
     row = column.row
     if row is None:  # a rule made the column
         return JavaTypes().canal
@@ -102,7 +105,7 @@ def java_type(value: Any, column: Column) -> int:
 
 
 def statement(made: Statement, source: str) -> tuple[str, ...]:
-    """One message of the statement; it names the first table that the statement changed."""
+    """Return the one message of a statement; it names the first table that the statement changed."""
     tables = made.tables
     return (
         json_text({

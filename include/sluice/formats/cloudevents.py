@@ -21,7 +21,7 @@ _IN_TRANSACTION = {"id": "txid", "total_order": "txtotalorder", "data_collection
 
 
 def row(change: Change, source: str) -> tuple[str, ...]:
-    """The events of a change, as :func:`sluice.formats.debezium.events`."""
+    """Return the events of a change, as :func:`sluice.formats.debezium.events` divides them."""
     return tuple(json_text(_row(change, source, event)) for event in debezium.events(change, source))
 
 
@@ -40,7 +40,7 @@ def _row(change: Change, source: str, event: Mapping[str, Any]) -> dict[str, Any
 
 
 def statement(made: Statement, source: str) -> tuple[str, ...]:
-    """An event whose ``data`` is Debezium's schema change."""
+    """Return an event whose ``data`` is Debezium's schema change."""
     event = debezium.schema_change(made, source)
     own = {"file": made.file, "pos": made.offset}
     data = {name: event[name] for name in ("databaseName", "schemaName", "ddl", "tableChanges")}

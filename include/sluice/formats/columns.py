@@ -1,7 +1,8 @@
-"""Documents of debezium-json from columns: the same texts as :mod:`sluice.formats.debezium` makes of single changes, without an object a row.
+"""Documents of debezium-json from columns: the texts of :mod:`sluice.formats.debezium`, without an object per row.
 
-Each column becomes an array of JSON texts, and these are joined row by row. A type for which no vector operation gives the exact text is converted
-value by value with the function of the format itself. ``tests/unit/formats/test_columns.py`` compares both ways over all types.
+Each column becomes an array of JSON texts, and these are joined row by row. A type for which no vector operation gives
+the exact text is converted value by value with the function of the format itself.
+``tests/unit/formats/test_columns.py`` compares both ways over all types.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ _OPS = {Op.INSERT: "c", Op.UPDATE: "u", Op.DELETE: "d", Op.READ: "r"}
 
 
 def joined(*parts: pa.Array | str) -> pa.Array:
-    """Texts next to each other, row by row; null where one is. One part at least is an array."""
+    """Join texts row by row; null where one is. At least one part is an array."""
     scalars = [pa.scalar(part, _TEXT) if isinstance(part, str) else part.cast(_TEXT) for part in parts]
     return pc.binary_join_element_wise(*scalars, pa.scalar("", _TEXT))
 
 
 def quoted(texts: pa.Array) -> pa.Array:
-    """JSON strings."""
+    """Return texts as JSON strings."""
     texts = texts.cast(_TEXT)
     if pc.any(pc.match_substring_regex(texts, _ESCAPED)).as_py():
         for plain, escaped in _SHORT:
@@ -59,7 +60,7 @@ def _base64(
     made: np.ndarray[Any, Any],
     places: np.ndarray[Any, Any],
 ) -> None:
-    """Each value in quotes and with padding, at its place."""
+    """Write each value in quotes and with padding, at its place."""
     for number in range(places.size - 1):
         at, end, out = offsets[number], offsets[number + 1], places[number]
         made[out] = 34
@@ -82,7 +83,7 @@ _ALPHABET = np.frombuffer((string.ascii_uppercase + string.ascii_lowercase + str
 
 
 def base64(values: pa.Array) -> pa.Array:
-    """JSON strings of base64."""
+    """Return binary values as JSON strings of base64."""
     plain = pc.fill_null(values.cast(pa.large_binary()), b"")
     _, ends, data = plain.buffers()
     offsets = np.frombuffer(ends, np.int64)[plain.offset : plain.offset + len(plain) + 1]
@@ -95,12 +96,12 @@ def base64(values: pa.Array) -> pa.Array:
 
 
 def numbers(values: pa.Array) -> pa.Array:
-    """JSON numbers of integers."""
+    """Return integers as JSON numbers."""
     return values.cast(_TEXT)
 
 
 def floats(values: pa.Array) -> pa.Array:
-    """The shortest number that reads back the same, as Python prints it."""
+    """Return the shortest number that reads back the same, as Python prints it."""
     plain = pc.fill_null(values, 0.0).to_numpy(zero_copy_only=False)
     size = np.abs(plain)
     same = ((size >= 1e-4) & (size < 1e10)) | (plain == 0)
@@ -115,7 +116,7 @@ def floats(values: pa.Array) -> pa.Array:
 
 
 def unscaled(values: pa.Array) -> pa.Array:
-    """Decimals as the shortest two's complement of their digits, most significant byte first."""
+    """Return decimals as the shortest two's complement of their digits, most significant byte first."""
     width = values.type.byte_width
     data = values.buffers()[1]
     start = values.offset * width
@@ -164,7 +165,7 @@ def _temporal(values: pa.Array, column: Column) -> pa.Array:
 
 
 def json_column(values: pa.Array, column: Column) -> pa.Array:
-    """A column as JSON texts of debezium-json; null stays null."""
+    """Return a column as JSON texts of debezium-json; null stays null."""
     kind = values.type
     if column.temporal:
         return _temporal(values, column)
@@ -189,13 +190,13 @@ Texts = dict[str, pa.Array]
 
 
 def texts_of(arrays: Sequence[tuple[str, pa.Array]], columns: dict[str, Column]) -> Texts:
-    """JSON texts of columns by true name; "null" for null."""
+    """Return the JSON texts of columns by true name; "null" for null."""
     made = ((name, json_column(values, columns[name])) for name, values in arrays)
     return {name: pc.fill_null(texts, _NULL) if texts.null_count else texts for name, texts in made}
 
 
 def image(texts: Texts) -> pa.Array:
-    """Rows as JSON objects."""
+    """Return rows as JSON objects."""
     parts: list[pa.Array | str] = []
     for name, values in texts.items():
         parts += [("," if parts else "{") + json_text(name) + ":", values]
@@ -224,7 +225,7 @@ class Rows:
             self.then = texts_of(list(zip(values, before.flatten(), strict=True)), self._columns)
 
     def keys(self, format_name: str, names: Sequence[str], then: bool = False) -> pa.Array:
-        """Key documents. ``then``: of the rows as they were."""
+        """Return the key documents. ``then``: those of the rows as they were."""
         texts = self.then if then else self.now
         opening, before, closing = key_document(format_name, self.table, names)
         parts: list[pa.Array | str] = [opening]
@@ -237,7 +238,7 @@ class Rows:
         return moved(self.rows, names)
 
     def _images(self) -> tuple[pa.Array | str, pa.Array | str]:
-        """``before`` and ``after`` of each document."""
+        """Return ``before`` and ``after`` of each document."""
         now = image(self.now)
         then = image(self.then) if self._any_before else pa.nulls(self.rows.num_rows, _TEXT)
         if not pc.any(self.gone).as_py():  # most batches: texts are not copied once more
@@ -251,7 +252,10 @@ class Rows:
         return pc.if_else(self.gone, was, old), pc.if_else(self.gone, _NULL, now)
 
     def documents(self, source: str, in_transaction: pa.Array | str = "null") -> pa.Array:
-        """One document a row, as of a row that did not change its key. ``in_transaction``: see :func:`places`."""
+        """Return one document per row, for rows that did not change their key.
+
+        ``in_transaction``: see :func:`places`.
+        """
         rows, at = self.rows, self._at
         before, after = self._images()
         us = _whole(rows["_commit_ts"]).view(pa.int64())
@@ -278,7 +282,7 @@ class Rows:
 
 
 def moved(rows: pa.Table, names: Sequence[str]) -> np.ndarray[Any, Any]:
-    """Mask of the updates (of SEGMENT_ROWS or CHANGESET_ROWS, none partial) that change one of these columns."""
+    """Return a mask of the updates (SEGMENT_ROWS or CHANGESET_ROWS, none partial) that change one of these columns."""
     found = np.zeros(rows.num_rows, bool)
     before = _whole(rows["_before"])
     if before.null_count == len(before):
@@ -294,7 +298,10 @@ def moved(rows: pa.Table, names: Sequence[str]) -> np.ndarray[Any, Any]:
 
 
 def places(transactions: pa.Array, total_order: pa.Array, table_order: pa.Array) -> pa.Array:
-    """What documents say of their place in a transaction; transactions: text, null for a row that is of none."""
+    """Return what documents say of their place in a transaction.
+
+    ``transactions``: text, null for a row without a transaction.
+    """
     made = joined(
         '{"id":', _repeated(transactions, quoted), ',"total_order":', numbers(total_order), ',"data_collection_order":',
         numbers(table_order), "}",
@@ -317,7 +324,7 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _repeated(values: pa.Array, work: Callable[[pa.Array], pa.Array]) -> pa.Array:
-    """``work`` on each value once, where many are equal."""
+    """Call ``work`` once per distinct value, where many are equal."""
     coded = values.dictionary_encode()
     return work(coded.dictionary.cast(_TEXT)).take(coded.indices)
 
@@ -328,5 +335,5 @@ def _mapped(values: pa.Array, work: Callable[[str], str]) -> pa.Array:
 
 
 def can(rows: pa.Table) -> bool:
-    """True if the documents of these rows can be made from columns: the log has all of each row."""
+    """Return True if the documents of these rows can be made from columns: the log has all of each row."""
     return "_present" not in rows.schema.names or rows["_present"].null_count == rows.num_rows

@@ -84,7 +84,10 @@ _known: dict[int, tuple[tuple[pa.Field, ...], dict[str, Column]]] = {}
 
 
 def columns_of(fields: tuple[pa.Field, ...]) -> dict[str, Column]:
-    """The columns that a change's fields describe, by true name. Kept for the tuples that were asked for last."""
+    """Return the columns that a change's fields describe, by true name.
+
+    The last tuples that were asked for are cached.
+    """
     found = _known.get(id(fields))
     if found is None or found[0] is not fields:
         if len(_known) >= 256:
@@ -123,9 +126,10 @@ def _parsed(declared: str) -> SqlType:
 
 
 def after_of(change: Change) -> dict[str, Any] | None:
-    """The row after the change, with all that is known of it.
+    """Return the row after the change, with all that is known of it.
 
-    An update's after image leaves out columns that did not change (``binlog_row_image`` MINIMAL, NOBLOB), so these have the before image's values.
+    An update's after image leaves out columns that did not change (``binlog_row_image`` MINIMAL, NOBLOB), so these have
+    the before image's values.
     """
     before, after = change.before, change.after
     if after is None or before is None or before.keys() <= after.keys():
@@ -140,7 +144,7 @@ def after_of(change: Change) -> dict[str, Any] | None:
 def converted(
     change: Change, row: Mapping[str, Any] | None, convert: Callable[[Any, Column], Any]
 ) -> dict[str, Any] | None:
-    """A row with every value that the log carries converted; NULL stays None."""
+    """Convert every value that the log has of a row; NULL stays None."""
     if row is None:
         return None
     columns = columns_of(change.fields)
@@ -148,7 +152,7 @@ def converted(
 
 
 def changed(change: Change) -> list[str]:
-    """Names of the columns that both images carry and whose values differ, in column order."""
+    """Return the names of the columns that both images have and whose values differ, in column order."""
     before, after = change.before or {}, change.after or {}
     return [name for name in before if name in after and not _same(before[name], after[name])]
 
@@ -160,12 +164,15 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def label(value: str) -> str:
-    """An ENUM's value as the server prints it: the error value is empty."""
+    """Return an ENUM's value as the server prints it: the error value is empty."""
     return "" if value == ENUM_ERROR_VALUE else value
 
 
 def temporal_text(value: Any, column: Column) -> str:
-    """A DATE, DATETIME, TIMESTAMP (UTC) or TIME as the server prints it, with the column's digits. ``value`` may be text already."""
+    """Format a DATE, DATETIME, TIMESTAMP (UTC) or TIME as the server prints it, with the column's digits.
+
+    ``value`` may already be text.
+    """
     digits = column.digits
     if isinstance(value, str):  # a date that no calendar has: text with all digits that there can be
         return value[:19] + (f".{value[20:].ljust(6, '0')}"[: digits + 1] if digits else "")
@@ -178,12 +185,12 @@ def temporal_text(value: Any, column: Column) -> str:
 
 
 def float_of(value: float, column: Column) -> float:
-    """The shortest number that reads back as the same FLOAT, as the server prints it; a DOUBLE as it is."""
+    """Return the shortest number that reads back as the same FLOAT, as the server prints it; a DOUBLE unchanged."""
     return float(str(np.float32(value))) if column.word == "float" else value
 
 
 def floats_of(value: bytes) -> list[float]:
-    """The numbers of a VECTOR."""
+    """Return the numbers of a VECTOR."""
     return [float(str(number)) for number in np.frombuffer(value, "<f4")]
 
 
@@ -199,7 +206,10 @@ class Raw(str):
 
 
 def json_text(value: Any) -> str:
-    """JSON without blanks. Decimals are numbers that keep all their digits; :class:`Raw` goes in as it is."""
+    """Format JSON without blanks.
+
+    Decimals are numbers that keep all their digits; :class:`Raw` is inserted unchanged.
+    """
     return "".join(_pieces(value))
 
 

@@ -26,7 +26,7 @@ _SNAPSHOT = "true,first,first_in_data_collection,last_in_data_collection,last,fa
 
 
 def exact(rows: pa.Table) -> pa.Table:
-    """SEGMENT_ROWS or CHANGESET_ROWS with decimals for unsigned 64-bit columns, in ``_before`` too."""
+    """Convert unsigned 64-bit columns of SEGMENT_ROWS or CHANGESET_ROWS to decimals, in ``_before`` too."""
     fields = tuple(field for field in rows.schema if field.name not in META_COLUMNS)
     words = {field.name: column.word for field, column in zip(fields, columns_of(fields).values(), strict=True)}
     wide = [field.name for field in fields if pa.types.is_uint64(field.type) and words[field.name] != "bit"]
@@ -43,14 +43,17 @@ def exact(rows: pa.Table) -> pa.Table:
 
 
 def key_schema(rows: pa.Schema, table: TableId, names: Sequence[str], source: str) -> str:
-    """Of a message key, as JSON text."""
+    """Return the schema of a message key, as JSON text."""
     found = _columns(rows)
     fields = [_field(*found[name], required=found[name][0].required) | {"field": name} for name in names]
     return json_text(_struct(fields, name=f"{_place(table, source)}.Key"))
 
 
 def value_schema(rows: pa.Schema, table: TableId, source: str, *, whole: bool = True) -> str:
-    """Of a document, as JSON text. ``whole``: False if documents may lack columns, so that none is required."""
+    """Return the schema of a document, as JSON text.
+
+    ``whole``: False if documents may lack columns, so that none is required.
+    """
     fields = [
         _field(column, kind, required=whole and column.required) | {"field": name}
         for name, (column, kind) in _columns(rows).items()
@@ -87,7 +90,7 @@ def _plain(kind: str, field: str, *, required: bool = False) -> Schema:
 
 
 def _field(column: Column, kind: pa.DataType, *, required: bool) -> Schema:
-    """Of a column; without the field's name."""
+    """Return the schema of a column, without the field's name."""
     made: Schema = {"optional": not required}
     if column.temporal:
         return made | _temporal(column, kind)

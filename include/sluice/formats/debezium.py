@@ -36,12 +36,16 @@ _OPS = {Op.INSERT: "c", Op.UPDATE: "u", Op.DELETE: "d", Op.READ: "r"}
 
 
 def row(change: Change, source: str) -> tuple[str, ...]:
-    """The documents of :func:`events`."""
+    """Return the documents of :func:`events`."""
     return tuple(map(json_text, events(change, source)))
 
 
 def events(change: Change, source: str) -> list[dict[str, Any]]:
-    """The events of a change: one, or for an update that changes the primary key two, a delete of the old row and a create of the new one."""
+    """Return the events of a change.
+
+    There is one, or two for an update that changes the primary key: a delete of the old row and a create of the new
+    one.
+    """
     before, after = converted(change, change.before, value_of), converted(change, after_of(change), value_of)
     if change.op == Op.UPDATE and not set(changed(change)).isdisjoint(change.key):
         return [_event(change, source, "d", before, None), _event(change, source, "c", None, after, later=1)]
@@ -72,7 +76,7 @@ def _event(
 
 
 def value_of(value: Any, column: Column) -> Any:
-    """A value that is not NULL, as the connector's converters make it and JSON shows it."""
+    """Convert a value that is not NULL as the connector's converters do and JSON shows it."""
     if column.temporal:
         return _temporal(value, column)
     if column.word == "bit":
@@ -92,7 +96,7 @@ def value_of(value: Any, column: Column) -> Any:
 
 
 def unscaled(value: Decimal) -> bytes:
-    """The digits without the point, as the shortest two's complement: what Kafka Connect's Decimal stores."""
+    """Return the digits without the point, as the shortest two's complement: what Kafka Connect's Decimal stores."""
     sign, digits, _ = value.as_tuple()
     number = int("".join(map(str, digits)))
     number = -number if sign else number
@@ -101,7 +105,7 @@ def unscaled(value: Decimal) -> bytes:
 
 
 def _temporal(value: Any, column: Column) -> Any:
-    """io.debezium.time: Date, Timestamp, MicroTimestamp, ZonedTimestamp, MicroTime.
+    """Convert to a type of io.debezium.time: Date, Timestamp, MicroTimestamp, ZonedTimestamp, MicroTime.
 
     A date that no calendar has is null, or the epoch where the column must not be null, as the connector has it.
     """
@@ -129,12 +133,12 @@ def _geometry(value: bytes, column: Column) -> dict[str, Any]:
 
 
 def statement(made: Statement, source: str) -> tuple[str, ...]:
-    """The document of :func:`schema_change`."""
+    """Return the document of :func:`schema_change`."""
     return (json_text(schema_change(made, source)),)
 
 
 def schema_change(made: Statement, source: str) -> dict[str, Any]:
-    """The schema change event of a statement, as the connector writes it to the topic that bears the source's name."""
+    """Return the schema change event of a statement, as the connector writes it to the topic named after the source."""
     us, tables = made.commit_time_us, made.tables
     return {
             "source": {
@@ -152,17 +156,17 @@ def schema_change(made: Statement, source: str) -> dict[str, Any]:
 
 
 def statement_key(made: Statement) -> str:
-    """The key of the event of a statement."""
+    """Return the key of a statement's event."""
     return json_text({"databaseName": made.tables[0].schema if made.tables else made.schema})
 
 
 def transaction_key(transaction: str) -> str:
-    """The key of both events of a transaction."""
+    """Return the key of both events of a transaction."""
     return json_text({"id": transaction})
 
 
 def transaction_event(transaction: str, commit_time_us: int, counts: Mapping[TableId, int] | None = None) -> str:
-    """The event that begins a transaction, or with the number of events of each table the one that ends it."""
+    """Return the event that begins a transaction, or, with the number of events of each table, the one that ends it."""
     tables = [{"data_collection": str(table), "event_count": count} for table, count in (counts or {}).items()]
     return json_text({
         "status": "BEGIN" if counts is None else "END",

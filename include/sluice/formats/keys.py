@@ -11,7 +11,7 @@ from sluice.model.tables import TableId
 
 
 def key_document(format_name: str, table: TableId, names: Sequence[str]) -> tuple[str, list[str], str]:
-    """The text around a key's values: what begins it, what stands before each value, what ends it."""
+    """Return the text around a key's values: what begins it, what stands before each value, and what ends it."""
     opening, prefix = "{", ""
     if format_name == "maxwell-json":
         opening, prefix = "{" + f'"database":{json_text(table.schema)},"table":{json_text(table.table)},', "pk."
@@ -22,7 +22,10 @@ def key_document(format_name: str, table: TableId, names: Sequence[str]) -> tupl
 def key_text(
     format_name: str, table: TableId, names: Sequence[str], row: Mapping[str, Any], columns: Mapping[str, Column]
 ) -> str:
-    """The key of a row. Values are written as in the format's documents (canal-json: as in debezium-json, as canal has no keys)."""
+    """Return the key of a row.
+
+    Values are written as in the format's documents (canal-json: as in debezium-json, as canal has no keys).
+    """
     convert = maxwell.value_of if format_name == "maxwell-json" else debezium.value_of
     opening, before, closing = key_document(format_name, table, names)
     values = [

@@ -32,7 +32,10 @@ _TYPES = {Op.INSERT: "insert", Op.UPDATE: "update", Op.DELETE: "delete", Op.READ
 
 
 def row(change: Change, source: str) -> tuple[str, ...]:
-    """One document: as with ``output_commit_info``, ``output_xoffset``, ``output_binlog_position`` and ``output_gtid_position``."""
+    """Return one document, with all that these options of Maxwell add.
+
+    They are ``output_commit_info``, ``output_xoffset``, ``output_binlog_position`` and ``output_gtid_position``.
+    """
     kind = Op(change.op)
     document: dict[str, Any] = {
         "database": change.table.schema,
@@ -61,7 +64,7 @@ def row(change: Change, source: str) -> tuple[str, ...]:
 
 
 def value_of(value: Any, column: Column) -> Any:
-    """A value that is not NULL, as Maxwell prints it."""
+    """Return a value that is not NULL, as Maxwell prints it."""
     if column.temporal:
         return temporal_text(value, column)
     if isinstance(value, bool | int | Decimal):
@@ -80,7 +83,7 @@ def value_of(value: Any, column: Column) -> Any:
 
 
 def statement(made: Statement, source: str) -> tuple[str, ...]:
-    """A document a table (or database) that the statement changed."""
+    """Return one document per table (or database) that the statement changed."""
     documents = []
     for change in made.changes:
         kind = _kind(change)
@@ -111,7 +114,7 @@ _KINDS = {
 
 
 def _kind(change: TableChange) -> str | None:
-    """None: Maxwell prints nothing, as of TRUNCATE TABLE."""
+    """Return the type of a document; None if Maxwell prints nothing, as for TRUNCATE TABLE."""
     for kind, name in _KINDS.items():
         if kind in change.kinds:
             return name

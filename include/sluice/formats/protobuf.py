@@ -39,7 +39,10 @@ class Encoder:
     """
 
     def __init__(self, connect: str) -> None:
-        """``connect``: a struct's schema, as JSON text. Raises MappingError for names that are one name in Protobuf."""
+        """Compile ``connect``, a struct's schema as JSON text.
+
+        Raises MappingError for names that are one name in Protobuf.
+        """
         given = json.loads(connect)
         *space, last = map(adjusted, given["name"].split("."))
         self._package = ".".join(space)
@@ -54,7 +57,7 @@ class Encoder:
         self._class = _class_of(made, self.name)
 
     def encode(self, document: str) -> bytes:
-        """The binary form of a document, without any header."""
+        """Return the binary form of a document, without any header."""
         made: bytes = self._class(**self._convert(json.loads(document))).SerializeToString(deterministic=True)
         return made
 
@@ -89,7 +92,7 @@ class Encoder:
         return convert
 
     def _type(self, schema: Schema) -> tuple[str, _Convert | None]:
-        """The type's name, and what makes of a JSON value one of it; None: nothing needs to be done."""
+        """Return the type's name, and a function that converts a JSON value to it; None if no conversion is needed."""
         if schema["type"] == "array":
             kind, work = self._type(schema["items"])
             return kind, None if work is None else lambda values: [work(one) for one in values]
@@ -123,7 +126,7 @@ class Decoder:
     """Reads what an :class:`Encoder` wrote, by the text of its schema."""
 
     def __init__(self, schema: str) -> None:
-        """Raises ValueError for a file that no encoder wrote."""
+        """Compile the text of a schema. Raises ValueError for a file that no encoder wrote."""
         package, bodies = _PACKAGE.search(schema), _MESSAGE.findall(schema)
         if package is None or not bodies:
             raise ValueError("a schema without a package or a message")
@@ -137,7 +140,10 @@ class Decoder:
         self._class = _class_of(made, f"{package[1]}.{bodies[0][0]}")
 
     def decode(self, message: bytes) -> dict[str, Any]:
-        """The fields of the first message of the file, those of messages in it too; what is absent is None. Raises ValueError."""
+        """Return the fields of the file's first message, and those of the messages in it; an absent one is None.
+
+        Raises ValueError.
+        """
         try:
             return _fields_of(self._class.FromString(message))
         except DecodeError as error:
@@ -194,7 +200,7 @@ def _describe(message: Any, fields: list[_Field], package: str) -> None:
 
 
 def _in_json(name: str) -> str:
-    """The name that Protobuf gives a field in JSON, which must be one field's alone."""
+    """Return the name that Protobuf gives a field in JSON, which only one field may have."""
     first, *words = name.split("_")
     return first + "".join(word[:1].upper() + word[1:] for word in words)
 

@@ -18,9 +18,10 @@ from sluice.model.temporal import to_python
 def changes_of(
     rows: pa.Table, table: TableId, key: tuple[str, ...], *, txn_row: pa.Array | None = None, at: Position | None = None
 ) -> Iterator[Change]:
-    """The rows (SEGMENT_ROWS) as changes, in their order.
+    """Yield the rows (SEGMENT_ROWS) as changes, in their order.
 
-    ``txn_row``: each change's place in its transaction. ``at``: of merged rows (CHANGESET_ROWS), which have no place in the log: the batch's end.
+    ``txn_row``: each change's place in its transaction. ``at``: the batch's end, for merged rows (CHANGESET_ROWS),
+    which have no position in the log.
     """
     fields = tuple(field for field in rows.schema if field.name not in META_COLUMNS)
     names = [true_name(field) for field in fields]
@@ -55,7 +56,7 @@ def changes_of(
 
 
 def _only(row: dict[str, Any], bits: bytes) -> dict[str, Any]:
-    """The columns whose bit is set."""
+    """Return the columns whose bit is set."""
     return {name: value for i, (name, value) in enumerate(row.items()) if bits[i >> 3] >> (i & 7) & 1}
 
 

@@ -13,7 +13,7 @@ _NAMES = {
 
 
 def wkt(stored: bytes) -> str:
-    """The text of a stored geometry: four bytes of SRID, which well-known text has no place for, and then well-known binary.
+    """Return the well-known text of a stored geometry: four bytes of SRID, which the text lacks, and well-known binary.
 
     Coordinates are in the order in which they are stored: x, y. Raises DecodeError for bytes that are not a geometry.
     """

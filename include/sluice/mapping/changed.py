@@ -1,4 +1,4 @@
-"""Rows of which only changed columns are sent: what somebody else writes into the others at the target stays."""
+"""Updates that send only changed columns, so that values that others write into the target's other columns stay."""
 
 from __future__ import annotations
 
@@ -17,10 +17,15 @@ Mask = npt.NDArray[np.bool_]
 
 
 def only_changed(rows: pa.Table, groups: Sequence[Sequence[str]]) -> pa.Table:
-    """MERGED_ROWS with ``_present``: of an update the key, the columns that differ from the state before the batch, and all of a group if one does.
+    """Add ``_present`` to MERGED_ROWS, so that an update sends its key and the columns that it changed.
+
+    If one column of a group changed, the whole group is sent.
+
+    If one column of a group changed, the whole group is sent.
 
     Args:
-        rows: without ``_present``. groups: names of columns at the target. A row that the target gets for the first time is sent whole.
+        rows: without ``_present``. groups: names of columns at the target. A row that the target gets for the first
+            time is sent whole.
     """
     changed = _changed(rows, _updates(rows), groups)
     return _with_present(rows, changed, np.asarray(changed.all(axis=1)))
@@ -47,7 +52,7 @@ def _updates(rows: pa.Table) -> Mask:
 
 
 def _changed(rows: pa.Table, updates: Mask, groups: Sequence[Sequence[str]]) -> Mask:
-    """bool[rows, user columns]: of ``updates`` the key and what is not as before; of other rows everything."""
+    """Return bool[rows, user columns]: the key and the changed columns of ``updates``, every column of other rows."""
     users = [field for field in rows.schema if field.name not in META_COLUMNS]
     names = list(map(true_name, users))
     before = rows["_before"].combine_chunks()
@@ -69,7 +74,7 @@ def _with_present(rows: pa.Table, changed: Mask, whole: Mask) -> pa.Table:
 
 
 def differs(now: pa.Array, before: pa.StructArray, name: str) -> np.ndarray[Any, Any]:
-    """Mask: where a column is not what it was; null is a value of its own."""
+    """Return a mask of the rows in which a column differs from its state before. A null equals only a null."""
     then = member(before, name)
     unequal = pc.fill_null(pc.not_equal(now, then), False)
     return np.asarray(pc.or_(unequal, pc.xor(pc.is_null(now), pc.is_null(then))).to_numpy(zero_copy_only=False))

@@ -22,7 +22,7 @@ _DIGITS = re.compile(r"\(\d\)")
 
 
 def declared(sql_type: str, conversion: ColumnConversion) -> str:
-    """The type at the target of a column that is ``sql_type`` at the source."""
+    """Return the type at the target of a column that is ``sql_type`` at the source."""
     if conversion.type:
         return conversion.type
     if not conversion.time_zone:
@@ -33,14 +33,14 @@ def declared(sql_type: str, conversion: ColumnConversion) -> str:
 
 
 def remark(sql_type: str, conversion: ColumnConversion) -> str:
-    """What the conversion itself cannot keep, "" if it keeps everything."""
+    """Describe what the conversion itself cannot keep; "" if it keeps everything."""
     if not conversion.time_zone or _moves(sql_type, conversion) == 0:
         return ""
     return f"the hour that {conversion.time_zone} lives twice when its clocks go back is one: the first is taken"
 
 
 def refuse(column: str, sql_type: str, in_key: bool, conversion: ColumnConversion, table: str) -> None:
-    """Raises MappingError: a key would lose its identity, or the zone means nothing to the type."""
+    """Raise MappingError if a key would lose its identity, or if a time zone has no meaning for the type."""
     if not conversion.time_zone:
         return
     if _moves(sql_type, conversion) == 0:
@@ -58,7 +58,7 @@ def refuse(column: str, sql_type: str, in_key: bool, conversion: ColumnConversio
 
 
 def converted(field: pa.Field, values: pa.Array, conversion: ColumnConversion, table: str) -> tuple[pa.Field, pa.Array]:
-    """A column's field and values at the target. Raises MappingError (see :func:`refuse`)."""
+    """Convert a column's field and values to those at the target. Raises MappingError (see :func:`refuse`)."""
     source_type = declared_type(field)
     refuse(field.name, source_type, is_key(field), conversion, table)
     way = _moves(source_type, conversion)
@@ -74,7 +74,7 @@ def converted(field: pa.Field, values: pa.Array, conversion: ColumnConversion, t
 
 
 def _moves(sql_type: str, conversion: ColumnConversion) -> int:
-    """1: wall time of the zone becomes a timestamp; -1: a timestamp becomes wall time; 0: neither."""
+    """Return 1 if wall time of the zone becomes a timestamp, -1 if a timestamp becomes wall time, 0 for neither."""
     ends = (sql_type.lower()[:8], declared(sql_type, conversion).lower()[:8])
     if not conversion.time_zone:
         return 0
@@ -82,7 +82,10 @@ def _moves(sql_type: str, conversion: ColumnConversion) -> int:
 
 
 def _moved(values: pa.Array, zone: str, kind: pa.DataType) -> pa.Array:
-    """Zero and other dates that no calendar has stay what they are."""
+    """Convert between wall time and timestamps.
+
+    The zero date and other dates that no calendar has keep their values.
+    """
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     special = temporal.is_special(values)

@@ -49,7 +49,7 @@ class WrongName:
 
 
 def named_columns(lines: Sequence[TableMapping]) -> list[NamedColumn]:
-    """Every source column that the lines name."""
+    """Return every source column that the lines name."""
     found = []
     for number, line in enumerate(lines):
         columns = line.columns
@@ -66,7 +66,7 @@ def named_columns(lines: Sequence[TableMapping]) -> list[NamedColumn]:
 
 
 def tables_by_line(lines: Sequence[TableMapping], tables: Mapping[TableId, KnownTable]) -> dict[int, list[KnownTable]]:
-    """The tables that go by each line; a line by which none goes is missing."""
+    """Return the tables that each line matches. A line that matches none is missing."""
     routes, found = Routes.compile(lines), dict[int, list[KnownTable]]()
     for table, known in tables.items():
         matched = routes.matched(table)
@@ -93,7 +93,7 @@ def misspelt_tables(lines: Sequence[TableMapping], tables: Mapping[TableId, Know
 
 
 def protects(line: TableMapping) -> bool:
-    """Whether a line keeps columns back."""
+    """Return True if a line keeps columns from the target."""
     return bool(line.columns.exclude) or line.columns.include is not None
 
 

@@ -53,22 +53,22 @@ class TableRoute:
         return self.include is None and not self.exclude and not self.rename and not self.convert
 
     def conversion(self, column: str) -> ColumnConversion | None:
-        """What a source column becomes, None if it stays as it is."""
+        """Return what a source column becomes, None if it stays as it is."""
         return dict(self.convert).get(column)
 
     def target_name(self, column: str) -> str | None:
-        """The target's name of a source column; None if the column does not go over."""
+        """Return the target's name of a source column; None if the column is not replicated."""
         if column in self.exclude or (self.include is not None and column not in self.include):
             return None
         return dict(self.rename).get(column, column)
 
     def column(self, field: pa.Field) -> str | None:
-        """The name that :meth:`apply` gives a column of stored rows; None if it does not go over."""
+        """Return the name that :meth:`apply` gives a column of stored rows; None if the column is not replicated."""
         name = self.target_name(true_name(field))
         return name if name is None else stored_name(name)
 
     def apply(self, rows: pa.Table) -> pa.Table:
-        """MERGED_ROWS as CHANGESET_ROWS: the user's columns selected and renamed, in the row and in ``_before`` alike.
+        """Turn MERGED_ROWS into CHANGESET_ROWS: select and rename the user's columns, in the row and in ``_before``.
 
         Raises:
             MappingError: a key column is excluded, or two columns get one name.
@@ -145,7 +145,7 @@ class Mapping:
 
     @classmethod
     def compile(cls, lines: Sequence[TableMapping]) -> Mapping:
-        """From the pipeline file's ``mapping``. Raises MappingError if a table is named twice."""
+        """Compile the ``mapping`` of a pipeline file. Raises MappingError if a table is named twice."""
         names = [line.from_ for line in lines]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -153,20 +153,24 @@ class Mapping:
         return cls(lines)
 
     def route(self, source: TableId) -> TableRoute:
-        """Where ``source`` goes. The line that names the table wins, then ``schema.*``, then the first pattern that fits.
+        r"""Return where ``source`` goes.
 
-        ``from`` may be a regular expression on schema.table with groups that ``to`` repeats: ``shop_\\d+\\.(\\w+)`` -> ``all.\\1``; or one on the
-        schema alone, followed by ``.*``: ``shop_(\\d+).*`` -> ``copy_\\1.*``.
+        The line that names the table wins, then ``schema.*``, then the first pattern that fits.
+
+        The line that names the table wins, then ``schema.*``, then the first pattern that fits.
+
+        ``from`` may be a regular expression on schema.table with groups that ``to`` repeats: ``shop_\d+\.(\w+)`` ->
+        ``all.\1``; or one on the schema alone, followed by ``.*``: ``shop_(\d+).*`` -> ``copy_\1.*``.
         """
         found = self.matched(source)
         return TableRoute(source, source) if found is None else found[1]
 
     def whole_route(self, source: TableId) -> TableRoute:
-        """As :meth:`route`, for rows that are sent whole, whatever the mapping says of columns that changed."""
+        """Return the :meth:`route` for rows that are sent whole, whatever the mapping says of columns that changed."""
         return replace(self.route(source), changed_only=False)
 
     def matched(self, source: TableId) -> tuple[TableMapping, TableRoute] | None:
-        """The line that says where ``source`` goes, with the route; None where no line does."""
+        """Return the line that says where ``source`` goes, with the route; None if no line matches."""
         for line in self._lines:
             if line.from_ == str(source):
                 shared = sum(other.to == line.to for other in self._lines) > 1

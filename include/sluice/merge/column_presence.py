@@ -13,12 +13,15 @@ Mask = npt.NDArray[np.bool_]
 
 
 def is_partial(rows: pa.Table) -> bool:
-    """True if some row lacks a column."""
+    """Return True if some row lacks a column."""
     return "_present" in rows.schema.names and bool(rows["_present"].null_count < rows.num_rows)
 
 
 def masks(present: pa.Array | pa.ChunkedArray, columns: int) -> tuple[Mask, Mask]:
-    """(after, before), each bool[rows, columns], of the bitmaps of a segment; null: all known."""
+    """Decode the bitmaps of a segment to (after, before), each bool[rows, columns].
+
+    A null bitmap means that all columns are known.
+    """
     size = (columns + 7) >> 3
     full = b"\xff" * (2 * size)
     data = b"".join((v + full)[: 2 * size] if v is not None else full for v in present.to_pylist())
@@ -27,14 +30,17 @@ def masks(present: pa.Array | pa.ChunkedArray, columns: int) -> tuple[Mask, Mask
 
 
 def bitmaps(mask: Mask) -> pa.Array:
-    """The bitmap of each row (LSB first), null where every column is known."""
+    """Encode each row of a mask as a bitmap (LSB first), null where every column is known."""
     packed = np.packbits(mask, axis=1, bitorder="little")
     whole: list[bool] = np.asarray(mask.all(axis=1)).tolist()
     return pa.array([None if w else packed[i].tobytes() for i, w in enumerate(whole)], pa.binary())
 
 
 def renewed(rows: pa.Table, before: Sequence[str], after: Sequence[str]) -> pa.Array:
-    """``_present`` of ``rows`` (if there is none: all known) for the columns ``after`` of a newer definition; of new ones nothing is known."""
+    """Return ``_present`` of ``rows`` for the columns ``after`` of a newer definition.
+
+    Columns that the newer definition added count as unknown. Rows without ``_present`` have all columns of ``before``.
+    """
     place = {name: i for i, name in enumerate(before)}
     present = rows["_present"] if "_present" in rows.schema.names else pa.nulls(rows.num_rows, pa.binary())
     nothing = np.zeros(rows.num_rows, bool)
@@ -48,7 +54,10 @@ def renewed(rows: pa.Table, before: Sequence[str], after: Sequence[str]) -> pa.A
 
 
 def unknown_before(rows: pa.Table, columns: Sequence[str], starts: Mapping[str, int]) -> pa.Table:
-    """``_present`` (of ``columns``) says nothing of a column of ``starts`` in rows whose last change is older than its start (a ``_seq``)."""
+    """Mark columns of ``starts`` as unknown in rows whose last change is older than the column's start (a ``_seq``).
+
+    ``columns`` are the columns that the bits of ``_present`` stand for.
+    """
     known, _ = masks(rows["_present"], len(columns))
     seq = rows["_seq"].to_numpy().astype(np.int64)
     known = known.copy()
@@ -60,8 +69,11 @@ def unknown_before(rows: pa.Table, columns: Sequence[str], starts: Mapping[str, 
 
 
 def remapped(rows: pa.Table, before: Sequence[str], after: Sequence[str | None]) -> pa.Array:
-    """``_present`` of ``rows`` for other columns: ``before`` names those that its bits stand for; ``after`` names, in the new order, which of
-    them each column was, None for a column that was none of them and counts as known."""
+    """Return ``_present`` of ``rows`` for other columns.
+
+    ``before`` names the columns that its bits stand for; ``after`` names, in the new order, which of them each column
+    was. A column that was none of them (None) counts as known.
+    """
     known, _ = masks(rows["_present"], len(before))
     place = {name: i for i, name in enumerate(before)}
     columns: list[Any] = [

@@ -1,4 +1,4 @@
-"""Many changes of a key become one: the nine rules, in Arrow and numpy, without a Python object a row.
+"""Merge the changes of each key to one row: the nine rules, in Arrow and numpy, without a Python object per row.
 
 ====================  ======  ====================================================================
 history of a key      result  why
@@ -14,9 +14,9 @@ delete, update        update
 delete, delete        delete
 ====================  ======  ====================================================================
 
-A key change is a delete of the old key (row ``k``) and an insert of the new one (its ``u`` row). A dumped row (``r``) is an insert;
-if the row changes again in the batch, what the dump read is its state before the batch: a target may hold that already, with its unique values.
-The tests compare it with a reference that works row by row.
+A key change is a delete of the old key (row ``k``) and an insert of the new one (its ``u`` row). A dumped row (``r``)
+is an insert; if the row changes again in the batch, what the dump read is its state before the batch: a target may hold
+that already, with its unique values. The tests compare it with a reference that works row by row.
 """
 
 from __future__ import annotations
@@ -41,17 +41,18 @@ INSERT, UPDATE, DELETE, MOVED, READ = range(5)
 
 
 def user_columns(schema: pa.Schema) -> list[str]:
-    """Names of the columns that belong to the user, in order."""
+    """Return the names of the columns that belong to the user, in order."""
     return [name for name in schema.names if name not in META_COLUMNS]
 
 
 def compact(changes: pa.Table, key: Sequence[str], *, identity: Identity | None = None) -> pa.Table:
-    """Merge the changes of one table to one row a key.
+    """Merge the changes of one table to one row per key.
 
     Args:
-        changes: CHANGE_ROWS (:mod:`sluice.model.layouts`; SEGMENT_ROWS fit, too) of any number of buckets and files, in any order.
-        key: stored names of the key columns; empty for a table without a key, whose rows are identified by all of their values
-            and counted: the result then holds as many ``i`` or ``d`` rows of one image as it gained or lost.
+        changes: CHANGE_ROWS (:mod:`sluice.model.layouts`; SEGMENT_ROWS fit, too) of any number of buckets and files, in
+            any order.
+        key: stored names of the key columns; empty for a table without a key, whose rows are identified by all of their
+            values and counted: the result then holds as many ``i`` or ``d`` rows of one image as it gained or lost.
         identity: see :data:`sluice.merge.group_codes.Identity`.
 
     Returns:
@@ -95,10 +96,11 @@ def compact(changes: pa.Table, key: Sequence[str], *, identity: Identity | None 
 
 
 def thinned(changes: pa.Table, key: Sequence[str], *, identity: Identity | None = None) -> pa.Table:
-    """Fewer CHANGE_ROWS with the same merge, whatever comes before or after them: of each key the first, the last, and the last that was no update.
+    """Drop CHANGE_ROWS that do not influence the merge, whatever comes before or after them.
 
-    So a key that takes most of a batch costs the memory of three rows. Changes of which the log brought some columns only, or without a key, come
-    back as they are.
+    The first and the last change of each key remain, and the last one that was no update, so that a key that takes most
+    of a batch costs the memory of three rows. Changes without a key, and changes of which the log has some columns
+    only, are returned unchanged.
     """
     if not key or not changes.num_rows or is_partial(changes):
         return changes
@@ -116,10 +118,10 @@ def thinned(changes: pa.Table, key: Sequence[str], *, identity: Identity | None 
 
 
 def _by_moment(changes: pa.Table, ops: npt.NDArray[np.int64]) -> tuple[pa.Table, npt.NDArray[np.int64]]:
-    """In the order in which things happened.
+    """Sort changes and their codes in the order in which they happened.
 
-    Within one _seq the row leaves its old key before it arrives at the new one (the two may be equal to the server's collation);
-    a dumped row, which stands before the change whose _seq it has, comes first.
+    Within one _seq the row leaves its old key before it arrives at the new one (the two may be equal to the server's
+    collation); a dumped row, which stands before the change whose _seq it has, comes first.
     """
     moment = changes["_seq"].to_numpy().astype(np.int64) * 4 + np.where(ops == READ, 0, np.where(ops == MOVED, 1, 2))
     if moment.size > 1 and (np.diff(moment) < 0).any():
@@ -146,7 +148,7 @@ def _op_codes(changes: pa.Table) -> npt.NDArray[np.int64]:
 def _arrivals_are_inserts(
     changes: pa.Table, ops: npt.NDArray[np.int64], key: Sequence[str], identity: Identity | None
 ) -> npt.NDArray[np.int64]:
-    """An update whose key differs from its before image's arrives at a new key: an insert there."""
+    """Turn dumped rows into inserts, and so updates that change the key: they arrive at a new key."""
     before = changes["_before"].combine_chunks()
     moved: Any = np.zeros(len(ops), bool)
     for name in key:
@@ -195,7 +197,7 @@ def _result(
 
 
 def merged_schema(schema: pa.Schema) -> pa.Schema:
-    """Schema of :func:`compact`'s result, from that of a segment."""
+    """Return the schema of :func:`compact`'s result for the schema of a segment."""
     return pa.schema([
         *(schema.field(n) for n in user_columns(schema)),
         *(schema.field(n) for n in ("_op", "_seq", "_commit_ts", *told(schema), "_before")),
@@ -205,7 +207,11 @@ def merged_schema(schema: pa.Schema) -> pa.Schema:
 def _before(
     changes: pa.Table, users: list[str], first: npt.NDArray[np.int64], begun: npt.NDArray[np.int64]
 ) -> pa.StructArray:
-    """State before the batch: an update's own before image; for a delete and what a dump read the row itself; nothing for an insert."""
+    """Return each row's state before the batch.
+
+    That is an update's own before image; the row itself for a delete and for a row that a dump read; null for an
+    insert.
+    """
     field = changes.schema.field("_before")
     stored = changes["_before"].combine_chunks()
     is_update, is_delete = begun == UPDATE, (begun == DELETE) | (begun == MOVED) | (begun == READ)
@@ -228,7 +234,10 @@ def _before(
 def _compact_keyless(
     changes: pa.Table, ops: npt.NDArray[np.int64], users: list[str], identity: Identity | None
 ) -> pa.Table:
-    """Full-row identity with counts: an update takes one copy of the old image and adds one of the new."""
+    """Merge rows without a key by the identity of the full row, with counts.
+
+    An update takes one copy of the old image and adds one of the new.
+    """
     sign = np.where(np.isin(ops, (DELETE, MOVED)), -1, 1)
     every = changes
     if (ops == UPDATE).any():

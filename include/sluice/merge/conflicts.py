@@ -53,7 +53,7 @@ class Keys:
     odd_key: int
 
     def chosen(self, mask: Mask) -> Hashes:
-        """The set of hashes of the changes in ``mask``: what a later batch has to know of them. Sorted, each once."""
+        """Return the hashes of the changes in ``mask``, sorted and unique: what a later batch has to know of them."""
         if not mask.any():
             return np.zeros(0, np.uint64)
         found = [self.hashes[mask], np.array([self.any_key], np.uint64)]
@@ -63,7 +63,10 @@ class Keys:
 
 
 def keys_of(table: TableId, fields: Sequence[pa.Field], columns: Sequence[pa.Array]) -> Keys:
-    """``fields``, ``columns``: of the table's key, in key order, as segments have them."""
+    """Return the keys of a table's changes.
+
+    ``fields`` and ``columns`` are those of the key, in key order, as segments have them.
+    """
     seed = SEED
     for byte in f"{table.schema}\x00{table.table}".encode():
         seed = ((seed ^ byte) * PRIME) & _MASK
@@ -80,7 +83,7 @@ def keys_of(table: TableId, fields: Sequence[pa.Field], columns: Sequence[pa.Arr
 
 
 def _comparable(field: pa.Field, column: pa.Array | pa.ChunkedArray) -> tuple[pa.Array, Mask]:
-    """Values that are equal where the server takes two for equal, and those of which that is not known."""
+    """Return values that are equal where the server's are, and a mask of those for which that is not known."""
     values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
@@ -95,11 +98,12 @@ def _comparable(field: pa.Field, column: pa.Array | pa.ChunkedArray) -> tuple[pa
 
 
 def sent_changes(keys: Keys, order: npt.NDArray[Any], loaded: Mask, unseen: Hashes | None) -> Mask:
-    """Which changes of a batch are sent: all that the site made, and of those that were loaded there the ones in conflict.
+    """Return a mask of the changes that are sent: all that the site made, and the loaded ones that are in conflict.
 
     Args:
         order: place of each change in the log. loaded: by the partner.
-        unseen: sorted; what was sent in earlier batches that the main site had not seen (:meth:`Keys.chosen`). None: not known, everything may be.
+        unseen: sorted; what was sent in earlier batches that the main site had not seen (:meth:`Keys.chosen`). None:
+            not known, everything may be.
     """
     if unseen is None or not loaded.any():
         return np.ones(len(loaded), bool)
@@ -121,7 +125,7 @@ def sent_changes(keys: Keys, order: npt.NDArray[Any], loaded: Mask, unseen: Hash
 
 
 def _among(keys: Keys, unseen: Hashes) -> Mask:
-    """Which keys may be among those of a set."""
+    """Return a mask of the keys that may be in the set ``unseen``."""
     known = np.isin(keys.hashes, unseen)
     if np.isin(np.uint64(keys.odd_key), unseen):
         return np.ones(len(known), bool)

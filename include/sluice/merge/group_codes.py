@@ -1,4 +1,4 @@
-"""Rows with equal keys get equal numbers."""
+"""Equal numbers for rows with equal keys."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ Identity = Callable[[pa.Field, pa.Array], pa.Array]
 
 
 def group_codes(table: pa.Table, columns: Sequence[str], identity: Identity | None = None) -> npt.NDArray[np.int64]:
-    """One int64 a row: rows are equal in ``columns`` (null equals null) exactly if their numbers are. Not dense."""
+    """Return one int64 per row: two rows are equal in ``columns`` (null equals null) exactly if their numbers are.
+
+    Not dense.
+    """
     codes: npt.NDArray[np.int64] = np.zeros(table.num_rows, np.int64)
     size = 1
     for name in columns:
@@ -39,7 +42,7 @@ def group_codes(table: pa.Table, columns: Sequence[str], identity: Identity | No
 
 
 def dense(codes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], int]:
-    """The same grouping as numbers 0..n-1 in order of first appearance, and n."""
+    """Renumber a grouping as 0..n-1 in order of first appearance. Return the numbers, and n."""
     return _encode(pa.array(codes))
 
 
@@ -63,7 +66,7 @@ def _is_wide(values: pa.Array) -> bool:
 
 
 def _by_hash(values: pa.Array) -> tuple[npt.NDArray[Any], int] | None:
-    """By a hash of each value, and a look whether values of one hash are equal; None if some are not.
+    """Encode values by their hashes. Return None if two different values have one hash.
 
     Arrow's dictionary of wide texts takes several times their size for a while; this takes a few bytes a value.
     """

@@ -14,7 +14,7 @@ from sluice.model.tables import TableId, member, stored_name
 
 
 def rekeyed(changes: pa.Table, table: TableId, key: Sequence[str]) -> pa.Table:
-    """Changes captured without a key, as capture would have written them with ``key``.
+    """Return changes that were captured without a key as capture would have written them with ``key``.
 
     Args:
         changes: CHANGE_ROWS. key: column names in key order.
@@ -65,7 +65,7 @@ def _moved(changes: pa.Table, before: pa.StructArray, key: Sequence[str]) -> np.
 
 
 def _left(moved: pa.Table) -> pa.Table:
-    """The rows as they left their old keys."""
+    """Return the rows as they left their old keys."""
     before = moved["_before"].combine_chunks()
     children = {field.name for field in before.type}
     columns = []

@@ -9,11 +9,14 @@ import pyarrow as pa
 
 @cache
 def stored() -> pa.Array:
-    """Those of a segment, by their codes: insert, update, delete, moved away (the old key of an update), read by a dump."""
+    """Return the words of a segment by their codes.
+
+    They are insert, update, delete, moved away (the old key of an update), and read by a dump.
+    """
     return pa.array(["i", "u", "d", "k", "r"])
 
 
 @cache
 def merged() -> pa.Array:
-    """Those of a merged row, by the same codes."""
+    """Return the words of a merged row, by the same codes."""
     return pa.array(["i", "u", "d"])

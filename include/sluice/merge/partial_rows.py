@@ -40,9 +40,10 @@ def combine(
     identity: Identity | None,
     arrives: npt.NDArray[np.bool_],
 ) -> pa.Table:
-    """As :func:`sluice.merge.compact.compact`, for CHANGE_ROWS with ``_present``; sorted by ``_seq`` already.
+    """Merge CHANGE_ROWS with ``_present``, sorted by ``_seq``, like :func:`sluice.merge.compact.compact`.
 
-    ``ops``: codes as there; ``arrives``: the row is an update that comes to another key. Adds the column ``_present``.
+    ``ops``: codes as there; ``arrives``: the row is an update that comes to another key. The result has the column
+    ``_present``, too.
     """
     codes, count = dense(group_codes(changes, key, identity))
     follow = _Follower(count)
@@ -150,12 +151,12 @@ class _Result:
         }).cast(_schema(changes.schema, self.users))
 
     def _existed(self, gone: Sequence[int]) -> npt.NDArray[np.bool_]:
-        """Was there a row of this key before the batch?"""
+        """Tell for each key of ``gone`` whether there was a row of it before the batch."""
         origins = set(self.follow.origin)
         return np.array([code in origins for code in gone], bool)
 
     def _replaces(self, live: Sequence[int], inserted: npt.NDArray[np.bool_], gone: int) -> _Rows:
-        """For each row of the result: the first change of its key, where it takes the place of a row that the target may hold; else -1."""
+        """Return for each result row the first change of its key if it replaces a row that a target may hold, else -1."""
         found = np.full(len(live) + gone, -1, np.int64)
         for place, (code, new) in enumerate(zip(live, inserted.tolist(), strict=True)):
             first, last = self.follow.first_of_key[code], self.follow.last_of_key[code]
@@ -166,7 +167,10 @@ class _Result:
         return found
 
     def _before(self, begun: _Rows, existed: npt.NDArray[np.bool_], picked: _Rows, replaces: _Rows) -> pa.StructArray:
-        """What the first change of the row said of the row before the batch; of a row that another one replaces, the key and what a dump read."""
+        """Return what the first change of each row says of the row before the batch.
+
+        A row that another one replaces has its key there, and what a dump read of it.
+        """
         stored = self.changes["_before"].combine_chunks()
         is_update = self.ops[begun] == UPDATE
         replaced = replaces >= 0

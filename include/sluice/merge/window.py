@@ -17,7 +17,7 @@ Codes = Callable[[pa.Table, Sequence[str]], "npt.NDArray[np.int64]"]
 
 
 def survivors(chunk: pa.Table, changed: Sequence[pa.Table], key: Sequence[str], codes: Codes) -> npt.NDArray[np.bool_]:
-    """Mask over ``chunk``: True where no table of ``changed`` (the key columns of changed rows) holds the row's key."""
+    """Return a mask of the rows of ``chunk`` whose key is in no table of ``changed`` (key columns of changed rows)."""
     touched = [table.select(list(key)) for table in changed if table.num_rows]
     if not touched or not chunk.num_rows:
         return np.ones(chunk.num_rows, bool)

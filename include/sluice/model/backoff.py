@@ -9,5 +9,8 @@ _DOUBLINGS = 16
 
 
 def wait_after(failures: int, first: timedelta, longest: timedelta) -> timedelta:
-    """The wait before the next attempt, after ``failures`` (1 or more) attempts in a row failed: ``first`` after one, twice that after two."""
+    """Return the wait before the next attempt, after ``failures`` (1 or more) attempts in a row failed.
+
+    It is ``first`` after one failure, twice that after two.
+    """
     return min(first * (1 << min(max(failures - 1, 0), _DOUBLINGS)), longest)

@@ -71,7 +71,7 @@ class Batch:
     replaces: bool = False
 
     def is_for(self, target: str) -> bool:
-        """True if ``target`` gets rows of it. For another one it is only acknowledged."""
+        """Return True if ``target`` gets rows of this batch. Another target only acknowledges it."""
         return not self.dropped and (not self.targets or target in self.targets)
 
     @property

@@ -124,17 +124,17 @@ class ColumnType:
         )
 
     def to_text(self) -> str:
-        """As fields of files and manifests have it: JSON without defaults."""
+        """Return the type as JSON without defaults, as the fields of files and manifests have it."""
         return _text_of(self)
 
     @classmethod
     def from_text(cls, text: str) -> ColumnType:
-        """The inverse of :meth:`to_text`."""
+        """Parse the text of :meth:`to_text`."""
         return _type_of_text(text)
 
     @classmethod
     def of_arrow(cls, name: str) -> ColumnType:
-        """The type of a column that only its Arrow type (as text) describes: a rule made it."""
+        """Return the type of a column that only its Arrow type (as text) describes, since a rule made it."""
         decimal = _DECIMAL.match(name)
         if decimal is not None:
             return cls(K.DECIMAL, int(decimal[1]), int(decimal[2]))

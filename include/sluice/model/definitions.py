@@ -14,7 +14,7 @@ _FLOAT_DIGITS = 6
 
 
 def may_be_cut(number: str) -> bool:
-    """True for a number of exactly as many digits as a server prints of a FLOAT's default: there may be more.
+    """Return True for a number with exactly as many digits as a server prints of a FLOAT's default: there may be more.
 
     One that is known to be whole is written with a point and more digits (:func:`whole_float`).
     """
@@ -25,7 +25,7 @@ def may_be_cut(number: str) -> bool:
 
 
 def whole_float(number: float) -> str:
-    """A FLOAT with the nine digits that tell any two of them apart."""
+    """Format a FLOAT with the nine digits that tell any two of them apart."""
     return f"{number:.8e}"
 
 
@@ -106,11 +106,11 @@ class TableDefinition:
     comment: str = ""
 
     def column(self, name: str) -> ColumnDefinition:
-        """A column by name (column names know no case). Raises KeyError."""
+        """Return a column by name (column names know no case). Raises KeyError."""
         return self.columns[self.index_of(name)]
 
     def index_of(self, name: str) -> int:
-        """Ordinal from 0. Raises KeyError."""
+        """Return the ordinal of a column, from 0. Raises KeyError."""
         lowered = name.lower()
         for number, column in enumerate(self.columns):
             if column.name.lower() == lowered:
@@ -143,7 +143,7 @@ class TableDefinition:
         return ()
 
     def to_json(self) -> dict[str, Any]:
-        """Defaults are left out."""
+        """Return the definition as JSON, without defaults."""
         return {
             "schema": self.table.schema,
             "table": self.table.table,
@@ -211,16 +211,16 @@ class Definitions(Protocol):
     touched: set[TableId]
 
     def find(self, table: TableId) -> TableDefinition | None:
-        """The definition, None if it is not known."""
+        """Return the definition of a table, None if it is not known."""
 
     def why_unknown(self, table: TableId) -> Unknown | None:
-        """Why the definition is not known; None if it is, or if nothing was ever heard of the table."""
+        """Return why a definition is not known; None if it is, or if the table was never seen."""
 
     def put(self, definition: TableDefinition) -> None:
         """Set a table's definition. Raises DecodeError for one that cannot be stored."""
 
     def to_json(self) -> dict[str, Any]:
-        """All of it."""
+        """Return all definitions as JSON."""
 
     def part(self, names: Iterable[TableId] | None) -> dict[str, Any]:
-        """What there is of some tables."""
+        """Return the definitions of some tables as JSON."""

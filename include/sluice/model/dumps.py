@@ -149,7 +149,7 @@ class Dump:
         return cls(**known)
 
     def to_state(self, state: DumpState, *, note: str = "", ended_ms: int = 0) -> Dump:
-        """The same dump in another state."""
+        """Return the same dump in another state."""
         return replace(self, state=state, note=note or self.note, ended_ms=ended_ms)
 
 
@@ -209,7 +209,7 @@ class ChunkId:
 
     @classmethod
     def of(cls, dump: str, name: str) -> ChunkId:
-        """The inverse of :attr:`name`."""
+        """Parse a :attr:`name`."""
         table, number = name.split("-")
         return cls(dump, int(table), int(number))
 
@@ -277,7 +277,7 @@ class Mark:
 
     @classmethod
     def parse(cls, text: str) -> Mark | None:
-        """The inverse of :attr:`text`; None for what is no mark."""
+        """Parse a :attr:`text`; None if it is no mark."""
         parts = text.split("/")
         if len(parts) != 4 or parts[3] not in {"low", "high"} or not parts[2].isdigit():
             return None
@@ -288,12 +288,12 @@ class Mark:
 
 
 def schema_to_json(schema: TableSchema) -> str:
-    """A definition as text, for the metadata of a chunk's file."""
+    """Return a definition as text, for the metadata of a chunk's file."""
     return json.dumps(asdict(schema), ensure_ascii=False)
 
 
 def schema_from_json(text: str | bytes) -> TableSchema:
-    """The inverse of :func:`schema_to_json`."""
+    """Parse the text of :func:`schema_to_json`."""
     data = json.loads(text)
     columns = tuple(
         Column(**{**known_fields(Column, c), "kind": ColumnKind(c["kind"]), "labels": tuple(c["labels"])})

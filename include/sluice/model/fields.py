@@ -30,17 +30,20 @@ MASKED = b"sluice.masked"
 
 
 def true_name(field: pa.Field) -> str:
-    """The column's name as the server spells it."""
+    """Return the column's name as the server spells it."""
     return str((field.metadata or {}).get(NAME, field.name.encode()).decode())
 
 
 def declared_type(field: pa.Field) -> str:
-    """The column type as SQL, "" for a column that a rule made."""
+    """Return the column type as SQL, "" for a column that a rule made."""
     return str((field.metadata or {}).get(TYPE, b"").decode())
 
 
 def neutral_type(field: pa.Field) -> ColumnType | None:
-    """What the column's values are, whatever the source; None: the field does not say, or its values are of another type by now."""
+    """Return what the column's values are, whatever the source.
+
+    None if the field does not say, or if its values have another type by now.
+    """
     text = (field.metadata or {}).get(KIND)
     if not text:
         return None
@@ -49,41 +52,41 @@ def neutral_type(field: pa.Field) -> ColumnType | None:
 
 
 def key_ordinal(field: pa.Field) -> int:
-    """The column's place in the key, from 1; 0: it is not in the key."""
+    """Return the column's ordinal in the key, from 1; 0 if it is not in the key."""
     return int((field.metadata or {}).get(KEY, 0))
 
 
 def is_key(field: pa.Field) -> bool:
-    """True for a column of the key."""
+    """Return True for a column of the key."""
     return KEY in (field.metadata or {})
 
 
 def is_required(field: pa.Field) -> bool:
-    """True for a column that is NOT NULL."""
+    """Return True for a column that is NOT NULL."""
     return REQUIRED in (field.metadata or {})
 
 
 def is_masked(field: pa.Field) -> bool:
-    """True if the column's values must not be shown."""
+    """Return True if the column's values must not be shown."""
     return MASKED in (field.metadata or {})
 
 
 def key_fields(schema: pa.Schema) -> list[pa.Field]:
-    """The key's columns, in key order."""
+    """Return the key's columns, in key order."""
     return sorted(filter(is_key, schema), key=key_ordinal)
 
 
 def key_columns(schema: pa.Schema) -> list[str]:
-    """Arrow names of the key's columns, in key order."""
+    """Return the Arrow names of the key's columns, in key order."""
     return [field.name for field in key_fields(schema)]
 
 
 def made_field(name: str, kind: pa.DataType) -> pa.Field:
-    """The field of a column that a rule made."""
+    """Return the field of a column that a rule made."""
     return pa.field(stored_name(name), kind, metadata={NAME: name.encode()})
 
 
 def described(field: pa.Field, **metadata: str) -> pa.Field:
-    """The field with more metadata: ``described(field, name="a", masked="1")``."""
+    """Return the field with more metadata: ``described(field, name="a", masked="1")``."""
     more = {f"sluice.{name}".encode(): value.encode() for name, value in metadata.items()}
     return field.with_metadata({**(field.metadata or {}), **more})

@@ -55,7 +55,7 @@ def mix_values(state: np.ndarray[Any, Any], key: pa.Array | pa.ChunkedArray) -> 
 
 
 def _fixed(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Read-only, as Arrow's buffers mostly are: one kind of array, so one compilation."""
+    """Return a read-only view, as Arrow's buffers mostly are: one kind of array means one compilation."""
     array = array.view()
     array.flags.writeable = False
     return array

@@ -39,13 +39,13 @@ _READ: Mapping[str, Callable[[str], Any]] = {
 
 
 def literal(value: Any) -> str:
-    """The text of one value of a key."""
+    """Return one value of a key as text."""
     written = _WRITTEN.get(type(value))
     return json.dumps({written[0]: written[1](value)} if written else value, ensure_ascii=False)
 
 
 def read_key(key: Sequence[str]) -> tuple[Any, ...]:
-    """The values of a key, the inverse of :func:`literal`. Raises ConfigError for another text."""
+    """Parse the values of a key, which :func:`literal` wrote. Raises ConfigError for another text."""
     return tuple(map(_read, key))
 
 

@@ -8,7 +8,9 @@ _ESCAPED = {"0": "\0", "n": "\n", "r": "\r", "\\": "\\", "'": "'"}
 
 
 def labels_of(column_type: str) -> tuple[str, ...]:
-    """The labels of ``enum('a','it''s')``. The server doubles quotes, and writes NUL, line ends and backslashes with a backslash.
+    """Parse the labels of ``enum('a','it''s')``.
+
+    The server doubles quotes, and writes NUL, line ends and backslashes with a backslash.
 
     Source: ``append_unescaped`` of both servers. Empty for another type.
     """
@@ -39,7 +41,7 @@ def labels_of(column_type: str) -> tuple[str, ...]:
 
 
 def declared(word: str, labels: Sequence[str]) -> str:
-    """``enum('a','it''s')`` as the server prints it."""
+    """Return ``enum('a','it''s')`` as the server prints it."""
     return f"{word}({','.join(map(_quoted, labels))})"
 
 

@@ -71,7 +71,7 @@ class RowLayout:
     optional: frozenset[str] = frozenset()
 
     def problems(self, schema: pa.Schema) -> list[str]:
-        """What of ``schema`` does not fit, in words; empty: it fits. Looks at no row."""
+        """Describe what of ``schema`` does not fit; empty if it fits. Looks at no row."""
         kinds = {field.name: field.type for field in schema}
         ours = [name for name in kinds if name in _OURS]
         found = [f"no {name}" for name in sorted(self.required - set(ours))]
@@ -85,7 +85,7 @@ class RowLayout:
         return found + (_before_problems(kinds) if "_before" in ours else [])
 
     def require(self, schema: pa.Schema, *, where: str) -> None:
-        """Raises SegmentError, at ``where``, for a schema that does not fit."""
+        """Raise SegmentError, at ``where``, for a schema that does not fit."""
         problems = self.problems(schema)
         if problems:
             raise SegmentError(
@@ -96,7 +96,7 @@ class RowLayout:
 
 
 def _before_problems(kinds: Mapping[str, pa.DataType]) -> list[str]:
-    """``_before`` has the user's columns, of the same types."""
+    """Describe where ``_before`` differs from the user's columns or their types."""
     struct = kinds["_before"]
     if not pa.types.is_struct(struct):
         return [f"_before is {struct}, not a struct"]
@@ -122,10 +122,10 @@ LAYOUTS = (SELECTED_ROWS, SEGMENT_ROWS, CHANGE_ROWS, MERGED_ROWS, IMAGE_ROWS, FR
 
 
 def told(schema: pa.Schema) -> list[str]:
-    """What rules are told of a row's last change, besides its operation, number and time, of what is known."""
+    """Return the known columns that tell rules of a row's last change, besides its operation, number and time."""
     return [name for name in sorted(_ORIGIN) if name in schema.names]
 
 
 def without_origin(rows: pa.Table) -> pa.Table:
-    """MERGED_ROWS that no rule sees any more: a target is not told where a change was made."""
+    """Drop ``_origin`` from MERGED_ROWS after the rules: a target does not learn where a change was made."""
     return rows.drop_columns(["_origin"]) if "_origin" in rows.schema.names else rows

@@ -1,11 +1,12 @@
-"""Marks of load transactions: by which a drain knows changes that Sluice itself wrote at its source.
+"""Origin markers of load transactions, by which a capture recognises changes that Sluice itself wrote at its source.
 
-A load transaction inserts a token into the marking table before its first row and deletes it after its last one, in the same transaction as the
-rows. So the log has the token around exactly these rows, in whatever way the transaction was written, and a transaction that was rolled back left
-neither. The table is always empty: nothing is locked between transactions, and there is nothing in it that could be copied.
+A load transaction inserts a token into the marking table before its first row and deletes it after its last one, in the
+same transaction as the rows. So the log has the token around exactly these rows, in whatever way the transaction was
+written, and a transaction that was rolled back left neither. The table is always empty: nothing is locked between
+transactions, and there is nothing in it that could be copied.
 
-A token says who loads and ends with a seal that is made with the key of the channel: one that somebody wrote by hand is none. The seal guards against
-mistakes, not against somebody who has the key.
+A token says who loads and ends with a seal that is made with the key of the channel: one that somebody wrote by hand is
+none. The seal guards against mistakes, not against somebody who has the key.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Token:
 
 
 def origin_number(pipeline: str) -> int:
-    """The ``_origin`` of changes that a pipeline loaded: 32 bits of its name."""
+    """Return the ``_origin`` of changes that a pipeline loaded: 32 bits of its name."""
     return zlib.crc32(pipeline.encode())
 
 
@@ -82,7 +83,10 @@ class LoadMark:
     gives_way: bool = False
 
     def token(self, nonce: str, loaded: int = 0) -> str:
-        """A new token. ``nonce``: letters and digits that no other transaction has; ``loaded``: see :class:`Held`."""
+        """Return a new token.
+
+        ``nonce``: letters and digits that no other transaction has; ``loaded``: see :class:`Held`.
+        """
         text = f"{self.channel}.{self.pipeline}.{self.name}.{nonce}"
         text = f"{_NUMBERED}.{text}.{loaded}.{self.seen}" if self.numbered else f"{_VERSION}.{text}"
         return f"{text}.{_seal(text, self.key)}"
@@ -114,7 +118,7 @@ class MarkRules:
         return self.sends_back or bool(self.dropped)
 
     def read(self, text: str) -> Token | None:
-        """What a token says; None for one that was not made by Sluice with a known key."""
+        """Parse a token; None if Sluice did not make it with a known key."""
         said, _, seal = text.rpartition(".")
         parts = said.split(".")
         if (len(parts), parts[0]) not in {(5, _VERSION), (7, _NUMBERED)} or parts[1] not in self.keys:
@@ -125,11 +129,11 @@ class MarkRules:
         return Token(parts[1], parts[2], parts[3], held)
 
     def drops(self, token: Token) -> bool:
-        """True if changes with this mark are not captured."""
+        """Return True if changes with this mark are not captured."""
         return token.pipeline in self.dropped or token.name in self.ignored
 
     def of_statement(self, sql: str) -> Token | None:
-        """The mark at the end of a statement, see :func:`marked_statement`."""
+        """Return the mark at the end of a statement, see :func:`marked_statement`."""
         found = _COMMENT.search(sql)
         return self.read(found[1]) if found else None
 
@@ -148,7 +152,10 @@ class PartnerLoads:
     saw: int | None = None
 
     def met(self, token: Token, rules: MarkRules, *, captured: bool) -> PartnerLoads:
-        """With one more mark. ``captured``: changes in front of it are. A mark that says no numbers is that of a load that has seen nothing."""
+        """Add one more mark.
+
+        ``captured``: changes before it are captured. A mark without numbers is that of a load that has seen nothing.
+        """
         if token.pipeline != rules.partner:
             return self
         held = token.held
@@ -163,7 +170,10 @@ class PartnerLoads:
 
 
 def marked_statement(sql: str, token: str) -> str:
-    """A statement that changes definitions, with its mark. It has no transaction: a comment in its own text is logged with it, or not at all."""
+    """Append its mark to a statement that changes definitions.
+
+    Such a statement has no transaction: a comment in its own text is logged with it, or not at all.
+    """
     return f"{sql} /* sluice:{token} */"
 
 

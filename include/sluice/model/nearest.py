@@ -34,6 +34,6 @@ def _in_series(one: str, other: str) -> bool:
 
 
 def meant(word: str, known: Iterable[str]) -> str:
-    """``; did you mean 'x'?`` for the nearest known name, or nothing."""
+    """Return ``; did you mean 'x'?`` for the nearest known name, or ""."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""

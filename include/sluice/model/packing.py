@@ -63,32 +63,32 @@ class Sized(Protocol):
 
 
 def bytes_of(file: Sized) -> int:
-    """Bytes of a file's rows in memory; see :func:`sluice.segments.footers.measured` for those of older versions."""
+    """Return the bytes of a file's rows in memory. For older files see :func:`sluice.segments.footers.measured`."""
     return file.arrow_bytes or file.size_bytes * PACKED
 
 
 def cost_of(rows: int, size_bytes: int) -> int:
-    """What rows cost, in rows: wide rows count more than once."""
+    """Return the cost of rows, in rows: wide rows count more than once."""
     return max(rows, size_bytes // ROW_BYTES)
 
 
 def rows_of(files: Iterable[Sized]) -> int:
-    """What files cost, in rows."""
+    """Return the cost of files, in rows."""
     return sum(cost_of(file.rows, bytes_of(file)) for file in files)
 
 
 def work_bytes(memory: int) -> int:
-    """What rows may take of a process that may take ``memory`` bytes."""
+    """Return how many bytes rows may take in a process that may take ``memory`` bytes."""
     return max(memory - PROCESS_BYTES, 32 * 2**20)
 
 
 def most_bytes(memory: int) -> int:
-    """Bytes of rows that one unit can take if it is alone."""
+    """Return how many bytes of rows one unit can take if it is alone."""
     return work_bytes(memory) // EXPANSION
 
 
 def unit_size(total: int, units: int, memory: int | None = None) -> int:
-    """Rows a unit, so that ``total`` rows become about ``units`` units, none of them too small or too large.
+    """Return the rows per unit with which ``total`` rows become about ``units`` units, none too small or too large.
 
     ``memory``: of the process, for units that have all of their rows in memory at once.
     """
@@ -97,12 +97,15 @@ def unit_size(total: int, units: int, memory: int | None = None) -> int:
 
 
 def memory_of(size_bytes: int, *, keyless: bool = False) -> int:
-    """Memory of a unit, in bytes, for rows of this size in bytes. ``keyless``: equal rows are looked for, so that every value is compared."""
+    """Return the memory of a unit for rows of this size, both in bytes.
+
+    ``keyless``: equal rows are searched for, so that every value is compared.
+    """
     return size_bytes * (KEYLESS_EXPANSION if keyless else EXPANSION)
 
 
 def pack(items: Sequence[tuple[_Part, int]], size: int) -> list[list[_Part]]:
-    """Groups of about ``size`` (cost) each: largest item first, each into the currently smallest group."""
+    """Divide items into groups of about ``size`` (cost) each: the largest first, each into the smallest group."""
     count = max(1, min(len(items), -(-sum(cost for _, cost in items) // size)))
     heap: list[tuple[int, int, list[_Part]]] = [(0, number, []) for number in range(count)]
     for item, cost in sorted(items, key=lambda entry: -entry[1]):

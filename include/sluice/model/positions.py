@@ -19,7 +19,7 @@ _FILE = re.compile(r"^(?P<base>.*)\.(?P<number>\d+)$")
 
 
 def split_file(file: str) -> tuple[str, int]:
-    """``binlog.000042`` -> ``("binlog", 42)``; 999999 is followed by 1000000, so names never compare as strings."""
+    """Split ``binlog.000042`` into ``("binlog", 42)``; 1000000 follows 999999, so names never compare as strings."""
     match = _FILE.match(file)
     if match is None:
         raise ConfigError(f"{file!r} is not the name of a binary log file (base.number)")
@@ -107,17 +107,17 @@ class Position:
         return f"{self.file}:{self.offset}"
 
     def follows(self, other: Position) -> bool:
-        """True if this position is strictly later in the same log. Raises ConfigError for different logs."""
+        """Return True if this position is strictly later in the same log. Raises ConfigError for different logs."""
         if self.log_epoch != other.log_epoch:
             raise ConfigError(f"positions of two different logs cannot be compared: {self} and {other}")
         return self.order > other.order
 
     def is_at(self, other: Position) -> bool:
-        """True for the same place of the same log, whatever else is known of it."""
+        """Return True for the same position of the same log, whatever else is known of it."""
         return (self.server_uuid, self.file, self.offset) == (other.server_uuid, other.file, other.offset)
 
     def at(self, *, file: str | None = None, offset: int | None = None) -> Position:
-        """The same place with another file or offset; what was read before that one is not known."""
+        """Return the same position with another file or offset; what was read before that one is not known."""
         return replace(self, file=file or self.file, offset=self.offset if offset is None else offset, last_event=None)
 
     def to_json(self) -> dict[str, Any]:
@@ -126,7 +126,10 @@ class Position:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Position:
-        """Fields that a newer version added are left out. Raises ConfigError for a format that this version does not know."""
+        """Parse a stored position.
+
+        Fields that a newer version added are left out. Raises ConfigError for an unknown format.
+        """
         if data.get("version", FORMAT_VERSION) != FORMAT_VERSION:
             raise ConfigError(
                 f"a stored position has format {data['version']}; this version reads {FORMAT_VERSION}",
@@ -145,6 +148,6 @@ NOWHERE = Position("", "", 0)
 
 
 def order_of(place: str) -> tuple[int, int]:
-    """The order of a :attr:`Position.place`, comparable within a log epoch."""
+    """Return the order of a :attr:`Position.place`, comparable within a log epoch."""
     file, _, offset = place.rpartition(":")
     return split_file(file)[1], int(offset)

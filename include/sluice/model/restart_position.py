@@ -29,10 +29,11 @@ class Queue:
 
 
 def restart_position(captured: Position, began: Position, queues: Sequence[Queue]) -> Position:
-    """The latest position from which reading again loses nothing.
+    """Return the latest position from which reading again loses nothing.
 
-    The smallest delivered position of the queues that hold back; ``began``, where the pipeline started, for one that has delivered
-    nothing at all. If none holds back: ``captured``, or a delivered position that was written after it.
+    It is the smallest delivered position of the queues that hold back; a queue that has delivered nothing at all counts
+    with ``began``, where the pipeline started. If none holds back, it is ``captured``, or a delivered position that was
+    written after it.
 
     Raises:
         ConfigError: positions of two different logs.

@@ -101,7 +101,10 @@ class TableChange:
         return shown is not None and not {ChangeKind.ADD_COLUMN, ChangeKind.DROP_COLUMN} & set(self.kinds) <= shown
 
     def to_json(self) -> dict[str, Any]:
-        """For manifests: ``columns`` can be told from before and after, unless :attr:`reuses_names`."""
+        """Return the change for a manifest.
+
+        It omits ``columns``, which follow from before and after, unless :attr:`reuses_names`.
+        """
         return {
             "table": [self.table.schema, self.table.table],
             "kinds": [kind.value for kind in self.kinds],
@@ -133,7 +136,11 @@ def column_changes(
     renames: Mapping[str, str] | None = None,
     dropped: Collection[str] = (),
 ) -> tuple[ColumnChange, ...]:
-    """Column by column; ``renames``: old name in lower case -> new name; ``dropped``: in lower case, gone even if another has the name now."""
+    """Compare two definitions column by column.
+
+    ``renames``: old name in lower case -> new name; ``dropped``: in lower case, gone even if another column has the
+    name now.
+    """
     renames = renames or {}
     found: list[ColumnChange] = []
     new = {column.name.lower(): column for column in after.columns}
@@ -177,7 +184,7 @@ _INTEGERS = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint":
 
 
 def widens(old: ColumnDefinition, new: ColumnDefinition) -> bool:
-    """True if every value of the old type is the same value of the new one."""
+    """Return True if every value of the old type is the same value of the new one."""
     if (old.charset, old.collation) != (new.charset, new.collation) and not _wider_charset(old.charset, new.charset):
         return False
     one, other = old.family, new.family

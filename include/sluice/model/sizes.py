@@ -12,7 +12,7 @@ Sizes = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def row_bytes(rows: pa.Table) -> Sizes:
-    """Bytes of each row in Arrow's layout, without the bits that say what is NULL."""
+    """Return the bytes of each row in Arrow's layout, without the bits that say what is NULL."""
     sizes = np.full(rows.num_rows, sum(_width(field.type) for field in rows.schema), np.int64)
     for column in rows.columns:
         if not _varies(column.type):
@@ -25,7 +25,7 @@ def row_bytes(rows: pa.Table) -> Sizes:
 
 
 def _width(kind: pa.DataType) -> int:
-    """Bytes of every value of a type: of a text, of its offset."""
+    """Return the bytes that every value of a type takes; for a text, those of its offset."""
     if pa.types.is_struct(kind):
         return sum(_width(child.type) for child in kind)
     if pa.types.is_dictionary(kind):
@@ -36,7 +36,7 @@ def _width(kind: pa.DataType) -> int:
 
 
 def _varies(kind: pa.DataType) -> bool:
-    """True if values of a type have lengths of their own."""
+    """Return True if the lengths of a type's values differ."""
     return any(_varies(child.type) for child in kind) if pa.types.is_struct(kind) else _is_text(kind)
 
 
@@ -59,7 +59,7 @@ def _is_large(kind: pa.DataType) -> bool:
 
 
 def cuts(sizes: Sizes, max_bytes: int, max_rows: int) -> list[tuple[int, int]]:
-    """(start, stop) of runs of rows: at most ``max_bytes`` and ``max_rows``, but at least one row."""
+    """Return (start, stop) of runs of rows: at most ``max_bytes`` and ``max_rows``, but at least one row."""
     ends = np.cumsum(sizes)
     found, start = [], 0
     while start < len(ends):

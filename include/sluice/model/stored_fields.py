@@ -1,4 +1,4 @@
-"""Stored values are read by name: a field that a newer version added is left out."""
+"""Reading stored values by name: a field that a newer version added is left out."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from typing import Any
 
 
 def known_fields(kind: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of ``data`` that the dataclass ``kind`` has."""
+    """Return those of ``data`` that the dataclass ``kind`` has."""
     return {field.name: data[field.name] for field in fields(kind) if field.name in data}

@@ -50,14 +50,14 @@ KEY_BUCKETS = 64
 
 
 def stored_name(column: str) -> str:
-    """The Parquet name of a user's column: its own, or with a ``$`` before it where it would hide a metadata column."""
+    """Return the Parquet name of a user's column: its own, or with a ``$`` before it to hide no metadata column."""
     return f"${column}" if column.lower() in META_COLUMNS + RULE_COLUMNS or column.startswith("$") else column
 
 
 def member(struct: pa.Array, name: str) -> pa.Array:
-    """A column of a struct, null where the struct is. By its number: pyarrow takes a name that begins with ``.`` or ``[`` for a path.
+    """Return a column of a struct, null where the struct is. Raises KeyError if there is none of that name.
 
-    Raises KeyError if there is none of that name.
+    It is taken by number, since pyarrow reads a name that begins with ``.`` or ``[`` as a path.
     """
     number = struct.type.get_field_index(name)
     if number < 0:
@@ -66,17 +66,17 @@ def member(struct: pa.Array, name: str) -> pa.Array:
 
 
 def user_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns that belong to the user, in order."""
+    """Return the columns that belong to the user, in order."""
     return pa.schema([field for field in schema if field.name not in META_COLUMNS])
 
 
 def one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    """The values as one array: a column that has one chunk is not copied, as ``combine_chunks`` does."""
+    """Return the values as one array. A column of one chunk is not copied, as ``combine_chunks`` would."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def distinct(rows: pa.Table) -> pa.Table:
-    """Each row once, in any order. Columns are told to pyarrow by number, see :func:`member`."""
+    """Return each row once, in any order. Columns are passed to pyarrow by number, see :func:`member`."""
     numbers = [str(number) for number in range(rows.num_columns)]
     once = rows.rename_columns(numbers).group_by(numbers).aggregate([]).select(numbers)
     return once.rename_columns(rows.schema.names)
@@ -94,12 +94,12 @@ class TableId:
 
 
 def quoted(name: str) -> str:
-    """An identifier in backticks, as MySQL and MariaDB read it."""
+    """Quote an identifier in backticks, as MySQL and MariaDB read it."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def quoted_table(table: TableId) -> str:
-    """``schema``.``table``."""
+    """Return ``schema``.``table``, quoted."""
     return f"{quoted(table.schema)}.{quoted(table.table)}"
 
 
@@ -168,7 +168,10 @@ class TableSchema:
         return f"{zlib.crc32(text.encode()):08x}"
 
     def field(self, column: Column) -> pa.Field:
-        """The Arrow field of a column, with the metadata described at the top of this module. Always nullable."""
+        """Return the Arrow field of a column, with the metadata described at the top of this module.
+
+        Always nullable.
+        """
         metadata = {"sluice.type": column.sql_type, "sluice.name": column.name, "sluice.kind": column.type.to_text()}
         if column.charset:
             metadata["sluice.charset"] = column.charset

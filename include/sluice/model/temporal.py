@@ -31,27 +31,30 @@ TIMESTAMP_LIMIT = TIMESTAMP_BASE + (1 << (_DAY_BITS + _MICROS_BITS))
 
 
 def pack_day(year: int, month: int, day: int) -> int:
-    """``year << 9 | month << 5 | day``."""
+    """Return ``year << 9 | month << 5 | day``."""
     return year << 9 | month << 5 | day
 
 
 def unpack_day(packed: int) -> tuple[int, int, int]:
-    """The inverse of :func:`pack_day`."""
+    """Return (year, month, day) of a number that :func:`pack_day` made."""
     return packed >> 9, packed >> 5 & 15, packed & 31
 
 
 def special_date(year: int, month: int, day: int) -> int:
-    """The date32 number of a day that no calendar has."""
+    """Return the date32 number of a day that no calendar has."""
     return DATE_BASE + pack_day(year, month, day)
 
 
 def special_timestamp(year: int, month: int, day: int, micros_of_day: int) -> int:
-    """The timestamp[us] number of a time on a day that no calendar has."""
+    """Return the timestamp[us] number of a time on a day that no calendar has."""
     return TIMESTAMP_BASE + (pack_day(year, month, day) << _MICROS_BITS | micros_of_day)
 
 
 def is_special(values: pa.Array) -> np.ndarray[Any, Any]:
-    """Mask (bool, one a value; False for null) of the values that no calendar has. ``values``: date32 or timestamp[us]."""
+    """Return a mask (bool, one per value; False for null) of the values that no calendar has.
+
+    ``values``: date32 or timestamp[us].
+    """
     date = pa.types.is_date32(values.type)
     numbers = values.view(pa.int32() if date else pa.int64())
     limit = DATE_LIMIT if date else TIMESTAMP_LIMIT
@@ -59,7 +62,7 @@ def is_special(values: pa.Array) -> np.ndarray[Any, Any]:
 
 
 def text_of_special(number: int, *, date: bool, fsp: int = 0) -> str:
-    """The text MySQL prints for a special number, e.g. ``0000-00-00 00:00:00.000``."""
+    """Return the text that MySQL prints for a special number, e.g. ``0000-00-00 00:00:00.000``."""
     if date:
         return "{:04d}-{:02d}-{:02d}".format(*unpack_day(number - DATE_BASE))
     value = number - TIMESTAMP_BASE
@@ -70,7 +73,10 @@ def text_of_special(number: int, *, date: bool, fsp: int = 0) -> str:
 
 
 def to_text(values: pa.Array, *, fsp: int = 0) -> pa.Array:
-    """MySQL's text of a date32, timestamp[us] (as UTC) or duration[us] array, ``fsp`` digits of fraction. Nulls stay null."""
+    """Return MySQL's text of a date32, timestamp[us] (as UTC) or duration[us] array, with ``fsp`` digits of fraction.
+
+    Nulls stay null.
+    """
     if pa.types.is_duration(values.type):
         return _time_text(values, fsp)
     date = pa.types.is_date32(values.type)
@@ -99,7 +105,7 @@ def _time_text(values: pa.Array, fsp: int) -> pa.Array:
 
 
 def time_text(micros: int, fsp: int) -> str:
-    """MySQL's text of a TIME: ``-838:59:59.000001``."""
+    """Return MySQL's text of a TIME: ``-838:59:59.000001``."""
     sign, micros = ("-", -micros) if micros < 0 else ("", micros)
     seconds, fraction = divmod(micros, 1_000_000)
     text = f"{sign}{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
@@ -107,7 +113,7 @@ def time_text(micros: int, fsp: int) -> str:
 
 
 def to_python(values: pa.Array) -> list[Any]:
-    """A list of date / datetime / timedelta objects; special values become MySQL's text of them."""
+    """Return a list of date / datetime / timedelta objects; special values become MySQL's text of them."""
     if pa.types.is_duration(values.type):
         return [None if v is None else dt.timedelta(microseconds=v) for v in values.view(pa.int64()).to_pylist()]
     date = pa.types.is_date32(values.type)

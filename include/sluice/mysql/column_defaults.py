@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from sluice.errors import DecodeError, UnsupportedType
 from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.model.default_values import DefaultValue
 from sluice.model.definitions import ColumnDefinition, may_be_cut
 from sluice.model.sessions import StatementSession
 from sluice.mysql.charsets import decode_bytes, decoded, has_character
@@ -29,6 +30,7 @@ from sluice.mysql.column_types import NUMERIC, Literal, type_named
 from sluice.mysql.ddl.lexer import Dialect, Kind, Token, tokens
 from sluice.mysql.mariadb_types import inet4_text, inet6_text
 from sluice.mysql.temporal_text import DAY_US, Precision, is_calendar_day, read_day, read_moment, read_span, read_year
+from sluice.mysql.type_loss import definition_type
 
 K = ColumnKind
 _LAST_DAY = 2_932_896
@@ -103,6 +105,17 @@ def default_scalar(definition: ColumnDefinition, made: ColumnType, statement: St
         return _Reader(definition, made, statement).read(found)
     except (ValueError, OverflowError, InvalidOperation, pa.ArrowException, DecodeError) as error:
         raise UnsupportedType(f"its default {definition.default} is not understood") from error
+
+
+def default_value(column: ColumnDefinition, statement: Statement | None = None) -> DefaultValue:
+    """Return the value of a default, or why it is not known. ``statement``: as :func:`default_scalar` has it."""
+    made = definition_type(column)
+    if made is None:
+        return DefaultValue(None, f"the type {column.type} is not known")
+    try:
+        return DefaultValue(default_scalar(column, made, statement))
+    except UnsupportedType as error:
+        return DefaultValue(None, error.message)
 
 
 def _parsed(
@@ -196,8 +209,13 @@ def _now(
 def _zone(session: StatementSession | None, what: str) -> dt.tzinfo:
     """The session's time zone. Raises UnsupportedType."""
     name = session.time_zone if session is not None else None
-    if name is None or name.upper() == "SYSTEM":
+    if name is None:
         raise UnsupportedType(f"{what} is a time in a time zone that the log does not name")
+    if name.upper() == "SYSTEM":
+        raise UnsupportedType(
+            f"{what} is a time in the time zone of the source's machine, which the log does not name (the session had time_zone = SYSTEM; "
+            "SET GLOBAL time_zone = '+00:00', or another offset or name, ends that)"
+        )
     if name[:1] in {"+", "-"}:
         hours, _, minutes = name[1:].partition(":")
         off = dt.timedelta(hours=int(hours), minutes=int(minutes or 0))

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.model.definitions import ColumnDefinition
 from sluice.model.labels import labels_of
 from sluice.mysql.column_types import SYNONYMS, Brackets, Literal, MysqlType, find_type, type_named
 
@@ -81,6 +82,12 @@ class SqlType:
     def first(self) -> int:
         """The first number in brackets, 0 if there is none."""
         return self.numbers[0] if self.numbers else 0
+
+
+def definition_type(column: ColumnDefinition) -> ColumnType | None:
+    """Return what the values of a defined column are, None for a type that is not known."""
+    made = SqlType.parse(column.type, column.charset or "").neutral(column.collation or "")
+    return replace(made, labels=column.labels) if made is not None and column.labels else made
 
 
 def loss(source: SqlType, target: SqlType) -> str:

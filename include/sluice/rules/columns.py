@@ -21,7 +21,7 @@ _MADE = {kind.value: kind for kind in ColumnKind if kind.value in {
 
 
 def require(rows: pa.Table, column: str) -> str:
-    """The stored name of a column. Raises ValueError that guesses what was meant."""
+    """Return the stored name of a column. Raises ValueError that guesses what was meant."""
     names: dict[str, str] = {true_name(f): f.name for f in rows.schema if f.name not in images.INTERNAL}
     if column not in names:
         raise ValueError(f"there is no column {column!r}{meant(column, names) or ' among ' + ', '.join(names)}")
@@ -29,7 +29,7 @@ def require(rows: pa.Table, column: str) -> str:
 
 
 def replace(rows: pa.Table, column: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
-    """The table with other values in a column; it keeps its type at the source where they fit."""
+    """Replace the values of a column; it keeps its type at the source where they fit."""
     name = require(rows, column)
     return rows.set_column(
         rows.schema.get_field_index(name),
@@ -41,7 +41,7 @@ def replace(rows: pa.Table, column: str, values: pa.Array | pa.ChunkedArray) -> 
 def append(
     rows: pa.Table, column: str, values: pa.Array | pa.ChunkedArray, *, sql_type: str = "", key: int = 0
 ) -> pa.Table:
-    """The table with one more column. Raises ValueError if it has one of that name."""
+    """Append a column to the table. Raises ValueError if it has one of that name."""
     name = stored_name(column)
     if name in rows.schema.names:
         raise ValueError(f"there is a column {column!r} already")
@@ -52,7 +52,7 @@ def append(
 
 
 def _kind(sql_type: str) -> str:
-    """The neutral type, as a field has it; "" for one that a rule names and cannot make."""
+    """Return the neutral type, as a field has it; "" for a type that a rule names but cannot make."""
     try:
         return column_type(sql_type).to_text()
     except ValueError:
@@ -60,12 +60,12 @@ def _kind(sql_type: str) -> str:
 
 
 def repeated(value: object, times: int, kind: pa.DataType) -> pa.Array:
-    """One value in every row."""
+    """Return one value in every row."""
     return pa.repeat(pa.scalar(value, kind), times)
 
 
 def text(rows: pa.Table, column: str) -> pa.ChunkedArray:
-    """A column as text. Raises ValueError for binary values that are no text."""
+    """Return a column as text. Raises ValueError for binary values that are no text."""
     values = rows[require(rows, column)]
     try:
         return values if pa.types.is_string(values.type) else values.cast(pa.string())
@@ -74,14 +74,14 @@ def text(rows: pa.Table, column: str) -> pa.ChunkedArray:
 
 
 def declared_length(rows: pa.Table, column: str) -> int | None:
-    """Characters (bytes) that a column of type CHAR, VARCHAR, BINARY or VARBINARY holds at the source; None for others."""
+    """Return how many characters (bytes) a CHAR, VARCHAR, BINARY or VARBINARY column holds at the source, else None."""
     declared = declared_type(rows.schema.field(require(rows, column)))
     match = re.match(r"(?:var)?(?:char|binary)\((\d+)\)", declared)
     return int(match[1]) if match else None
 
 
 def column_type(sql_type: str) -> ColumnType:
-    """What an SQL type means. Raises ValueError for one that a rule cannot make."""
+    """Parse an SQL type. Raises ValueError for one that a rule cannot make."""
     match = re.fullmatch(r"(\w+)\s*(?:\(([\d\s,]+)\))?\s*(unsigned)?", sql_type.strip().lower())
     if match is None:
         raise ValueError(f"{sql_type!r} is not a type; write for one decimal(10,2) or varchar(40)")
@@ -95,12 +95,12 @@ def column_type(sql_type: str) -> ColumnType:
 
 
 def arrow_type(sql_type: str) -> pa.DataType:
-    """The Arrow type that holds an SQL type. Raises ValueError for one that a rule cannot make."""
+    """Return the Arrow type that holds an SQL type. Raises ValueError for one that a rule cannot make."""
     return column_type(sql_type).arrow_type
 
 
 def cast(rows: pa.Table, column: str, sql_type: str) -> pa.Table:
-    """The table with a column of another type. Raises ValueError for a value that does not fit; nothing is rounded or cut."""
+    """Cast a column to another type. Raises ValueError for a value that does not fit; nothing is rounded or cut."""
     name = require(rows, column)
     field, values, kind = rows.schema.field(name), rows[name], arrow_type(sql_type)
     try:

@@ -51,5 +51,8 @@ class RuleContext:
     image: Literal["after", "before"] = "after"
 
     def to(self, table: str, row: Mapping[str, Any]) -> Sent:
-        """``row`` for another table (``schema.table``, or a table of the same schema), which then goes through later rules and mapping."""
+        """Send ``row`` to another table (``schema.table``, or a table of the same schema).
+
+        Later rules and the mapping apply to it.
+        """
         return Sent(row, table)

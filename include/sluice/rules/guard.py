@@ -50,17 +50,20 @@ class Clock:
     since: float = field(default_factory=time.monotonic)
 
     def restart(self) -> None:
-        """A new call begins."""
+        """Start the time of a new call."""
         self.since = time.monotonic()
 
 
 def call(
     work: Callable[[], _T], *, label: str, seconds: float, clock: Clock | None = None, withheld: bool = False
 ) -> _T:
-    """What ``work`` returns or raises. Inside another guarded call it is simply called.
+    """Call ``work`` with a limit on its time, and return or raise what it does.
+
+    Inside another guarded call it is simply called.
 
     Args:
-        label: the rule, for what it prints, which goes to standard error. withheld: what it prints may hold values that must not be shown.
+        label: the rule, for what it prints, which goes to standard error. withheld: what it prints may hold values that
+            must not be shown.
 
     Raises:
         Overrun: one call took longer than ``seconds``. Escaped: what it raised is no Exception.
@@ -122,7 +125,7 @@ class _Helper:
             return
 
     def stop(self) -> traceback.StackSummary:
-        """Where it is, before its Python code is ended."""
+        """End the Python code that runs. Return where it was."""
         identity = self.thread.ident or 0
         frame = sys._current_frames().get(identity)
         stack = traceback.extract_stack(frame)
@@ -173,6 +176,6 @@ def _tell(label: str, lines: list[str]) -> None:
 
 
 def _route_output() -> None:
-    """A program's output may be JSON for another program, and a rule's words would break it."""
+    """Keep what a rule prints off standard output, which may be JSON for another program."""
     if sys.stdout is not None and not isinstance(sys.stdout, _Output):
         sys.stdout = _Output(sys.stdout)

@@ -19,12 +19,14 @@ INTERNAL = (*META_COLUMNS, *RULE_COLUMNS, REVIVED)
 
 
 def user_columns(schema: pa.Schema) -> list[str]:
-    """Stored names of the user's columns."""
+    """Return the stored names of the user's columns."""
     return [name for name in schema.names if name not in INTERNAL]
 
 
 def unfold(merged: pa.Table) -> pa.Table:
-    """MERGED_ROWS as IMAGE_ROWS: rows and old images below each other. A deleted row that existed before is seen as it was then.
+    """Turn MERGED_ROWS into IMAGE_ROWS: rows and their old images, one after the other.
+
+    A deleted row that existed before is seen as it was then.
 
     ``_source_row`` is the number of the merged row that an image belongs to; whatever rules make of an image keeps it.
     """
@@ -43,9 +45,10 @@ def unfold(merged: pa.Table) -> pa.Table:
 
 
 def fold(rows: pa.Table, key: list[str], *, each: bool = False) -> pa.Table:
-    """The inverse, after rules: IMAGE_ROWS as MERGED_ROWS, one row a key with ``_op`` and ``_before`` made anew.
+    """Turn IMAGE_ROWS back into MERGED_ROWS after the rules, one row per key, with new ``_op`` and ``_before``.
 
-    ``each``: every merged row is a change of its own, numbered by ``_seq``, and stays one: what rules make of its two images belongs together.
+    ``each``: every merged row is a change of its own, numbered by ``_seq``, and stays one: what rules make of its two
+    images belongs together.
     """
     image = rows["_image"].to_numpy()
     rows = rows.drop_columns(["_image", "_before", "_source_row"]).combine_chunks()
@@ -82,7 +85,7 @@ def fold(rows: pa.Table, key: list[str], *, each: bool = False) -> pa.Table:
 
 
 def _change_codes(rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """A number for each row: of its change, and which of the rows it is that came of that change."""
+    """Return a number for each row, made of its change's number and of which row it is among those from that change."""
     seq = rows["_seq"].to_numpy().astype(np.int64)
     order = np.argsort(seq, kind="stable")
     starts = np.flatnonzero(np.r_[True, seq[order][1:] != seq[order][:-1]]) if len(seq) else np.zeros(0, np.int64)
@@ -94,13 +97,13 @@ def _change_codes(rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 
 def visible(rows: pa.Table) -> int:
-    """Rows a person would count: without old images of rows that still are."""
+    """Return how many rows a person would count: without the old images of rows that still exist."""
     shadows: int = pc.sum(pc.equal(rows["_image"], SHADOW)).as_py() or 0
     return int(rows.num_rows) - shadows
 
 
 def differing(before: pa.Table, after: pa.Table) -> int:
-    """How many visible rows of ``after`` have other values or columns than the image in ``before`` that they came from."""
+    """Count the visible rows of ``after`` whose values or columns differ from their image in ``before``."""
     names = user_columns(after.schema)
     if not after.num_rows:
         return 0
@@ -125,20 +128,23 @@ def differing(before: pa.Table, after: pa.Table) -> int:
 
 
 def _image_numbers(rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """A number for each image; whatever rules make of an image keeps it."""
+    """Return a number for each image; whatever rules make of an image keeps it."""
     numbers: np.ndarray[tuple[int], np.dtype[np.int64]] = rows["_source_row"].to_numpy() * 3 + rows["_image"].to_numpy()
     return numbers
 
 
 def _differs(now: pa.ChunkedArray, was: pa.ChunkedArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Where two columns of one type differ. NULL is a value."""
+    """Return a mask of the rows in which two columns of one type differ. NULL is a value."""
     nulls = pc.xor(pc.is_null(now), pc.is_null(was))
     mask = pc.or_(pc.fill_null(pc.not_equal(now, was), False), nulls)
     return np.asarray(mask.to_numpy(), dtype=np.bool_)
 
 
 def changed(rows: pa.Table, name: str) -> pa.Array:
-    """Mask: the column differs between the image before and the one after. For a shadow ``_before`` holds the row as it is."""
+    """Return a mask of the rows whose column differs between the image before and the one after.
+
+    ``_before`` of a shadow holds the row as it is now.
+    """
     now, then = rows[name], member(rows["_before"].combine_chunks(), name)
     differs = pc.fill_null(pc.not_equal(now, then), False)
     return pc.or_(differs, pc.xor(pc.is_null(now), pc.is_null(then)))
@@ -149,7 +155,7 @@ def _with_image(rows: pa.Table, image: int) -> pa.Table:
 
 
 def _as_it_was(rows: pa.Table) -> pa.Table:
-    """User columns and ``_before`` change places."""
+    """Exchange the user's columns and ``_before``."""
     before = rows["_before"].combine_chunks()
     struct = rows.schema.field("_before").type
     children = {field.name: member(before, field.name) for field in struct}
@@ -179,7 +185,10 @@ def _finish(
 
 
 def row_codes(rows: pa.Table, key: list[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Equal keys, equal numbers, counted from 0 without gaps. The room's own: pure rooms do not import each other."""
+    """Return equal numbers for equal keys, counted from 0 without gaps.
+
+    A copy of its own: pure rooms do not import each other.
+    """
     codes = np.zeros(rows.num_rows, np.int64)
     for name in key:
         encoded = pc.dictionary_encode(rows[name].combine_chunks(), null_encoding="encode")
@@ -189,6 +198,6 @@ def row_codes(rows: pa.Table, key: list[str]) -> np.ndarray[tuple[int], np.dtype
 
 
 def _last_of_each(codes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Row numbers of the last row of each code, ascending."""
+    """Return the row numbers of the last row of each code, ascending."""
     _, reverse = np.unique(codes[::-1], return_index=True)
     return np.sort(len(codes) - 1 - reverse)

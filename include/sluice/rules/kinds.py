@@ -49,16 +49,16 @@ class Run:
     late: bool = False
 
     def context(self, rows: pa.Table) -> RuleContext:
-        """The context of these rows."""
+        """Return the context of these rows."""
         key = tuple(true_name(rows.schema.field(name)) for name in key_columns(rows.schema))
         return RuleContext(self.rule.name, self.table.schema, self.table.table, key, self.rule.params(), self.lookups)
 
     def error(self, error: BaseException, what: str) -> RuleError:
-        """What the user's code raised, as a RuleError."""
+        """Wrap what the user's code raised in a RuleError."""
         return error if isinstance(error, RuleError) else self.rule.error(error, what, withheld=bool(self.hidden))
 
     def key_text(self, key: Mapping[str, Any]) -> str:
-        """A key for people; masked where configured."""
+        """Return a key as text for messages, masked where configured."""
         if not key:
             return "(a table without a key)"
         return ", ".join(f"{name}={SHOWN if name in self.hidden else repr(value)}" for name, value in key.items())
@@ -83,9 +83,12 @@ class Run:
 
 
 def run(work: Run, rows: pa.Table) -> Tables:
-    """``rows`` (user columns and internal ones) through one rule: rows by table, its own always among them.
+    """Run ``rows`` (user columns and internal ones) through one rule.
 
-    With ``on_error`` other than stop, rows that fail are found, noted in ``work.failed`` and left out with all of their images.
+    Return the rows by table; the rule's own table is always among them.
+
+    With ``on_error`` other than stop, rows that fail are found, noted in ``work.failed`` and left out with all of their
+    images.
 
     Raises:
         RuleError: names rule, file:line and table.
@@ -103,7 +106,7 @@ def run(work: Run, rows: pa.Table) -> Tables:
 
 
 def _in_time(kind: Callable[[Run, pa.Table], Tables]) -> Callable[[Run, pa.Table], Tables]:
-    """``kind`` with a limit on its time; what the user's code raises other than Exception becomes an error that names the rule."""
+    """Limit the time of ``kind``, and turn what is raised other than Exception into an error that names the rule."""
 
     def limited(work: Run, rows: pa.Table) -> Tables:
         rule = work.rule
@@ -136,7 +139,7 @@ def _limited_python(kind: Callable[[Run, pa.Table], Tables], work: Run, rows: pa
 
 
 def _limited_sql(kind: Callable[[Run, pa.Table], Tables], work: Run, rows: pa.Table) -> Tables:
-    """In this thread, which keeps its connection of DuckDB; a query that takes too long is interrupted."""
+    """Run the query in this thread, which keeps its DuckDB connection, and interrupt it if it takes too long."""
     from sluice.rules import sql
 
     with sql.interrupted_after(work.rule.limit_s) as over:
@@ -149,7 +152,7 @@ def _limited_sql(kind: Callable[[Run, pa.Table], Tables], work: Run, rows: pa.Ta
 
 
 def _find_failing(kind: Callable[[Run, pa.Table], Tables], work: Run, rows: pa.Table) -> None:
-    """By halves: every row that fails alone, and nothing else, is noted."""
+    """Note every row that fails alone. Failing rows are found by halving the rows."""
     try:
         kind(work, rows)
     except RuleError as error:
@@ -164,7 +167,7 @@ def _find_failing(kind: Callable[[Run, pa.Table], Tables], work: Run, rows: pa.T
 
 
 def without(rows: pa.Table, failed: Mapping[int, Any], unknown: Collection[int] = ()) -> pa.Table:
-    """Rows of which no image failed, without the old images of ``unknown``."""
+    """Return the rows of which no image failed, without the old images of ``unknown``."""
     if not failed and not unknown:
         return rows
     numbers = rows["_source_row"].to_numpy()
@@ -174,7 +177,7 @@ def without(rows: pa.Table, failed: Mapping[int, Any], unknown: Collection[int] 
 
 
 def _row(work: Run, rows: pa.Table) -> Tables:
-    """dict -> dict, None or a list of dicts; rows made by ``context.to`` go to another table."""
+    """Call the rule per row: dict -> dict, None or a list of dicts. Rows made by ``context.to`` go to another table."""
     rule, table = work.rule, work.table
     function = rule.function()
     fields = {true_name(f): f for f in rows.schema if f.name not in images.INTERNAL}
@@ -235,7 +238,7 @@ def _columns(
     results: list[dict[str, Any]],
     origin: list[int],
 ) -> pa.Table:
-    """Dicts back to Arrow. A column is gone if all rows lack it; some rows lacking it is an error."""
+    """Convert dicts back to Arrow. A column is gone if all rows lack it; it is an error if only some rows lack it."""
     rule = work.rule
     taken = rows.take(pa.array(origin, pa.int64()))
     if not results:
@@ -279,7 +282,7 @@ def _columns(
 
 
 def _arrow(work: Run, rows: pa.Table) -> Tables:
-    """pa.Table -> pa.Table. ``_row`` has to stay."""
+    """Call the rule: pa.Table -> pa.Table. The result must have ``_row``."""
     function = work.rule.function()
     try:
         result = function(views.view(rows), work.context(rows))
@@ -293,7 +296,7 @@ def _arrow(work: Run, rows: pa.Table) -> Tables:
 
 
 def _pandas(work: Run, rows: pa.Table) -> Tables:
-    """DataFrame (Arrow-backed columns) -> DataFrame. ``_row`` has to stay."""
+    """Call the rule: DataFrame (Arrow-backed columns) -> DataFrame. The result must have ``_row``."""
     import pandas as pd
 
     function = work.rule.function()
@@ -315,7 +318,7 @@ def _pandas(work: Run, rows: pa.Table) -> Tables:
 
 
 def _sql(work: Run, rows: pa.Table) -> Tables:
-    """One SELECT over the table ``rows``. ``_row`` has to stay."""
+    """Run one SELECT over the table ``rows``. The result must have ``_row``."""
     from sluice.rules import sql  # DuckDB is loaded by those who need it
 
     given = work.rule.params()
@@ -329,7 +332,7 @@ def _sql(work: Run, rows: pa.Table) -> Tables:
 
 
 def _restored(work: Run, rows: pa.Table, result: pa.Table) -> Tables:
-    """The rule's columns together with the metadata columns again, by table."""
+    """Add the metadata columns to the rule's result again, and divide it by table."""
     rule = work.rule
     if "_row" not in result.schema.names:
         raise RuleError(
@@ -373,7 +376,10 @@ def _restored(work: Run, rows: pa.Table, result: pa.Table) -> Tables:
 
 
 def _declared(given: pa.Field, schema: pa.Schema) -> pa.Field | None:
-    """What a result column is: the source's field, unless the rule gave its own another name or type (``sluice.*`` metadata)."""
+    """Return the field of a result column: the source's, unless the rule gave it another name or type.
+
+    A rule does so by ``sluice.*`` metadata.
+    """
     known = schema.field(given.name) if given.name in schema.names else None
     if known is not None and declared_type(given) in {"", declared_type(known)}:
         return known
@@ -381,7 +387,10 @@ def _declared(given: pa.Field, schema: pa.Schema) -> pa.Field | None:
 
 
 def _revived(taken: pa.Table, result: pa.Table) -> dict[str, pa.Array]:
-    """Deletes that the rule returned with ``_op`` u: from here on the row stays. ``_image`` says which of its images a row is."""
+    """Find deletes that the rule returned with ``_op`` u: from here on the row stays.
+
+    ``_image`` says which of its images a row is.
+    """
     if "_op" not in result.schema.names or "_image" not in result.schema.names:
         return {}
     stays = pc.and_(pc.equal(taken["_image"], images.DELETED), pc.equal(result["_op"], "u")).combine_chunks()

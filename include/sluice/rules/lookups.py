@@ -25,7 +25,7 @@ class Lookup:
     _rows: dict[Any, dict[str, Any]] | None = field(default=None, repr=False)
 
     def get(self, *key: Any) -> dict[str, Any] | None:
-        """The row of that key, None if there is none. The first of several wins."""
+        """Return the row of that key, None if there is none. The first of several wins."""
         if self._rows is None:
             found: dict[Any, dict[str, Any]] = {}
             for row in self.table.to_pylist():
@@ -45,7 +45,7 @@ LookupSource = Callable[[str, LookupConfig], Lookup]
 
 
 def resolved(configs: Mapping[str, LookupConfig], source: LookupSource | None) -> dict[str, Lookup]:
-    """All lookups of a rule. Without a source (a test of a rule that has none) there are none."""
+    """Resolve all lookups of a rule. Without a source (a test of a rule that has none) there are none."""
     if source is None:
         return {}
     return {name: source(name, config) for name, config in configs.items()}

@@ -46,7 +46,10 @@ class Params(dict[str, Any]):
 
 
 def declared_in(module: Any) -> type[BaseModel] | None:
-    """The model of a Python rule's ``class Params``, None if it has none. Raises TypeError or NameError for a wrong annotation."""
+    """Return the model of a Python rule's ``class Params``, None if it has none.
+
+    Raises TypeError or NameError for a wrong annotation.
+    """
     declared = getattr(module, "Params", None)
     if declared is None or not isinstance(declared, type):
         return None
@@ -62,7 +65,10 @@ def declared_in(module: Any) -> type[BaseModel] | None:
 
 
 def declared_in_sql(text: str) -> type[BaseModel] | None:
-    """The model of an SQL rule's ``-- param`` lines, None if it has none. Raises ValueError with ``line N: …``."""
+    """Return the model of an SQL rule's ``-- param`` lines, None if it has none.
+
+    Raises ValueError with ``line N: …``.
+    """
     fields: dict[str, Any] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not re.match(r"^\s*--\s*param\b", line):
@@ -80,7 +86,7 @@ def declared_in_sql(text: str) -> type[BaseModel] | None:
 
 
 def _value(text: str, line: int) -> Any:
-    """A default, written as YAML. Raises ValueError for what is no value."""
+    """Parse a default, written as YAML. Raises ValueError for text that is no value."""
     try:
         return YAML(typ="safe").load(text)
     except Exception as error:  # YAML's own errors, and those of a scalar's constructor: a date that no calendar has
@@ -88,7 +94,7 @@ def _value(text: str, line: int) -> Any:
 
 
 def checked(model: type[BaseModel] | None, given: Mapping[str, Any]) -> tuple[Params, list[tuple[str, str]]]:
-    """Values with defaults filled in, and problems as (parameter, what is wrong)."""
+    """Return the values with defaults filled in, and problems as (parameter, what is wrong)."""
     if model is None:
         return Params(given), []
     try:
@@ -110,7 +116,7 @@ def checked(model: type[BaseModel] | None, given: Mapping[str, Any]) -> tuple[Pa
 
 
 def described(model: type[BaseModel] | None) -> list[str]:
-    """``name: type = default`` a parameter."""
+    """Return a line ``name: type = default`` per parameter."""
     if model is None:
         return []
     lines = []

@@ -85,7 +85,7 @@ class RuleSet:
 
     @classmethod
     def of(cls, engine_path: Path | None) -> RuleSet:
-        """As :meth:`load`; without a file, no rules."""
+        """Load the rules of a file (:meth:`load`); without a file there are none."""
         return cls.load(engine_path) if engine_path else cls()
 
     @classmethod
@@ -127,11 +127,14 @@ class RuleSet:
             rule.params()
 
     def matching(self, table: TableId) -> RuleSet:
-        """The rules that may apply to rows of ``table``."""
+        """Return the rules that may apply to rows of ``table``."""
         return RuleSet(tuple(rule for rule in self.rules if matches(rule, table)))
 
     def concerning(self, table: TableId) -> RuleSet:
-        """All rules if one may apply to ``table`` (it may send rows to a table that another one matches), else none."""
+        """Return all rules if one may apply to ``table``, else none.
+
+        All are needed, since a rule may send rows to a table that another one matches.
+        """
         return self if any(matches(rule, table) for rule in self.rules) else RuleSet()
 
     def apply(
@@ -197,7 +200,10 @@ class RuleSet:
 
 
 def _hidden(rows: pa.Table, table: TableId, masking: Masking | None, secret: bool) -> frozenset[str]:
-    """Columns whose values must not be shown: masked ones, and with ``secret`` all that rules made, which may hold the same."""
+    """Return the columns whose values must not be shown.
+
+    These are masked ones, and with ``secret`` all that rules made, which may hold the same values.
+    """
     if masking is None:
         return frozenset()
     users = [field for field in rows.schema if field.name not in images.INTERNAL]
@@ -207,7 +213,10 @@ def _hidden(rows: pa.Table, table: TableId, masking: Masking | None, secret: boo
 
 
 def _apply_to(work: Run, tables: Tables) -> tuple[int, int, int]:
-    """One rule on one table; ``tables`` are what they are afterwards. Returns visible rows in and out, and how many came out otherwise."""
+    """Apply one rule to one table and update ``tables``.
+
+    Return the visible rows in and out, and how many the rule changed.
+    """
     rule, place = work.rule, work.table
     rows = tables[place]
     key = key_columns(rows.schema)
@@ -234,7 +243,7 @@ def _apply_to(work: Run, tables: Tables) -> tuple[int, int, int]:
 
 
 def emitted(rule: Rule, rows: pa.Table, table: TableId, source: TableId, key: Sequence[str]) -> pa.Table:
-    """Rows with the key (and only the columns) that ``emits`` says, or the key they had."""
+    """Return rows with the key (and only the columns) that ``emits`` says, or with the key they had."""
     line = rule.config.emits.get(str(table))
     names = {true_name(f): f.name for f in rows.schema if f.name not in images.INTERNAL}
     if line and line.columns is not None:
@@ -254,7 +263,7 @@ def emitted(rule: Rule, rows: pa.Table, table: TableId, source: TableId, key: Se
 
 
 def _refuse_doubles(work: Run, rows: pa.Table, table: TableId) -> None:
-    """One row may become several of one key only if they are the same: the target can hold one, and the others would be lost."""
+    """Raise if one row became several different rows of one key: a target can hold one, the others would be lost."""
     origin = ["_source_row", "_image"]
     if not rows.num_rows or int(images.row_codes(rows, origin).max()) + 1 == rows.num_rows:
         return
@@ -295,13 +304,13 @@ def _keyed(column: pa.Field, key: Sequence[str]) -> pa.Field:
 
 
 def matches(rule: Rule, table: TableId) -> bool:
-    """True if the rule may apply to rows of ``table``."""
+    """Return True if the rule may apply to rows of ``table``."""
     match = rule.config.match
     return bool(re.fullmatch(match.schema_, table.schema) and re.fullmatch(match.table, table.table))
 
 
 def sees(rule: Rule, rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which rows the rule applies to, by operation and by changed columns."""
+    """Return a mask of the rows that the rule applies to, by operation and by changed columns."""
     match = rule.config.match
     events = [event[0] for event in match.events if re.fullmatch(match.operation, event)]
     mask = pc.is_in(rows["_op"], pa.array(events, pa.string()))

@@ -70,7 +70,10 @@ class Rule:
         return hashlib.sha256(self.text.encode()).hexdigest()
 
     def function(self) -> Callable[..., Any]:
-        """The rule's ``transform``. Loaded once a process and content. Raises RuleError with file and line."""
+        """Return the rule's ``transform``.
+
+        It is loaded once per process and content. Raises RuleError with file and line.
+        """
         function = self.loaded().function
         assert function is not None
         return function
@@ -94,7 +97,10 @@ class Rule:
         return self.config.timeout.total_seconds() if self.config.timeout is not None else guard.DEFAULT_LIMIT_S
 
     def params(self) -> params.Params:
-        """The parameters of engine.yaml, checked against those the file declares. Raises RuleError that names engine.yaml's line."""
+        """Return the parameters of engine.yaml, checked against those the file declares.
+
+        Raises RuleError that names engine.yaml's line.
+        """
         values, problems = params.checked(self.loaded().params, self.config.params)
         if problems:
             name, text = problems[0]
@@ -173,7 +179,7 @@ class Rule:
         return Loaded(None, declared)
 
     def line_of(self, error: BaseException) -> str:
-        """``file:line`` of an exception: the innermost line in the user's file."""
+        """Return ``file:line`` of an exception: the innermost line in the user's file."""
         if self.config.builtin:
             return self.engine
         if isinstance(error, guard.Overrun):
@@ -186,7 +192,10 @@ class Rule:
         return f"{self.path}:{lines[-1] if lines else 1}"
 
     def error(self, error: BaseException, what: str, *, withheld: bool = False) -> RuleError:
-        """The RuleError for an exception that the user's code raised; ``withheld``: its text may hold values that must not be shown."""
+        """Return the RuleError for an exception that the user's code raised.
+
+        ``withheld``: its text may hold values that must not be shown.
+        """
         if isinstance(error, guard.Overrun):
             return RuleError(
                 f"rule {self.name!r} {what}: {error}",

@@ -42,7 +42,10 @@ def select(text: str, rows: pa.Table, params: Mapping[str, Any], lookups: Mappin
 
 @contextmanager
 def interrupted_after(seconds: float) -> Iterator[Callable[[], bool]]:
-    """Within the block a query of this thread is interrupted when the block has taken so long; gives whether that happened."""
+    """Interrupt a query of this thread when the block takes longer than ``seconds``.
+
+    Yield a function that tells whether that happened.
+    """
     connection = _connection()
     over = threading.Event()
 
@@ -60,7 +63,7 @@ def interrupted_after(seconds: float) -> Iterator[Callable[[], bool]]:
 
 
 def matches(rows: pa.Table, condition: str) -> pa.Array:
-    """Which rows fulfil an SQL condition (null counts as no). Raises duckdb.Error."""
+    """Return a mask of the rows that fulfil an SQL condition (null counts as no). Raises duckdb.Error."""
     if re.search(r";|--", condition):
         raise ValueError("write one SQL condition, without ; or --")
     found = select(f"SELECT _row FROM rows WHERE ({condition}\n)", rows, {}, {})["_row"]  # noqa: S608 - the user's own condition
@@ -68,7 +71,7 @@ def matches(rows: pa.Table, condition: str) -> pa.Array:
 
 
 def _connection() -> duckdb.DuckDBPyConnection:
-    """One a thread: work units of a process may run in several."""
+    """Return the connection of this thread: work units of a process may run in several."""
     connection: duckdb.DuckDBPyConnection | None = getattr(_local, "connection", None)
     if connection is None:
         config: dict[str, Any] = {"threads": 1, "memory_limit": MEMORY_LIMIT, "autoinstall_known_extensions": False}

@@ -16,7 +16,10 @@ _MOMENT = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{
 
 
 def to_python(values: pa.ChunkedArray | pa.Array) -> list[Any]:
-    """int, Decimal, float, str, bytes, date, datetime, timedelta or None; dates that no calendar has are MySQL's text of them."""
+    """Return int, Decimal, float, str, bytes, date, datetime, timedelta or None.
+
+    A date that no calendar has is MySQL's text of it.
+    """
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     kind = values.type
@@ -26,13 +29,13 @@ def to_python(values: pa.ChunkedArray | pa.Array) -> list[Any]:
 
 
 def to_rows(columns: Sequence[str], arrays: Sequence[pa.ChunkedArray | pa.Array]) -> list[dict[str, Any]]:
-    """One dict a row."""
+    """Return one dict per row."""
     lists = [to_python(array) for array in arrays]
     return [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)] if lists else []
 
 
 def from_python(values: Sequence[Any], field: pa.Field) -> pa.Array:
-    """An array of the field's type. Raises ValueError that says which value does not fit."""
+    """Return an array of the field's type. Raises ValueError that says which value does not fit."""
     kind = field.type
     try:
         return pa.array(values, kind)
@@ -46,7 +49,7 @@ def from_python(values: Sequence[Any], field: pa.Field) -> pa.Array:
 
 
 def inferred(values: Sequence[Any]) -> pa.Array:
-    """An array of a column that the source does not have. Raises ValueError for mixed or unknown types."""
+    """Return an array for a column that the source does not have. Raises ValueError for mixed or unknown types."""
     try:
         array = pa.array([json.dumps(v) if isinstance(v, dict | list) else v for v in values])
     except (pa.ArrowException, TypeError, OverflowError) as error:
@@ -77,7 +80,7 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
 
 
 def _moment(value: Any, *, date: bool) -> int:
-    """The stored number of a date, a datetime or MySQL's text of one."""
+    """Return the stored number of a date, of a datetime, or of MySQL's text of one."""
     if isinstance(value, str):
         match = _MOMENT.fullmatch(value)
         if match is None:
@@ -97,7 +100,7 @@ def _moment(value: Any, *, date: bool) -> int:
 
 
 def fitted(column: pa.ChunkedArray, kind: pa.DataType | None) -> pa.ChunkedArray:
-    """A rule's column as ``kind``, or, for a column that the source lacks (None), as a type that a target can take.
+    """Cast a rule's column to ``kind``, or, if the source lacks the column (None), to a type that a target can take.
 
     Raises ValueError or ArrowException if a value does not fit: nothing is rounded or cut.
     """
@@ -141,7 +144,7 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _durations(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Intervals as microseconds. A month has no length."""
+    """Convert intervals to microseconds. An interval of months has no length."""
     micros = []
     for value in column.to_pylist():
         if value is not None and value.months:

@@ -24,7 +24,7 @@ _KEPT = ("_op", "_seq", "_commit_ts", "_origin")
 
 
 def view(rows: pa.Table) -> pa.Table:
-    """IMAGE_ROWS as a rule sees them."""
+    """Return IMAGE_ROWS as a rule sees them."""
     rows = with_origin(rows).combine_chunks()
     shadow = pc.equal(rows["_image"], images.SHADOW)
     before = rows["_before"].combine_chunks()
@@ -51,14 +51,17 @@ def view(rows: pa.Table) -> pa.Table:
 
 
 def with_origin(rows: pa.Table) -> pa.Table:
-    """The rows with an ``_origin``: 0 where they came from no log (a verification reads rows), or from an older file."""
+    """Add ``_origin`` to rows that lack it.
+
+    It is 0 for rows that came from no log (a verification reads rows), and for those of an older file.
+    """
     if "_origin" in rows.schema.names:
         return rows
     return rows.append_column(pa.field("_origin", pa.uint32()), pa.array(np.zeros(rows.num_rows, np.uint32)))
 
 
 def by_table(rows: pa.Table, names: pa.ChunkedArray, own: TableId) -> dict[TableId, pa.Table]:
-    """Rows by the table that ``_table`` names. Its own is always among them."""
+    """Divide rows by the table that ``_table`` names. The rule's own table is always among them."""
     names = names.cast(pa.string()).combine_chunks()
     away = pc.is_valid(names)
     found = {own: rows.filter(pc.invert(away))}
@@ -70,6 +73,6 @@ def by_table(rows: pa.Table, names: pa.ChunkedArray, own: TableId) -> dict[Table
 
 
 def table_id(name: str, own: TableId) -> TableId:
-    """``schema.table``, or a table in the schema of ``own``."""
+    """Parse ``schema.table``, or the name of a table in the schema of ``own``."""
     schema, dot, table = name.partition(".")
     return TableId(schema, table) if dot else TableId(own.schema, name)

@@ -52,7 +52,7 @@ class ArchiveName:
 
     @classmethod
     def parse(cls, name: str) -> ArchiveName | None:
-        """Of a file's name; None if it is not an archive."""
+        """Parse a file's name; None if it is not an archive."""
         match = _NAME.fullmatch(name)
         return cls(int(match[1]), int(match[2]), match[3]) if match else None
 
@@ -85,13 +85,16 @@ class ArchiveIndex(_Stored):
     batches: tuple[ArchivedBatch, ...]
 
     def ending(self) -> bytes:
-        """What follows the files."""
+        """Return the bytes that follow the files."""
         text = self.model_dump_json().encode()
         return text + _END.pack(len(text), zlib.crc32(text), MAGIC)
 
 
 def read_index(source: Any, where: str) -> ArchiveIndex:
-    """The index of an archive, of a random-access file. Raises SegmentError if it is damaged or of a newer format."""
+    """Read the index of an archive from a random-access file.
+
+    Raises SegmentError if it is damaged or of a newer format.
+    """
     size = source.size()
     if size < END_BYTES:
         raise _damaged(where, "it is too short")

@@ -60,6 +60,6 @@ def write_archive(store: SegmentStore, batches: Sequence[BatchFiles]) -> Archive
 
 
 def unfinished(store: SegmentStore, *, before_s: float) -> list[str]:
-    """Paths of archives that were not finished, and that no process has written to since ``before_s``, seconds since 1970."""
+    """Return the paths of unfinished archives that no process has written to since ``before_s``, seconds since 1970."""
     infos = store.folder_files(FOLDER)
     return [info.path for info in infos if info.path.endswith(UNFINISHED) and info.written_s < before_s]

@@ -36,7 +36,7 @@ _lock = threading.Lock()
 
 
 def batch_of(path: str) -> int | None:
-    """The batch that a path belongs to; None if it is none of a batch."""
+    """Return the batch that a path belongs to; None if it belongs to none."""
     match = _BATCH.match(path)
     return int(match[1]) if match else None
 
@@ -51,14 +51,14 @@ class Archives:
         self._fs, self._base, self._store = filesystem, base, store
 
     def names(self) -> tuple[ArchiveName, ...]:
-        """All there are now, by their first batch."""
+        """List the archives there are now, by their first batch."""
         infos = self._fs.get_file_info(fs.FileSelector(posixpath.join(self._base, FOLDER), allow_not_found=True))
         found = tuple(sorted(name for info in infos if (name := ArchiveName.parse(info.base_name)) is not None))
         _listed[self._store] = found
         return found
 
     def contents(self, name: ArchiveName) -> Contents:
-        """What an archive has."""
+        """Return the contents of an archive."""
         key = (self._store, name.path)
         with _lock:
             if key in _contents:
@@ -74,7 +74,10 @@ class Archives:
         return made
 
     def of_batch(self, batch: int, *, listed: bool = False) -> Iterator[tuple[ArchiveName, Contents]]:
-        """The archives that have a batch; ``listed``: only those that an earlier call saw, some of which may be removed by now."""
+        """Return the archives that have a batch.
+
+        ``listed``: only those that an earlier call saw, some of which may be gone by now.
+        """
         names = _listed.get(self._store, ()) if listed else self.names()
         return self._there(name for name in names if batch in name.batches)
 
@@ -84,7 +87,7 @@ class Archives:
                 yield name, self.contents(name)
 
     def place(self, path: str, *, listed: bool = False) -> tuple[ArchiveName, ArchivedFile] | None:
-        """Where the file ``path`` is; ``listed``: see :meth:`of_batch`."""
+        """Return where the file ``path`` is, None if in no archive. ``listed``: see :meth:`of_batch`."""
         batch = batch_of(path)
         if batch is None:
             return None
@@ -94,7 +97,7 @@ class Archives:
         return None
 
     def has(self, path: str) -> bool:
-        """True for a file of an archive, and for a folder that has one."""
+        """Return True for a file of an archive, and for a folder that has one."""
         batch = batch_of(path)
         return batch is not None and any(
             path in found.files or any(file.startswith(f"{path}/") for file in found.files)
@@ -102,7 +105,7 @@ class Archives:
         )
 
     def below(self, folder: str) -> list[str]:
-        """Paths of all archived files below a folder; "": of all archives."""
+        """Return the paths of all archived files below a folder; with "" those of all archives."""
         batch = batch_of(folder)
         if folder and batch is None:
             return []

@@ -26,7 +26,7 @@ def seed_of(schema: str, table: str) -> int:
 
 
 def key_bucket(schema: str, table: str, keys: Sequence[pa.Array], rows: int | None = None) -> np.ndarray[Any, Any]:
-    """Bucket (uint8, 0..63) of each row.
+    """Return the bucket (uint8, 0..63) of each row.
 
     Args:
         keys: the primary key's columns in key order, equal lengths; empty for a table without a primary key.

@@ -73,7 +73,7 @@ class ChangesetFile(_Stored):
     )
 
     def groups(self, low: int | None, high: int | None) -> list[int]:
-        """Row groups that may hold a first key column ``low <= value < high``; None: no bound."""
+        """Return the row groups that may hold a first key column ``low <= value < high``; None is no bound."""
         starts = self.key_starts
         return [
             group
@@ -145,7 +145,7 @@ class RuleTotal(_Stored):
     )
 
     def __add__(self, more: RuleTotal) -> RuleTotal:
-        """What the same rule did in two batches."""
+        """Return the total of the same rule in two batches."""
         return RuleTotal(
             name=self.name,
             rows_in=self.rows_in + more.rows_in,
@@ -212,12 +212,12 @@ class Changeset:
 
 
 def changeset_folder(store: SegmentStore, batch: int, attempt: str) -> str:
-    """Folder of one attempt."""
+    """Return the folder of one attempt."""
     return f"{store.batch_path(batch)}/changeset-{attempt}"
 
 
 def changeset_file_path(store: SegmentStore, batch: int, attempt: str, target: TableId, unit: str) -> str:
-    """Path of one unit's file of one table."""
+    """Return the path of one unit's file for one table."""
     return f"{changeset_folder(store, batch, attempt)}/{quoted(target.schema)}.{quoted(target.table)}/{unit}.parquet"
 
 
@@ -234,7 +234,7 @@ def read_changeset(store: SegmentStore, path: str) -> Changeset:
 
 
 def damage(store: SegmentStore, files: Iterable[ChangesetFile | SegmentFile]) -> str:
-    """The first file that is missing or damaged, "" if all are whole. Reads them all."""
+    """Return the first file that is missing or damaged, "" if all are intact. Reads them all."""
     for file in files:
         try:
             if store.checksum(file.path) != (file.size_bytes, file.crc32):
@@ -245,7 +245,7 @@ def damage(store: SegmentStore, files: Iterable[ChangesetFile | SegmentFile]) ->
 
 
 def changeset_damage(store: SegmentStore, path: str) -> str:
-    """As :func:`damage`, of a whole changeset with its manifest."""
+    """Check a whole changeset with its manifest as :func:`damage` checks files."""
     try:
         found = read_changeset(store, path)
     except SegmentError:
@@ -267,7 +267,10 @@ def write_changeset_file(
 def changeset_image(
     path: str, rows: pa.Table, buckets: tuple[int, int], *, revived: bool = False
 ) -> tuple[ChangesetFile, bytes]:
-    """As :func:`write_changeset_file`, for a file that is packed with its manifest: its contents."""
+    """Encode a file that is packed with its manifest.
+
+    Return its record, as :func:`write_changeset_file` does, and its contents.
+    """
     raw = io.BytesIO()
     return _encoded(path, rows, buckets, ChecksumSink(raw), revived=revived), raw.getvalue()
 
@@ -346,7 +349,7 @@ def _encoded(
 
 
 def key_numbers(rows: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]] | None:
-    """The first key column's stored numbers as int64; None if it is no number, is too large or has nulls."""
+    """Return the first key column's stored numbers as int64; None if it is no number, is too large or has nulls."""
     for field in rows.schema:
         if key_ordinal(field) == 1:
             kind = field.type
@@ -368,10 +371,10 @@ def read_changeset_file(
     *,
     lean: bool = False,
 ) -> pa.Table:
-    """CHANGESET_ROWS of one file: all of them, or those with ``low <= first key column < high`` (see :attr:`ChangesetFile.key_starts`).
+    """Read the CHANGESET_ROWS of one file: all, or those with ``low <= first key column < high``.
 
-    ``lean``: ``_seq`` and ``_commit_ts`` are left out, and of ``_before`` all but the first column: whether the row existed is left.
-    Partial rows are read whole.
+    See :attr:`ChangesetFile.key_starts` for the latter. ``lean`` leaves out ``_seq`` and ``_commit_ts``, and all
+    columns of ``_before`` but the first, which still tells whether the row existed. Partial rows are read whole.
 
     Raises SegmentError if a page checksum is wrong, or, when it is read whole, its size or CRC32.
     """
@@ -405,7 +408,7 @@ class ChangesetReader:
         return int(self._footer.num_row_groups)
 
     def read(self, group: int) -> pa.Table:
-        """The rows of a group (CHANGESET_ROWS)."""
+        """Read the rows of a group (CHANGESET_ROWS)."""
         with self._opened(self._footer) as reader:
             return self._read(reader, [group])
 
@@ -453,7 +456,7 @@ def _read_keys(store: SegmentStore, file: ChangesetFile, low: int | None, high: 
 
 
 def columns_of(schema: pa.Schema) -> tuple[ChangesetColumn, ...]:
-    """The user's columns of a changeset file, as the manifest lists them."""
+    """Return the user's columns of a changeset file, as the manifest lists them."""
     columns = []
     for field in schema:
         if field.name in META_COLUMNS:

@@ -1,4 +1,4 @@
-"""Files that are summed while they are written."""
+"""Files whose checksum is computed while they are written."""
 
 from __future__ import annotations
 
@@ -42,33 +42,36 @@ class ChecksumSink:
 
     @contextmanager
     def gathering(self) -> Iterator[pa.NativeFile]:
-        """A file for Arrow to write to, which hands on small pieces to this one as few large ones; all of it at the end of the block."""
+        """Yield a file for Arrow to write to, which joins small pieces to few large ones.
+
+        All of it is written by the end of the block.
+        """
         with pa.BufferedOutputStream(pa.PythonFile(self, mode="w"), GATHERED_BYTES) as file:
             yield file
 
     def tail(self) -> bytes:
-        """The last bytes that were written: :data:`LARGEST_FOOTER` of them at least, or all."""
+        """Return the last bytes that were written: at least :data:`LARGEST_FOOTER` of them, or all."""
         return b"".join(self._tail)
 
     def flush(self) -> None:
-        """Nothing is held back here."""
+        """Do nothing: this file buffers nothing."""
 
     def close(self) -> None:
-        """The store closes the file."""
+        """Mark the file closed. The store closes the file itself."""
         self.closed = True
 
     def tell(self) -> int:
-        """Bytes written."""
+        """Return the number of bytes written."""
         return self.size_bytes
 
     def writable(self) -> bool:
-        """True."""
+        """Return True."""
         return True
 
     def readable(self) -> bool:
-        """False."""
+        """Return False."""
         return False
 
     def seekable(self) -> bool:
-        """False."""
+        """Return False."""
         return False

@@ -39,7 +39,7 @@ class Written:
 
 
 def chunk_path(chunk: Chunk) -> str:
-    """Path of the file of an attempt, relative to the pipeline's store."""
+    """Return the path of an attempt's file, relative to the pipeline's store."""
     return f"dumps/{chunk.id.dump}/{chunk.id.name}-{chunk.attempt:04d}.parquet"
 
 
@@ -75,7 +75,7 @@ def write_chunk(store: SegmentStore, path: str, schema: TableSchema, pieces: Ite
 
 
 def _laid_out(rows: pa.Table, schema: TableSchema, layout: pa.Schema, first_row: int) -> pa.Table:
-    """SELECTED_ROWS as SEGMENT_ROWS, in order of their buckets."""
+    """Turn SELECTED_ROWS into SEGMENT_ROWS, sorted by their buckets."""
     count = rows.num_rows
     users = [rows.column(i).combine_chunks() for i in range(len(schema.columns))]
     keys = [users[i] for name in schema.primary_key for i, c in enumerate(schema.columns) if c.name == name]
@@ -101,7 +101,7 @@ def _laid_out(rows: pa.Table, schema: TableSchema, layout: pa.Schema, first_row:
 
 
 def read_keys(store: SegmentStore, chunk: Chunk, identity: tuple[str, ...] = ()) -> tuple[TableSchema, pa.Table]:
-    """The definition, and the key columns (``identity``, else the primary key) of all rows with their ``_row``.
+    """Return the definition, and the key columns (``identity``, else the primary key) of all rows with their ``_row``.
 
     Raises SegmentError if the file is damaged or gone.
     """

@@ -58,7 +58,7 @@ def write_sent(store: SegmentStore, batch: int, hashes: npt.NDArray[np.uint64]) 
 
 
 def read_sent(store: SegmentStore, batch: int) -> npt.NDArray[np.uint64] | None:
-    """The keys that a batch sends; None if they were not noted, or no longer."""
+    """Return the keys that a batch sends; None if they were not noted, or no longer are."""
     path = _sent_path(store, batch)
     if not store.exists(path):
         return None
@@ -84,12 +84,12 @@ def note_conflicts(store: SegmentStore, batch: int, count: int, listed: Sequence
 
 
 def kept_conflicts(store: SegmentStore, most: int = KEPT) -> list[ConflictsOfBatch]:
-    """Of the last ``most`` batches that met some, newest first. Raises SegmentError."""
+    """Return the conflicts of the last ``most`` batches that met some, newest first. Raises SegmentError."""
     return [_read(store, path) for path in reversed(_paths(store)[-most:])]
 
 
 def total_conflicts(store: SegmentStore) -> int:
-    """How many were met. Raises SegmentError."""
+    """Return how many conflicts were met. Raises SegmentError."""
     newest = kept_conflicts(store, 1)
     return newest[0].total if newest else 0
 

@@ -9,8 +9,10 @@ import pyarrow as pa
 
 
 def part_of(source: Any, start: int, size: int, *, mapped: bool) -> Any:
-    """``size`` bytes of ``source`` from ``start`` on, as a ``pyarrow.NativeFile``. Nothing is copied of one that is mapped into memory; of others
-    what is read is."""
+    """Return ``size`` bytes of ``source`` from ``start`` on, as a ``pyarrow.NativeFile``.
+
+    A file that is mapped into memory is not copied; of others, what is read is.
+    """
     if mapped:
         source.seek(start)
         return pa.BufferReader(source.read_buffer(size))

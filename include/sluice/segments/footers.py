@@ -29,15 +29,18 @@ _END = 8
 
 
 def footer_crc32(tail: bytes) -> str:
-    """CRC32 of the footer of the Parquet file that ends with ``tail``, as hexadecimal digits; "" if ``tail`` does not have all of it."""
+    """Return the CRC32 of the footer of the Parquet file that ends with ``tail``, as hexadecimal digits.
+
+    Returns "" if ``tail`` lacks a part of the footer.
+    """
     size = int.from_bytes(tail[-_END:-4], "little") + _END
     return f"{zlib.crc32(tail[-size:]):08x}" if _END < size <= len(tail) else ""
 
 
 def opened(source: Any, crc32: str, *, verify: bool = True) -> pq.ParquetFile:
-    """The Parquet file of ``source`` (random access), whose footer is the one that was written; ``crc32`` "": that was not noted.
+    """Open the Parquet file of ``source`` (random access) and compare its footer with ``crc32`` ("": not known).
 
-    Raises pyarrow.ArrowInvalid if it is another one; pages are verified when they are read.
+    Raises pyarrow.ArrowInvalid if it is not the footer that was written. Pages are verified when they are read.
     """
     if not crc32 or not verify:
         return pq.ParquetFile(source, page_checksum_verification=verify)
@@ -65,7 +68,10 @@ _File = TypeVar("_File", bound=BaseModel)
 
 
 def measured(store: SegmentStore, files: Iterable[_File]) -> tuple[_File, ...]:
-    """The same files; large ones of which the manifest does not say how many bytes their rows take, with what their footers say."""
+    """Return the same files.
+
+    Large ones whose manifest lacks the bytes that their rows take get them from their footers.
+    """
     return tuple(_measured(store, file) for file in files)
 
 

@@ -31,7 +31,7 @@ class PositionRecord(_Stored):
 
     @classmethod
     def of(cls, position: Position) -> PositionRecord:
-        """The record of a position."""
+        """Return the record of a position."""
         return cls(**position.to_json())
 
     @property
@@ -222,7 +222,7 @@ class SegmentManifest(_Stored):
         return sum(file.size_bytes for file in self.files)
 
     def to_json(self) -> str:
-        """The stored text."""
+        """Return the stored text."""
         return self.model_dump_json(by_alias=True, indent=1) + "\n"
 
     @classmethod

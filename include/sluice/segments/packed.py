@@ -21,29 +21,32 @@ _ADDRESS = re.compile(r"(.+)#(\d{10})-(\d{10})", re.DOTALL)
 
 
 def address(path: str, start: int, size: int) -> str:
-    """The address of a part of a file. It has the same length for every part."""
+    """Return the address of a part of a file. It has the same length for every part."""
     return f"{path}#{start:010d}-{size:010d}"
 
 
 def parted(path: str) -> tuple[str, int, int] | None:
-    """(path of the file, start, size) of an address; None for the path of a whole file."""
+    """Parse an address to (path of the file, start, size); None for the path of a whole file."""
     match = _ADDRESS.fullmatch(path)
     return (match[1], int(match[2]), int(match[3])) if match else None
 
 
 def file_of(path: str) -> str:
-    """The path of the file that ``path`` is, or is a part of."""
+    """Return the path of the file that ``path`` is, or is a part of."""
     return (parted(path) or (path,))[0]
 
 
 def copy_path(path: str, table_folder: str) -> str:
-    """Where a copy of a data file is kept, below the folder of the copies. ``table_folder``: for a packed file, which has no folder of its own."""
+    """Return where a copy of a data file is kept, below the folder of the copies.
+
+    ``table_folder`` is used for a packed file, which has no folder of its own.
+    """
     name = path.split("/", 1)[1]
     return name if parted(path) is None else f"{table_folder}/{name.replace('#', '-')}.parquet"
 
 
 def fitting(sizes: Sequence[int], most: int = SMALL_BYTES) -> frozenset[int]:
-    """Indexes of the smallest of ``sizes``: as many as together are not more than ``most``."""
+    """Return the indexes of the smallest of ``sizes``: as many as together are not more than ``most``."""
     found, total = [], 0
     for index in sorted(range(len(sizes)), key=lambda i: sizes[i]):
         total += sizes[index]
@@ -54,7 +57,10 @@ def fitting(sizes: Sequence[int], most: int = SMALL_BYTES) -> frozenset[int]:
 
 
 def packed(path: str, manifest: Callable[[Sequence[str]], str], parts: Sequence[bytes]) -> tuple[bytes, list[str]]:
-    """The contents of the file ``path``, and the addresses of ``parts`` in it. ``manifest``: the text that lists parts at these addresses."""
+    """Return the contents of the file ``path``, and the addresses of ``parts`` in it.
+
+    ``manifest`` returns the text that lists parts at given addresses.
+    """
     if not parts:
         return manifest(()).encode(), []
     start = len(manifest([address(path, 0, len(part)) for part in parts]).encode()) + 1

@@ -50,7 +50,7 @@ def read_file(
     *,
     verify: bool = True,
 ) -> pa.Table:
-    """SEGMENT_ROWS of a segment file (:mod:`sluice.model.layouts`).
+    """Read the SEGMENT_ROWS of a segment file (:mod:`sluice.model.layouts`).
 
     Args:
         bucket_range: (lo, hi): rows with ``lo <= _bucket < hi``; row groups outside of it are not read.
@@ -76,7 +76,10 @@ def read_pieces(
     *,
     verify: bool = True,
 ) -> Iterator[pa.Table]:
-    """As :func:`read_file`, in pieces of about :data:`PIECE_BYTES` before rows of other buckets go; one piece at least."""
+    """Read like :func:`read_file`, in pieces of about :data:`PIECE_BYTES`, counted before rows of other buckets go.
+
+    Yields at least one piece.
+    """
     lo, hi = bucket_range
     whole = _is_whole(file, bucket_range)
     try:
@@ -104,10 +107,11 @@ def read_pieces(
 
 
 def read_projected(store: SegmentStore, file: SegmentFile, wants: Callable[[pa.Field], bool] | None) -> pa.Table:
-    """All rows of a segment file without ``_bucket``; only those columns of the user are read that ``wants`` asks for (None: all).
+    """Read all rows of a segment file without ``_bucket``, and only user columns that ``wants`` accepts (None: all).
 
-    Unread columns are there, null, in the row and in ``_before``: what is said of columns by their number stays true. ``_op`` and ``_file`` are
-    dictionaries. The CRC32 of the whole file is compared: a header of a page has no checksum. Raises SegmentError, StorageUnavailable.
+    Columns that are not read are null, in the row and in ``_before``, so that the columns keep their numbers. ``_op``
+    and ``_file`` are dictionaries. The CRC32 of the whole file is compared: a header of a page has no checksum. Raises
+    SegmentError, StorageUnavailable.
     """
     try:
         with store.open_input(file.path) as source:
@@ -125,7 +129,10 @@ def read_projected(store: SegmentStore, file: SegmentFile, wants: Callable[[pa.F
 
 
 def first_seq(store: SegmentStore, file: SegmentFile) -> int:
-    """No row of the file has a smaller ``_seq``; 0 where its footer does not say it. Raises SegmentError, StorageUnavailable."""
+    """Return the smallest ``_seq`` of the file's rows; 0 if its footer does not say it.
+
+    Raises SegmentError, StorageUnavailable.
+    """
     if file.place is not None:
         return file.place.seq
     try:
@@ -141,7 +148,10 @@ def first_seq(store: SegmentStore, file: SegmentFile) -> int:
 
 
 def _paths(schema: pa.Schema, wants: Callable[[pa.Field], bool]) -> list[str]:
-    """Parquet's names of the columns to read: one of ``_before`` at least, which says where there was a row."""
+    """Return Parquet's names of the columns to read.
+
+    At least one column of ``_before`` is among them: it tells where there was a row.
+    """
     users = [field for field in schema if field.name not in META_COLUMNS]
     wanted = [field.name for field in users if wants(field)]
     before = [f"_before.{name}" for name in wanted or [field.name for field in users[:1]]]
@@ -175,7 +185,7 @@ def _is_whole(file: SegmentFile, bucket_range: tuple[int, int]) -> bool:
 
 
 def _runs(footer: pq.FileMetaData, groups: Sequence[int]) -> Iterator[list[int]]:
-    """Row groups to be read together."""
+    """Yield row groups that are read together."""
     run: list[int] = []
     size = 0
     for group in groups:
@@ -189,7 +199,7 @@ def _runs(footer: pq.FileMetaData, groups: Sequence[int]) -> Iterator[list[int]]
 
 
 def _placed(table: pa.Table, place: PlaceRecord, columns: Sequence[str] | None) -> pa.Table:
-    """Rows that a dump read, with their place in the log."""
+    """Add the position in the log to rows that a dump read."""
     if place.left_out:
         gone = pc.is_in(table.column("_row"), value_set=pa.array(place.left_out, pa.uint32()))
         table = table.filter(pc.invert(gone))
@@ -207,7 +217,7 @@ def _placed(table: pa.Table, place: PlaceRecord, columns: Sequence[str] | None) 
 
 
 def iter_changes(store: SegmentStore, manifest: SegmentManifest) -> Iterator[Change]:
-    """Every change of a batch in log order, without the rows that only merge needs (``_op`` = ``k``)."""
+    """Yield every change of a batch in log order, without the rows that only merge needs (``_op`` = ``k``)."""
     streams = [_file_changes(store, file) for file in manifest.files]
     pending: Change | None = None
     number = 0
@@ -238,7 +248,7 @@ class OfTable(Protocol):
 
 
 def batch_changes(file: OfTable, batch: pa.RecordBatch) -> Iterator[Change]:
-    """Rows of a segment, in their order, as changes."""
+    """Yield the rows of a segment as changes, in their order."""
     fields = tuple(field for field in batch.schema if field.name not in META_COLUMNS)
     names = [true_name(field) for field in fields]
     rows = list(zip(*(_values(batch.column(field.name)) for field in fields), strict=True))
@@ -279,7 +289,7 @@ def batch_changes(file: OfTable, batch: pa.RecordBatch) -> Iterator[Change]:
 
 
 def _only(row: dict[str, Any], bits: bytes) -> dict[str, Any]:
-    """The columns whose bit is set."""
+    """Return the columns whose bit is set."""
     return {name: value for i, (name, value) in enumerate(row.items()) if bits[i >> 3] >> (i & 7) & 1}
 
 

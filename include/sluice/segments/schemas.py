@@ -54,7 +54,10 @@ class SchemaStore:
         self._store = store
 
     def load(self, path: str, read: DefinitionsReader) -> Definitions:
-        """The definitions that ``path`` stands for. ``read``: :meth:`sluice.sources.base.Source.stored_definitions`."""
+        """Return the definitions that ``path`` stands for.
+
+        ``read``: :meth:`sluice.sources.base.Source.stored_definitions`.
+        """
         chain: list[dict[str, Any]] = []
         following: str | None = path
         while following:
@@ -84,7 +87,10 @@ class SchemaStore:
         return path
 
     def _changed_since_base(self, parent: str, touched: set[TableId]) -> tuple[str | None, set[TableId]]:
-        """The base that ``parent`` is or builds on, and what differs from it by now; None for a chain that an older version made."""
+        """Return the base that ``parent`` is or builds on, and what differs from it by now.
+
+        The base is None for a chain that an older version made.
+        """
         data = self._read(parent)
         if data["parent"] is None:
             return parent, set(touched)
@@ -98,14 +104,14 @@ class SchemaStore:
         return data["parent"], changed | touched
 
     def before(self, position: Position) -> list[StoredSchema]:
-        """Files of this log whose position is not after ``position``, newest first."""
+        """Return the files of this log whose position is not after ``position``, newest first."""
         order = position.order
         return sorted(
             (found for found in self.every(position) if found.order <= order), key=lambda f: f.order, reverse=True
         )
 
     def every(self, position: Position) -> list[StoredSchema]:
-        """All files of the log that ``position`` belongs to."""
+        """Return all files of the log that ``position`` belongs to."""
         folder = self._store.full_path(self._folder(position))
         infos = self._store.filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
         found = []
@@ -121,11 +127,11 @@ class SchemaStore:
             self._store.delete(found.path)
 
     def position(self, path: str) -> Position:
-        """The position a file belongs to."""
+        """Return the position that a file belongs to."""
         return Position.from_json(self._read(path)["position"])
 
     def parents(self, path: str) -> list[str]:
-        """The files that ``path`` builds on."""
+        """Return the files that ``path`` builds on."""
         found = []
         following = self._read(path)["parent"]
         while following:

@@ -48,10 +48,10 @@ class SnapshotColumns:
         self._store, self._identity = store, hashlib.sha256(identity.encode()).hexdigest()[:8]
 
     def note(self, batch: int, epoch: int, made: Mapping[Way, pa.Schema]) -> None:
-        """Of the tables that a batch has rows of, their columns (CHANGESET_ROWS).
+        """Note the columns (CHANGESET_ROWS) of the tables that a batch has rows of.
 
-        Columns that rows had before stay noted: a rule may give a column to some rows only. Of one that a rule made, the first type stays: its type
-        depends on the rows of a batch. Raises SegmentError.
+        Columns that rows had before stay noted: a rule may give a column to some rows only. A column that a rule made
+        keeps its first type, since its type depends on the rows of a batch. Raises SegmentError.
         """
         known = self._newest(batch)
         for way, schema in made.items():
@@ -65,7 +65,7 @@ class SnapshotColumns:
                 self._store.write_bytes(posixpath.join(_FOLDER, name), data)
 
     def after(self, batch: int) -> dict[Way, pa.Schema]:
-        """The user's columns of each table after a batch. Raises SegmentError."""
+        """Return the user's columns of each table after a batch. Raises SegmentError."""
         return dict(map(self._read, self._newest(batch).values()))
 
     def _newest(self, batch: int) -> dict[str, _Noted]:

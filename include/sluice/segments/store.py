@@ -45,7 +45,7 @@ MIN_FREE_BYTES = 64 * 2**20
 
 
 def ways_on(pipeline: str) -> str:
-    """What can be done where stored changes of an undelivered batch are damaged or gone."""
+    """Return what can be done where stored changes of an undelivered batch are damaged or gone."""
     return (
         f"`sluice recover {pipeline}` captures the batch again from the source's log; "
         f"`sluice seek {pipeline} --drop-undelivered` reads the log again from where the undelivered batches begin; "
@@ -54,7 +54,7 @@ def ways_on(pipeline: str) -> str:
 
 
 def made_anew(pipeline: str) -> str:
-    """What can be done where merged rows of an undelivered batch are damaged or gone, and its segments are not."""
+    """Return what can be done if merged rows of an undelivered batch are damaged or gone, but not its segments."""
     return (
         f"clear the task merge of this run, or call `sluice run {pipeline}`: the merge finds the damage and makes the changeset anew from the "
         f"segments; so does `sluice rollback {pipeline}`"
@@ -62,7 +62,7 @@ def made_anew(pipeline: str) -> str:
 
 
 def is_manifest(path: str) -> bool:
-    """True for the manifest of a batch, of any epoch."""
+    """Return True for the manifest of a batch, of any epoch."""
     return posixpath.basename(path).startswith("manifest-")
 
 
@@ -76,7 +76,7 @@ class FileInfo:
 
 
 def quoted(name: str) -> str:
-    """A schema's or table's name as a part of a path; never contains a dot or a slash."""
+    """Quote a schema's or table's name as a part of a path; the result contains no dot and no slash."""
     return quote(name, safe="").replace(".", "%2E")
 
 
@@ -104,19 +104,19 @@ class SegmentStore:
 
     # paths ---------------------------------------------------------------------------------------------------------
     def batch_path(self, batch: int) -> str:
-        """Folder of a batch."""
+        """Return the folder of a batch."""
         return f"batch={batch:010d}"
 
     def manifest_path(self, batch: int, epoch: int) -> str:
-        """Path of a batch's manifest."""
+        """Return the path of a batch's manifest."""
         return f"{self.batch_path(batch)}/manifest-e{epoch:06d}.json"
 
     def table_path(self, batch: int, schema: str, table: str) -> str:
-        """Folder of a table in a batch."""
+        """Return the folder of a table in a batch."""
         return f"{self.batch_path(batch)}/{quoted(schema)}.{quoted(table)}"
 
     def full_path(self, path: str) -> str:
-        """The path inside the file system."""
+        """Return the path inside the file system."""
         return posixpath.join(self._base, path)
 
     @property
@@ -126,7 +126,7 @@ class SegmentStore:
 
     # reading -------------------------------------------------------------------------------------------------------
     def read_bytes(self, path: str) -> bytes:
-        """The whole of a file, or of a part of one (see :mod:`sluice.segments.packed`)."""
+        """Read the whole of a file, or of a part of one (see :mod:`sluice.segments.packed`)."""
         return self._whole(path)
 
     def _whole(self, path: str) -> bytes:
@@ -134,7 +134,7 @@ class SegmentStore:
             return bytes(source.read_at(size, start))
 
     def read_text(self, path: str) -> bytes:
-        """The text of a manifest, without the data files that are packed after it."""
+        """Read the text of a manifest, without the data files that are packed after it."""
         found: list[bytes] = []
         with self._errors(f"reading {path}"), self._opened(path) as opened:
             for piece in _pieces(*opened, _TEXT_BYTES):
@@ -145,20 +145,20 @@ class SegmentStore:
         return b"".join(found)
 
     def checksum(self, path: str) -> tuple[int, str]:
-        """(size in bytes, CRC32) of a file or of a part of one, read in pieces."""
+        """Return (size in bytes, CRC32) of a file or of a part of one, read in pieces."""
         size = crc = 0
         for piece in self.pieces(path):
             size, crc = size + len(piece), zlib.crc32(piece, crc)
         return size, f"{crc:08x}"
 
     def pieces(self, path: str) -> Iterator[bytes]:
-        """A file or a part of one, a few megabytes at a time."""
+        """Yield a file or a part of one, a few megabytes at a time."""
         with self._errors(f"reading {path}"), self._opened(path) as opened:
             yield from _pieces(*opened, _PIECE_BYTES)
 
     @contextmanager
     def open_input(self, path: str) -> Iterator[Any]:
-        """A random-access file (``pyarrow.NativeFile``); closed at the end of the block."""
+        """Yield a random-access file (``pyarrow.NativeFile``); closed at the end of the block."""
         if parted(path) is not None:
             yield pa.BufferReader(self._whole(path))
             return
@@ -173,7 +173,7 @@ class SegmentStore:
 
     @contextmanager
     def _opened(self, path: str) -> Iterator[tuple[Any, int, int]]:
-        """A random-access file, and where in it the bytes of ``path`` begin and how many they are."""
+        """Yield a random-access file, and where in it the bytes of ``path`` begin and how many they are."""
         name, start, size = parted(path) or (path, 0, None)
         source, place = self._found(name)
         with source:
@@ -182,7 +182,10 @@ class SegmentStore:
             yield source, start + (place.start if place is not None else 0), size
 
     def _found(self, path: str, *, mapped: bool = False) -> tuple[Any, ArchivedFile | None]:
-        """The open file of ``path``, or the open archive that has it and its place there. Raises FileNotFoundError."""
+        """Return the open file of ``path``, or the open archive that has it and its place there.
+
+        Raises FileNotFoundError.
+        """
         try:
             return self._open(path, mapped=mapped), None
         except FileNotFoundError:
@@ -198,7 +201,7 @@ class SegmentStore:
         return pa.memory_map(full) if mapped else self._fs.open_input_file(full)
 
     def exists(self, path: str) -> bool:
-        """True if the file or folder is there."""
+        """Return True if the file or folder is there."""
         path = file_of(path)
         with self._errors(f"looking for {path}"):
             return self._in_folder(path) or self._archives.has(path)
@@ -207,24 +210,27 @@ class SegmentStore:
         return bool(self._fs.get_file_info(self.full_path(path)).type != fs.FileType.NotFound)
 
     def read_manifest(self, path: str) -> SegmentManifest:
-        """The manifest at ``path``. Raises SegmentError if it is missing or damaged."""
+        """Read the manifest at ``path``. Raises SegmentError if it is missing or damaged."""
         return SegmentManifest.from_json(self.read_text(path), where=path)
 
     def batches(self) -> list[int]:
-        """Numbers of the batches that have a folder or are in an archive, ascending."""
+        """Return the numbers of the batches that have a folder or are in an archive, ascending."""
         folders = self.batch_folders()  # first: what leaves its folder is in an archive by then
         with self._errors("listing archives"):
             return sorted({*folders, *(batch for name in self._archives.names() for batch in name.batches)})
 
     def batch_folders(self) -> list[int]:
-        """Numbers of the batches that have a folder, ascending."""
+        """Return the numbers of the batches that have a folder, ascending."""
         with self._errors("listing batches"):
             selector = fs.FileSelector(self._base, allow_not_found=True)
             names = [info.base_name for info in self._fs.get_file_info(selector)]
         return sorted(int(match[1]) for match in map(_BATCH.match, names) if match)
 
     def folder_files(self, folder: str) -> list[FileInfo]:
-        """The files below a folder, without those of archives; of a batch, orphans of older epochs too."""
+        """Return the files below a folder, without those of archives.
+
+        A batch's folder may have orphans of older epochs, too.
+        """
         with self._errors(f"listing {folder}"):
             selector = fs.FileSelector(self.full_path(folder), recursive=True, allow_not_found=True)
             infos = self._fs.get_file_info(selector)
@@ -235,7 +241,7 @@ class SegmentStore:
         ]
 
     def files(self, batch: int) -> list[tuple[str, int]]:
-        """(path, size in bytes) of every file of a batch, orphans of older epochs too."""
+        """Return (path, size in bytes) of every file of a batch, orphans of older epochs too."""
         found = {info.path: info.size_bytes for info in self.folder_files(self.batch_path(batch))}
         with self._errors(f"listing batch {batch}"):
             for _, contents in self._archives.of_batch(batch):
@@ -244,7 +250,7 @@ class SegmentStore:
         return list(found.items())
 
     def written_s(self, batch: int) -> float:
-        """When the newest file of a batch was written, seconds since 1970; 0: there is none."""
+        """Return when the newest file of a batch was written, seconds since 1970; 0 if there is none."""
         newest = max((info.written_s for info in self.folder_files(self.batch_path(batch))), default=0.0)
         if newest:
             return newest
@@ -252,7 +258,7 @@ class SegmentStore:
             return max((found.batches[batch].written_s for _, found in self._archives.of_batch(batch)), default=0.0)
 
     def list_files(self, folder: str) -> list[str]:
-        """Paths of all files below a folder, sorted; none if it is not there."""
+        """Return the paths of all files below a folder, sorted; none if the folder does not exist."""
         found = {info.path for info in self.folder_files(folder)}
         with self._errors(f"listing {folder}"):
             return sorted(found.union(self._archives.below(folder)))
@@ -321,7 +327,10 @@ class SegmentStore:
 
     @contextmanager
     def open_output(self, path: str) -> Iterator[ChecksumSink]:
-        """A file to write. It is durable when the block ends without an error, and removed when it ends with one."""
+        """Yield a file to write.
+
+        It is durable when the block ends without an error, and removed when it ends with one.
+        """
         full = self.full_path(path)
         with self._errors(f"writing {path}"):
             self._fs.create_dir(posixpath.dirname(full), recursive=True)
@@ -371,14 +380,14 @@ class SegmentStore:
             self._fs.move(self.full_path(path), self.full_path(to))
 
     def publish(self, path: str, to: str) -> None:
-        """As :meth:`move`, of a file that is durable; its new name is durable when this returns."""
+        """Rename a file that is durable (:meth:`move`); its new name is durable when this returns."""
         self.move(path, to)
         if self._local:
             with self._errors(f"syncing {to}"):
                 self._sync_folders(posixpath.dirname(self.full_path(to)))
 
     def folders(self, path: str) -> list[str]:
-        """Paths of the folders in a folder, sorted; none if it is not there."""
+        """Return the paths of the folders in a folder, sorted; none if the folder does not exist."""
         with self._errors(f"listing {path}"):
             infos = self._fs.get_file_info(fs.FileSelector(self.full_path(path), allow_not_found=True))
         return sorted(f"{path}/{info.base_name}" for info in infos if info.type == fs.FileType.Directory)
@@ -432,7 +441,7 @@ class SegmentStore:
         return shutil.disk_usage(folder or "/").free
 
     def space(self) -> tuple[int, int] | None:
-        """(free, total) bytes where the store is; None if the file system does not say."""
+        """Return (free, total) bytes where the store is; None if the file system does not say."""
         free = self.free_bytes()
         if free is None:
             return None
@@ -442,7 +451,7 @@ class SegmentStore:
         return free, shutil.disk_usage(folder or "/").total
 
     def check_space(self, needed_bytes: int = 0) -> None:
-        """Raises StorageUnavailable if fewer than ``needed_bytes`` plus a reserve are free."""
+        """Raise StorageUnavailable if fewer than ``needed_bytes`` plus a reserve are free."""
         free = self.free_bytes()
         if free is not None and free < needed_bytes + self.min_free_bytes:
             raise StorageUnavailable(
@@ -493,7 +502,7 @@ class SegmentStore:
 
 
 def _pieces(source: Any, start: int, size: int, most: int) -> Iterator[bytes]:
-    """``size`` bytes of a random-access file from ``start`` on, ``most`` at a time."""
+    """Yield ``size`` bytes of a random-access file from ``start`` on, ``most`` at a time."""
     for at in range(0, size, most):
         yield bytes(source.read_at(min(most, size - at), start + at))
 

@@ -100,7 +100,9 @@ class SegmentWriter:
         store.check_space()
 
     def buckets(self, schema: TableSchema, keys: Sequence[pa.Array], rows: int) -> np.ndarray[Any, Any]:
-        """Key bucket (uint8) of each of ``rows`` rows; ``keys`` are the primary key's columns in key order."""
+        """Return the key bucket (uint8) of each of ``rows`` rows; ``keys`` are the columns of the primary key, in
+        order.
+        """
         return key_bucket(schema.table.schema, schema.table.table, keys, rows)
 
     def add(self, schema: TableSchema, rows: pa.Table | pa.RecordBatch, *, in_order: bool = False) -> None:
@@ -200,7 +202,10 @@ class SegmentWriter:
         return addressed(places) if places else manifest
 
     def branch(self, number: int, of: int) -> SegmentWriter:
-        """A writer of the same batch for one of ``of`` readers; ``number`` counts from 1. Its rows count once :meth:`absorb` takes them."""
+        """Return a writer of the same batch for one of ``of`` readers; ``number`` counts from 1.
+
+        Its rows count once :meth:`absorb` takes them.
+        """
         return SegmentWriter(
             self.store,
             self.batch,
@@ -266,7 +271,7 @@ class SegmentWriter:
             self._files.append(record)
 
     def _pack(self, key: tuple[TableId, str], item: _Pending) -> None:
-        """As :meth:`_write`, into memory, for the manifest's file."""
+        """Write like :meth:`_write`, but into memory, for the manifest's file."""
         raw = io.BytesIO()
         record = self._encoded(self._next_path(key, item.schema), item.schema, *_in_order(item), ChecksumSink(raw))
         self._packed.append((record, raw.getvalue()))
@@ -323,7 +328,7 @@ class SegmentWriter:
 
 
 def _in_order(item: _Pending) -> tuple[pa.Table, np.ndarray[Any, Any]]:
-    """The rows by (``_bucket``, ``_seq``), and their buckets."""
+    """Return the rows sorted by (``_bucket``, ``_seq``), and their buckets."""
     table = pa.concat_tables(item.tables) if len(item.tables) > 1 else item.tables[0]
     buckets = table.column("_bucket").to_numpy()
     if item.sorted:
@@ -334,7 +339,7 @@ def _in_order(item: _Pending) -> tuple[pa.Table, np.ndarray[Any, Any]]:
 
 
 def parquet_options(schema: TableSchema, level: int = 1) -> dict[str, Any]:
-    """How segment files are written: zstd, page checksums, statistics only where a reader uses them."""
+    """Return how segment files are written: zstd, page checksums, statistics only where a reader uses them."""
     labelled = [c.name for c in schema.columns if c.labels]
     return {
         "compression": "zstd",
@@ -350,9 +355,10 @@ def parquet_options(schema: TableSchema, level: int = 1) -> dict[str, Any]:
 def row_groups(
     buckets: np.ndarray[Any, Any], target: int, sizes: Sizes | None = None, max_bytes: int = ROW_GROUP_BYTES
 ) -> list[tuple[int, int]]:
-    """(start, stop) of each row group: cut at bucket borders, about ``target`` rows each; one group for a small part.
+    """Return (start, stop) of each row group: cut at bucket borders, about ``target`` rows each.
 
-    ``sizes``: bytes of each row. A group ends as well at the border where it holds ``max_bytes``, and inside of a bucket that alone is larger.
+    A small part is one group. ``sizes``: bytes of each row. A group also ends at the border where it holds
+    ``max_bytes``, and inside of a bucket that alone is larger.
     """
     total = len(buckets)
     ends = np.concatenate([[0], np.cumsum(sizes)]) if sizes is not None else np.zeros(total + 1, np.int64)
@@ -373,7 +379,10 @@ def row_groups(
 
 
 def uneven(buckets: np.ndarray[Any, Any], sizes: Sizes) -> tuple[int, ...]:
-    """Bytes by bucket from the first to the last, if one has much more than its share of a file that is worth cutting; else nothing."""
+    """Return the bytes by bucket from the first to the last, if one bucket has much more than its share; else nothing.
+
+    A file that is too small to be cut gets nothing, either.
+    """
     first, last = int(buckets[0]), int(buckets[-1])
     total = int(sizes.sum())
     if first == last or total < ROW_GROUP_BYTES:

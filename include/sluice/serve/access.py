@@ -33,11 +33,11 @@ class Reader:
     pipelines: Mapping[str, tuple[str, ...]] | None = None
 
     def may_see(self, pipeline: str) -> bool:
-        """True if something of the pipeline may be read."""
+        """Return True if the reader may read something of the pipeline."""
         return self.pipelines is None or pipeline in self.pipelines
 
     def may_read(self, pipeline: str, table: TableId) -> bool:
-        """True if rows of the table may be read, under the name they are read by."""
+        """Return True if the reader may read rows of the table, under the name they are read by."""
         if self.pipelines is None:
             return True
         return any(re.fullmatch(pattern, str(table)) for pattern in self.pipelines.get(pipeline, ()))
@@ -58,7 +58,10 @@ class Readers:
         self._read()
 
     def known(self, authorization: str | None) -> Reader:
-        """Who sends this header. Raises AccessDenied; StorageUnavailable while the file cannot be read: no one may read then."""
+        """Return the reader who sends this header.
+
+        Raises AccessDenied, and StorageUnavailable while the file cannot be read: no one may read then.
+        """
         try:
             self._read()
         except (ConfigError, OSError) as error:
@@ -90,7 +93,7 @@ class Readers:
 
 
 def is_loopback(host: str) -> bool:
-    """True for an address that this machine alone reaches."""
+    """Return True for an address that only this machine reaches."""
     with suppress(ValueError):
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     return host == "localhost"

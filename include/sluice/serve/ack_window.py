@@ -17,7 +17,7 @@ class AckWindow:
     """
 
     def __init__(self, size: int, acknowledged: int, sent: int | None = None, outstanding: Iterable[int] = ()) -> None:
-        """``sent``, ``outstanding``: what an earlier session of the same client had sent, ascending."""
+        """Start a window. ``sent``, ``outstanding``: what an earlier session of the same client had sent, ascending."""
         self.size = size
         self.acknowledged = acknowledged
         self.sent = acknowledged if sent is None else sent
@@ -29,17 +29,20 @@ class AckWindow:
         return len(self._outstanding) >= self.size
 
     def send(self, number: int) -> None:
-        """Batch ``number`` was sent."""
+        """Note that batch ``number`` was sent."""
         self.sent = number
         self._outstanding.append(number)
 
     def pass_over(self, number: int) -> None:
-        """Nothing is sent of batch ``number``."""
+        """Note that nothing is sent of batch ``number``."""
         self.sent = number
         self._settle()
 
     def acknowledge(self, number: int) -> None:
-        """Everything up to ``number`` is acknowledged; a repeat is harmless. Raises ConfigError for a batch that was not sent."""
+        """Acknowledge everything up to ``number``; a repeat is harmless.
+
+        Raises ConfigError for a batch that was not sent.
+        """
         if number > self.sent:
             raise ConfigError(f"batch {number} cannot be acknowledged: the last one that was sent is {self.sent}")
         while self._outstanding and self._outstanding[0] <= number:
@@ -47,7 +50,7 @@ class AckWindow:
         self._settle()
 
     def roll_back(self) -> None:
-        """What was not acknowledged is sent again."""
+        """Send again what was not acknowledged."""
         self.sent = self.acknowledged
         self._outstanding.clear()
 

@@ -1,4 +1,4 @@
-"""What a stream sends next is made while the last piece is on its way to the client."""
+"""Making the next pieces of a stream while the last one is on its way to the client."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ PIECES = 2
 
 
 def ahead(source: Generator[_Made, None, None], pieces: int = PIECES) -> Generator[_Made, None, None]:
-    """What ``source`` gives, in order, made by a thread of its own: up to ``pieces`` that were not taken yet, and one more on its way.
+    """Yield what ``source`` yields, in order, made by a thread of its own, up to ``pieces`` ahead of the caller.
 
-    The thread starts when the first piece is asked for. Closed early, it waits for the piece that is being made, and closes ``source``.
-    Raises what ``source`` raises, in its place.
+    The thread starts when the first piece is asked for, and one more piece may be in the making. Closed early, it waits
+    for that piece, and closes ``source``. Raises what ``source`` raises, in its place.
     """
     made: SimpleQueue[_Made | _Ended] = SimpleQueue()
     room = threading.Semaphore(pieces)
@@ -63,7 +63,7 @@ def _make(
 
 
 def _while_room(source: Iterator[_Made], room: threading.Semaphore, over: threading.Event) -> Iterator[_Made]:
-    """Each piece is made when there is a place for it."""
+    """Yield each piece when there is room for it."""
     while True:
         room.acquire()
         if over.is_set():

@@ -29,7 +29,7 @@ class StoredBatches:
 
     @classmethod
     def of(cls, runtime: Runtime, state: PipelineState) -> StoredBatches:
-        """Now. A folder of a batch that is not recorded yet is none."""
+        """Return the batches that are stored now. The folder of a batch that is not recorded yet does not count."""
         cursor = state.cursor()
         following = cursor.next_batch if cursor else 1
         return cls(runtime, [n for n in runtime.store.batches() if n < following], following)
@@ -40,7 +40,7 @@ class StoredBatches:
         return self.numbers[0] if self.numbers else 0
 
     def first(self, request: ReadRequest, state: PipelineState) -> int:
-        """The batch that a read begins with. Raises BatchesGone, ConfigError."""
+        """Return the batch that a read begins with. Raises BatchesGone, ConfigError."""
         start = request.from_
         if start == "earliest":
             return self.oldest or self.following
@@ -89,7 +89,10 @@ class StoredBatches:
 
 
 def read_manifest(runtime: Runtime, number: int, state: PipelineState) -> SegmentManifest | None:
-    """Of one batch; None if it is not read: a person let it go, or it is a copy for some targets only. Raises BatchesGone, SegmentError."""
+    """Return the manifest of one batch; None if it is not read. Raises BatchesGone, SegmentError.
+
+    A batch is not read if a person abandoned it, or if it is a copy for some targets only.
+    """
     record = state.batch(number)
     if record is not None and (record.dropped or record.targets):
         return None
@@ -98,7 +101,7 @@ def read_manifest(runtime: Runtime, number: int, state: PipelineState) -> Segmen
 
 
 def _stored(runtime: Runtime, number: int, record: Batch | None) -> SegmentManifest:
-    """Raises BatchesGone, SegmentError."""
+    """Return the stored manifest of a batch. Raises BatchesGone, SegmentError."""
     try:
         manifest = stored_manifest(runtime.store, number, record)
     except SegmentError:
@@ -111,7 +114,10 @@ def _stored(runtime: Runtime, number: int, record: Batch | None) -> SegmentManif
 
 
 def is_gone(runtime: Runtime, number: int) -> bool:
-    """Retention removed the batch, or is at it: the manifests go first, the folder last. What a target still needs is never gone, but damaged."""
+    """Return True if retention removed the batch or is removing it: the manifests go first, the folder last.
+
+    A batch that a target still needs is never gone, but damaged.
+    """
     store = runtime.store
     if number not in store.batches():
         return True
@@ -121,7 +127,7 @@ def is_gone(runtime: Runtime, number: int) -> bool:
 
 
 def gone(runtime: Runtime, number: int) -> BatchesGone:
-    """The error for a batch that retention removed."""
+    """Return the error for a batch that retention removed."""
     oldest = next(iter(runtime.store.batches()), 0)
     return _gone(
         runtime, f"batch {number} of {runtime.name} is no longer stored; the oldest is {oldest or 'none'}", oldest

@@ -53,7 +53,7 @@ class BatchRows:
     routes: Routes = field(init=False)
 
     def __post_init__(self) -> None:
-        """Raises ConfigError, RuleError, MappingError."""
+        """Load the rules and the mapping. Raises ConfigError, RuleError, MappingError."""
         self.store = self.runtime.store
         self.ruling = change_rules(
             self.runtime, "the subscription service reads", "read the tables from a target that has them"
@@ -61,29 +61,35 @@ class BatchRows:
         self.routes = Routes.compile(self.runtime.pipeline.mapping)
 
     def goes_to(self, source: TableId) -> TableId | None:
-        """The name under which rows of ``source`` are read; None where rules may decide."""
+        """Return the name under which rows of ``source`` are read; None where rules may decide."""
         return None if self.ruling.concerning(source) else self.routes.route(source).target
 
     def may_give(self, source: TableId, wants: Wants) -> bool:
-        """False if no row of ``source`` can be of a table that is wanted."""
+        """Return False if no row of ``source`` can belong to a wanted table."""
         target = self.goes_to(source)
         return target is None or wants(target)
 
     def rows(self, manifest: SegmentManifest, wants: Wants, shaped: Shaped) -> Iterator[tuple[TableId, pa.Table]]:
-        """Source table by source table; changes of each in the order of the log. Raises SegmentError, RuleError, MappingError."""
+        """Yield rows by source table; the changes of each in log order.
+
+        Raises SegmentError, RuleError, MappingError.
+        """
         return (
             self._changes(manifest, wants, shaped) if self.form == "changes" else self._merged(manifest, wants, shaped)
         )
 
     def columns(self, manifest: SegmentManifest, wants: Wants) -> Iterator[tuple[TableId, pa.Schema]]:
-        """The user's columns of what :meth:`rows` gives, before it does. Where rules may change them, the rows are read for it."""
+        """Yield the user's columns of what :meth:`rows` yields, before it does.
+
+        Where rules may change them, this reads the rows.
+        """
         for source, files in sorted(by_table(manifest).items()):
             if self.may_give(source, wants):
                 for file in files:
                     yield from ((table, schema) for table, schema in self.columns_of(file).items() if wants(table))
 
     def columns_of(self, file: SegmentFile) -> dict[TableId, pa.Schema]:
-        """As :meth:`columns`, of one file."""
+        """Return the :meth:`columns` of one file."""
         source = file.table_id
         if self.ruling.concerning(source):
             pieces = self._reader(0).file_pieces(self.store, 0, file)
@@ -122,9 +128,9 @@ class BatchRows:
     def _read(
         self, reader: StoredChanges, source: TableId, files: list[SegmentFile]
     ) -> Iterator[tuple[list[tuple[TableId, pa.Table]], int | None]]:
-        """What each file has, and the ``_seq`` before which no later file has any; None: there is no later one.
+        """Yield what each file has, and the ``_seq`` before which no later file has any (None: there is no later file).
 
-        The file after the one that is looked at is read meanwhile, unless rules see its rows: they may be the user's code. What rules made stays
+        The next file is read meanwhile, unless rules see its rows: they may be the user's code. What rules made stays
         together, table by table.
         """
         if self.ruling.concerning(source):
@@ -153,9 +159,10 @@ class BatchRows:
                     yield route.target, shaped(route.target, self.shown(mapped, source))
 
     def shown(self, rows: pa.Table, source: TableId) -> pa.Table:
-        """``rows`` without columns whose values must not be shown: those with the mark, and those that masked columns of ``source`` are called.
+        """Drop the columns whose values must not be shown: those with the mark, and those named like masked ones.
 
-        The mark stays with a column on its way through rules and mapping; the name is looked at as well, should a rule have made the column anew.
+        The mark stays with a column on its way through rules and mapping. The names of masked columns of ``source`` are
+        checked as well, in case a rule created the column anew.
         """
         back = {target: name for name, target in self.routes.route(source).rename}
         users = user_columns(rows.schema)

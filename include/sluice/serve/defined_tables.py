@@ -20,9 +20,9 @@ from sluice.sources.table_filter import Selection
 def defined_tables(
     runtime: Runtime, state: PipelineState, rows: BatchRows, wants: Wants
 ) -> Iterator[tuple[TableId, pa.Schema]]:
-    """The user's columns of captured tables that are wanted, as readers get them. Raises SegmentError, RuleError.
+    """Yield the user's columns of captured tables that are wanted, as readers get them. Raises SegmentError, RuleError.
 
-    A table of which only rows tell what rules make of it is not among them.
+    A table for which only rows tell what rules make of it is not among them.
     """
     cursor = state.cursor()
     known = definitions_at(runtime, state, cursor.position) if cursor is not None else None

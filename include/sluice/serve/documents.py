@@ -45,7 +45,10 @@ class DocumentShape:
     def of(
         cls, request: ReadRequest, tables: Iterable[tuple[TableId, pa.Schema]], form: str, source: str
     ) -> DocumentShape:
-        """For rows of all these tables. Raises ConfigError: the format is not known, or no table has a column that is asked for."""
+        """Return the shape for rows of all these tables.
+
+        Raises ConfigError: the format is not known, or no table has a column that is asked for.
+        """
         if form not in FORMATS:
             raise ConfigError(
                 f"{form!r} is not a format{meant(form, list(FORMATS))}", hint=f"choose one of {', '.join(FORMATS)}"
@@ -63,10 +66,10 @@ class DocumentShape:
         return made
 
     def require(self, columns: pa.Schema, table: TableId, batch: int) -> None:
-        """Rows of all columns fit, if those of one batch and table have the same."""
+        """Accept any columns: documents can have different ones, as long as those of one batch and table are the same."""
 
     def rows(self, rows: pa.Table, table: TableId, batch: int) -> pa.Table:
-        """Those rows of a batch that are sent. Raises SchemaMoved."""
+        """Return those rows of a batch that are sent. Raises SchemaMoved."""
         if self._number != batch:
             self._shapes.clear()
             self._number = batch
@@ -75,7 +78,7 @@ class DocumentShape:
         return self._shapes[table].rows(rows, table, batch)
 
     def sent(self, rows: pa.Table, table: TableId, batch: int) -> Iterator[pa.RecordBatch]:
-        """Documents of rows that :meth:`rows` made. An update that changes the key may be two."""
+        """Yield documents of rows that :meth:`rows` made. An update that changes the key may be two."""
         key = tuple(map(true_name, key_fields(rows.schema)))
         for start in range(0, rows.num_rows, ROWS_AT_ONCE):
             for piece in self._shapes[table].sent(rows.slice(start, ROWS_AT_ONCE), table, batch):
@@ -83,7 +86,7 @@ class DocumentShape:
                 yield pa.record_batch([self._documents(plain, table, key)], self.schema)
 
     def _of_table(self, table: TableId, schema: pa.Schema) -> StreamShape:
-        """Raises ConfigError: the predicate names a column that this table lacks."""
+        """Return the shape of one table. Raises ConfigError if the predicate names a column that this table lacks."""
         asked = self.request.columns
         if asked is not None:
             mine = {sent_name(field.name) for field in schema}

@@ -54,7 +54,7 @@ class Exchange:
         self._following = self._reading.last + 1
 
     def run(self) -> None:
-        """Until the client is done. Raises what ended it."""
+        """Run until the client is done. Raises what ended it."""
         self._in.start()
         try:
             self._out.begin(self._reading.shape.schema)
@@ -71,7 +71,7 @@ class Exchange:
             self._in.join()
 
     def _send_all(self) -> bool:
-        """True: all that was asked for is sent. False: the client is done, or the service ends."""
+        """Return True if all that was asked for is sent, False if the client is done, or the service ends."""
         self._moved.set()
         while not self._is_over():
             self._obey()
@@ -127,7 +127,7 @@ class Exchange:
         self._reading.feed.wake()
 
     def _is_called(self) -> bool:
-        """There is something else to do than to wait for the next batch."""
+        """Return True if there is something else to do than to wait for the next batch."""
         return self._is_over() or self._in.is_waiting or self._moved.is_set() or time.monotonic() > self._look_at
 
     def _is_over(self) -> bool:

@@ -46,7 +46,7 @@ class Feed:
             self._changed.notify_all()
 
     def _look(self, look: Look) -> None:
-        """The lock is free meanwhile. What changes after the question is heard of."""
+        """Look for the next batch with the lock released. A change after the question is still heard of."""
         self._looking = True
         self._looks_at = time.monotonic() + LOOK_S
         self._changed.release()

@@ -72,7 +72,10 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         return not ending.is_alive()
 
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
-        """``criteria``: the name of a pipeline; empty: all. A pipeline whose files are wrong is left out, and logged."""
+        """Yield the flights of a pipeline, or of all. A pipeline whose files are wrong is left out, and logged.
+
+        ``criteria``: the name of a pipeline; empty: all.
+        """
         with told():
             reader = self._reader(context)
             wanted = criteria.decode("utf-8", "replace") if criteria else ""
@@ -108,7 +111,11 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
             return flight.SchemaResult(self._service.open(_asked(descriptor), self._reader(context)).shape.schema)
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.GeneratorStream:
-        """A few pieces of rows are made ahead of the client: a slow one makes the server wait, and costs these."""
+        """Return the rows of a ticket.
+
+        A few pieces are made ahead of the client: a slow client makes the server wait, and costs only the memory of
+        these.
+        """
         with told():
             reader = self._reader(context)
             give_back = self._service.slots.take(reader.name)
@@ -199,7 +206,10 @@ def _info(descriptor: flight.FlightDescriptor, request: ReadRequest, schema: pa.
 
 @contextmanager
 def told() -> Iterator[None]:
-    """What goes wrong inside, as Flight says it. Of an error that is none of Sluice's the client is told nothing but that there was one."""
+    """Turn an error inside into one of Flight.
+
+    Of an error that is not Sluice's own the client only learns that there was one.
+    """
     try:
         yield
     except SluiceError as error:
@@ -212,7 +222,7 @@ def told() -> Iterator[None]:
 
 
 def _said_of(error: Exception) -> dict[str, Any]:
-    """Of an error that ends a subscription's session, for its client; the call itself ends with it as :func:`told` has it."""
+    """Describe an error that ends a subscription's session, for its client; the call itself ends as :func:`told` says."""
     if isinstance(error, SluiceError):
         return {"error": type(error).__name__, **for_programs(error)}
     return {"error": "internal", "retryable": False}

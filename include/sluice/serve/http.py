@@ -94,7 +94,10 @@ class WhatIsRead(HowSent):
     )
 
     def request(self, pipeline: str, last_event: int | None) -> ReadRequest:
-        """As a ticket says it. ``last_event``: number of the last batch that the client of server-sent events had. Raises ConfigError."""
+        """Return the query as a ticket. Raises ConfigError.
+
+        ``last_event``: number of the last batch that the client of server-sent events had.
+        """
         starts: dict[str, Any] = {
             "batch": self.from_batch, "timestamp": self.from_timestamp, "position": self.from_position,
         }  # fmt: skip
@@ -188,7 +191,7 @@ class _Reads:
     threads: ThreadPoolExecutor
 
     async def answer(self, client: Request, request: ReadRequest, asked: _Asked) -> Response:
-        """What is read, from its first piece on."""
+        """Answer with what is read, from its first piece on."""
         gone = threading.Event()
         is_over = lambda: gone.is_set() or self.is_ending()  # noqa: E731
         give_back = self.service.slots.take(asked.reader.name)
@@ -223,7 +226,7 @@ class _Reads:
 
 
 def application(reads: _Reads) -> FastAPI:
-    """The service as an ASGI application."""
+    """Return the service as an ASGI application."""
     app = FastAPI(
         title="Sluice", version=__version__, summary="The stored changes of pipelines", docs_url=None, redoc_url=None
     )
@@ -247,7 +250,7 @@ def _reader_of(reads: Reads, authorization: Annotated[str | None, Header()] = No
 
 
 def _sending(accept: Annotated[str, Header()] = "", accept_encoding: Annotated[str, Header()] = "") -> tuple[bool, str]:
-    """Whether the client wants server-sent events, and the encoding it gets."""
+    """Return whether the client wants server-sent events, and the encoding it gets."""
     return _EVENTS in accept, encoding_of(accept_encoding)
 
 
@@ -256,7 +259,7 @@ Sending = Annotated[tuple[bool, str], Depends(_sending)]
 
 
 def _query(model: type[BaseModel] | None = None) -> Any:
-    """A dependency of a route: its query has the parameters of ``model`` and no others, and one value for each that is no list.
+    """Return a route's dependency that checks the query: only parameters of ``model``, one value each but for lists.
 
     A parameter that is not read would make the answer wider than what was asked for. Raises ConfigError.
     """
@@ -287,13 +290,13 @@ _TICKET = {"requestBody": {"required": True, "content": {"application/json": {"s
 
 @_router.get("/pipelines", dependencies=[_query()])
 def list_pipelines(reads: Reads, reader: Asking) -> dict[str, list[str]]:
-    """Names of the pipelines of which something may be read."""
+    """List the pipelines of which something may be read."""
     return {"pipelines": reads.service.pipelines(reader)}
 
 
 @_router.get("/pipelines/{pipeline}/tables", dependencies=[_query()])
 def list_tables(pipeline: PipelineName, reads: Reads, reader: Asking) -> dict[str, list[dict[str, Any]]]:
-    """Tables that may be read, with their columns and the columns' Arrow types."""
+    """List the tables that may be read, with their columns and the columns' Arrow types."""
     found = reads.service.tables(pipeline, reader)
     return {
         "tables": [
@@ -315,7 +318,7 @@ async def get_changes(
     sending: Sending,
     last_event_id: Annotated[int | None, Header(ge=0, lt=MAX_NUMBER)] = None,
 ) -> Response:
-    """Documents, one a change."""
+    """Return documents, one per change."""
     return await reads.answer(client, what.request(pipeline, last_event_id), _Asked(reader, what, *sending))
 
 
@@ -333,7 +336,7 @@ async def post_changes(
     reader: Asking,
     sending: Sending,
 ) -> Response:
-    """The same for a ticket, which may have a predicate."""
+    """Return documents for a ticket, which may have a predicate."""
     text = b""
     try:
         async with asyncio.timeout(REQUEST_S):

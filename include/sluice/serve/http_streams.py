@@ -31,15 +31,16 @@ Pieces = Generator[bytes, None, None]
 
 
 def about(error: SluiceError) -> dict[str, Any]:
-    """What a program is told of an error."""
+    """Return what a program learns of an error."""
     return {"title": type(error).__name__, "detail": str(error), **for_programs(error)}
 
 
 def lines(reading: Reading, is_over: Callable[[], bool], is_gone: Callable[[], bool], *, marks: bool) -> Pieces:
-    """NDJSON: a document a line. ``marks``: after each batch a line ``{"batch": …}``, and ``{"error": …}`` where the stream breaks off.
+    """Yield NDJSON: one document per line. ``marks`` adds a line ``{"batch": …}`` after each batch.
 
-    With marks a line ``{"reset": …}`` comes before the rows of a snapshot.
-    Without marks a stream that breaks off is cut, so that it is not taken for whole. Raises SluiceError then.
+    With marks, a line ``{"reset": …}`` comes before the rows of a snapshot, and ``{"error": …}`` where the stream
+    breaks off. Without marks a stream that breaks off is cut, so that it does not pass for complete. Raises SluiceError
+    then.
     """
     try:
         for piece, mark in reading.sent(is_over, is_gone):
@@ -55,9 +56,10 @@ def lines(reading: Reading, is_over: Callable[[], bool], is_gone: Callable[[], b
 
 
 def events(reading: Reading, is_over: Callable[[], bool], is_gone: Callable[[], bool]) -> Pieces:
-    """Server-sent events: a document each; after each batch one of type ``batch`` whose id is its number; at the end of what broke off ``error``.
+    """Yield server-sent events: one per document, and one of type ``batch`` after each batch, whose id is its number.
 
-    Before the rows of a snapshot comes one of type ``reset``.
+    An event of type ``reset`` comes before the rows of a snapshot, and ``error`` at the end of a stream that breaks
+    off.
     """
     yield b"retry: 3000\n\n"
     try:
@@ -74,7 +76,7 @@ def events(reading: Reading, is_over: Callable[[], bool], is_gone: Callable[[], 
 
 
 def _together(before: str, documents: pa.Array, after: str) -> bytes:
-    """All documents, each with what stands around it. No document becomes a Python object."""
+    """Join all documents, each with the text around it. No document becomes a Python object."""
     texts = columns.joined(before, documents, after)
     _, offsets, data = texts.buffers()
     ends = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
@@ -85,10 +87,10 @@ class Encoder(Protocol):
     """Compresses a stream; what is put in can be read at once at the other end."""
 
     def put(self, piece: bytes) -> bytes:
-        """The next bytes."""
+        """Return the next bytes."""
 
     def end(self) -> bytes:
-        """The last ones."""
+        """Return the last bytes."""
 
 
 class _Plain:
@@ -126,7 +128,7 @@ ENCODERS: Mapping[str, Callable[[], Encoder]] = {"zstd": _Zstd, "gzip": _Gzip}
 
 
 def encoding_of(accepted: str) -> str:
-    """The best one that a client takes (``Accept-Encoding``); "": none."""
+    """Return the best encoding that a client accepts (``Accept-Encoding``); "" for none."""
     taken = {}
     for part in accepted.lower().split(","):
         name, *options = (piece.strip() for piece in part.split(";"))
@@ -148,11 +150,11 @@ class Pull:
         self._lock = threading.Lock()
 
     def start_next(self) -> asyncio.Future[bytes | None]:
-        """The next bytes; None after the last ones."""
+        """Start to make the next bytes; None after the last ones."""
         return asyncio.get_running_loop().run_in_executor(self._executor, self._next)
 
     def idle(self) -> bytes:
-        """Said while there is nothing to say."""
+        """Return a comment that is sent while there is nothing else to send."""
         return self._encoder.put(b": waiting\n\n")
 
     def end(self) -> None:
@@ -165,7 +167,7 @@ class Pull:
             return None if piece is None else self._encoder.put(piece)
 
     def last(self) -> bytes:
-        """The end of the compressed stream."""
+        """Return the end of the compressed stream."""
         return self._encoder.end()
 
     def _close(self) -> None:

@@ -53,11 +53,11 @@ class _Run:
         return len(self.places) - self.at
 
     def until(self, place: int | None) -> int:
-        """How many rows are before it."""
+        """Return how many rows are before a place."""
         return len(self.places) if place is None else int(np.searchsorted(self.places, place))
 
     def taken(self, stop: int) -> pa.Table:
-        """The rows up to number ``stop`` that were not given."""
+        """Return the rows up to number ``stop`` that were not returned before."""
         begin, self.at = self.at, stop
         if self.order is None:
             return self.rows.slice(begin, stop - begin)
@@ -73,7 +73,7 @@ class Runs:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def add(self, rows: pa.Table) -> None:
-        """Rows in any order. Those with equal ``_seq`` stay in theirs."""
+        """Add rows in any order. Rows of equal ``_seq`` keep theirs."""
         if not rows.num_rows:
             return
         self._runs.append(_Run.of(rows.combine_chunks()))
@@ -94,7 +94,7 @@ class Runs:
             return _Run(pa.ipc.open_file(source).read_all(), None, places, mapped=True)
 
     def before(self, seq: int | None) -> Iterator[pa.Table]:
-        """The rows whose ``_seq`` is smaller and that were not given yet, window by window; None: all of them."""
+        """Yield the rows whose ``_seq`` is smaller and that were not yielded yet, window by window; None: all of them."""
         limit = None if seq is None else 2 * seq
         here = [run for run in self._runs if run.until(limit) > run.at]
         size = _window(here)
@@ -114,21 +114,21 @@ class Runs:
 
 
 def _window(runs: list[_Run]) -> int:
-    """Rows of one."""
+    """Return the number of rows of one window."""
     rows = sum(len(run.places) for run in runs)
     size: int = sum(run.rows.nbytes for run in runs)
     return max(1, min(WINDOW_ROWS, rows * WINDOW_BYTES // max(size, 1)))
 
 
 def _borders(runs: list[_Run], limit: int | None, size: int) -> _Places:
-    """Places at which windows end, the last one excepted. Rows of one place are in one window."""
+    """Return the places at which windows end, except the last. Rows of one place are in one window."""
     step = max(1, size // max(len(runs), 1))
     ends = [run.places[run.at + step : run.until(limit) : step] for run in runs]
     return np.unique(np.concatenate(ends)) if ends else np.zeros(0, np.int64)
 
 
 def _places(rows: pa.Table) -> _Places:
-    """What rows are ordered by: a row that a dump read comes before the change whose number it has."""
+    """Return the sort key of rows: a row that a dump read comes before the change whose number it has."""
     was_read: Any = pc.equal(rows["_op"], Op.READ.value).to_numpy()
     places: _Places = rows["_seq"].to_numpy().astype(np.int64) * 2 + ~was_read
     return places
@@ -142,7 +142,10 @@ def _sorted(parts: list[pa.Table]) -> pa.Table:
 
 
 def _taken(rows: pa.Table, numbers: np.ndarray[Any, Any]) -> pa.Table:
-    """Those rows. Columns without a value need not be moved: ``_before`` of inserts, ``_present`` of whole rows."""
+    """Return those rows.
+
+    A column without values need not be moved: ``_before`` of inserts, ``_present`` of whole rows.
+    """
     chosen = pa.array(numbers)
     columns = [
         pa.nulls(len(chosen), column.type) if column.null_count == len(column) else column.take(chosen)

@@ -50,7 +50,7 @@ class Incoming(threading.Thread):
         return self._ack is not None or self._rollback or self._wrong is not None
 
     def wait(self, timeout_s: float) -> None:
-        """Until something is said, or the client ends, or is :meth:`stir`-red."""
+        """Wait until the client says something, ends, or until :meth:`stir` is called."""
         with self._changed:
             if not self.is_waiting and not self.is_over:
                 self._changed.wait(timeout_s)
@@ -61,7 +61,10 @@ class Incoming(threading.Thread):
             self._changed.notify_all()
 
     def take(self) -> tuple[int | None, bool]:
-        """The highest batch that was acknowledged since, and whether to roll back after that. Raises ConfigError for what cannot be read."""
+        """Return the highest batch acknowledged since, and whether to roll back after it.
+
+        Raises ConfigError for unreadable input.
+        """
         with self._changed:
             if self._wrong is not None:
                 raise self._wrong
@@ -70,7 +73,7 @@ class Incoming(threading.Thread):
             return taken
 
     def run(self) -> None:
-        """Until the client says that it is done, or is gone."""
+        """Read until the client says that it is done, or is gone."""
         try:
             while True:
                 chunk = self._stream.read_chunk()

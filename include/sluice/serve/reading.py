@@ -51,16 +51,16 @@ class Shape(Protocol):
         """Of what is sent."""
 
     def require(self, columns: pa.Schema, table: TableId, batch: int) -> None:
-        """Raises SchemaMoved if rows of these columns do not fit."""
+        """Raise SchemaMoved if rows of these columns do not fit."""
 
     def rows(self, rows: pa.Table, table: TableId, batch: int) -> pa.Table:
-        """Those rows of a batch that are sent, with ``_op`` and ``_seq``, in any order.
+        """Return those rows of a batch that are sent, with ``_op`` and ``_seq``, in any order.
 
-        Of one schema for all rows of a table and batch. Raises SchemaMoved.
+        All rows of a table and batch have one schema. Raises SchemaMoved.
         """
 
     def sent(self, rows: pa.Table, table: TableId, batch: int) -> Iterator[pa.RecordBatch]:
-        """What is sent of such rows once they are in order."""
+        """Yield what is sent of such rows once they are in order."""
 
 
 Shaping = Callable[[ReadRequest, Sequence[tuple[TableId, pa.Schema]]], Shape]
@@ -92,7 +92,11 @@ class Reading:
     _is_gone: Callable[[], bool] | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """Raises AccessDenied, BatchesGone, ConfigError, SegmentError, RuleError, StorageUnavailable, CoordinationUnavailable."""
+        """Open the read.
+
+        Raises AccessDenied, BatchesGone, ConfigError, SegmentError, RuleError, StorageUnavailable,
+        CoordinationUnavailable.
+        """
         request = self.request
         refused = [table for table in request.named if not self.reader.may_read(request.pipeline, table)]
         if refused:
@@ -130,12 +134,12 @@ class Reading:
         return found
 
     def _needed(self) -> frozenset[str] | None:
-        """The columns that are read, as tables have them."""
+        """Return the columns that are read, as tables have them; None for all."""
         reads = self.request.reads
         return None if reads is None else frozenset(map(stored, reads))
 
     def _beginning(self, stored: StoredBatches, state: PipelineState) -> tuple[SnapshotStart | None, int]:
-        """The rows that come first, and the batch after them."""
+        """Return the snapshot that comes first, if any, and the batch after it."""
         request = self.request
         if request.from_ == "snapshot":
             snapshot = SnapshotStart.of(self.runtime, state, self.rows, self.wants)
@@ -148,7 +152,10 @@ class Reading:
         return snapshot, snapshot.batch + 1
 
     def _instead(self, error: BatchesGone, state: PipelineState) -> SnapshotStart:
-        """The snapshot, as batches are gone. Raises that, or why the snapshot that was asked for cannot be read."""
+        """Return the snapshot that replaces lost batches.
+
+        Raises their error, or why a requested snapshot cannot be read.
+        """
         asked, kept = self.request.on_lost_batches, self.runtime.pipeline.snapshot is not None
         if asked != "snapshot" and (asked == "stop" or self.request.to is not None or not kept):
             raise error
@@ -160,7 +167,7 @@ class Reading:
             raise
 
     def wants(self, table: TableId) -> bool:
-        """True if rows of the table are sent."""
+        """Return True if rows of the table are sent."""
         return self.request.asks_for(table) and self.reader.may_read(self.request.pipeline, table)
 
     def _require_known(self, known: set[TableId]) -> None:
@@ -184,11 +191,14 @@ class Reading:
     def sent(
         self, is_over: Callable[[], bool], is_gone: Callable[[], bool] = lambda: False
     ) -> Generator[Sent, None, None]:
-        """What the stream has. Memory: two files of a table, and rows that wait for others. Raises as :class:`Reading`, and SchemaMoved.
+        """Yield the stream.
+
+        Memory: two files of a table, and rows that wait for others. Raises as :class:`Reading`, and SchemaMoved.
 
         Args:
             is_over: asked while a read that follows waits; it ends then.
-            is_gone: asked between pieces of a file, also where nothing of them is sent: no client takes what comes, so it ends where it stands.
+            is_gone: asked between pieces of a file, also where nothing of them is sent: no client takes what comes, so
+                it ends where it stands.
         """
         self._is_gone = is_gone
         with suppress(_ClientGone):
@@ -209,7 +219,7 @@ class Reading:
         return self.shape.rows(rows, table, batch)
 
     def of_snapshot(self, start: SnapshotStart) -> Generator[Sent, None, None]:
-        """What a read begins with that starts from the snapshot, and the mark that ends it. The first thing that is said is that it does."""
+        """Yield the rows of the snapshot that a read begins with. It is announced first, and a mark ends it."""
         shape = self.shape
         yield pa.RecordBatch.from_pylist([], schema=shape.schema), start.reset
         for table, rows in start.pieces(lambda table, rows: self._shaped(rows, table, start.batch)):
@@ -246,7 +256,10 @@ class Reading:
             return read_manifest(self.runtime, number, state)
 
     def of_batch(self, manifest: SegmentManifest) -> Generator[Sent, None, None]:
-        """Its rows, and the mark that ends it. Raises BatchesGone where retention removes it meanwhile."""
+        """Yield the rows of a batch, and the mark that ends it.
+
+        Raises BatchesGone if retention removes it meanwhile.
+        """
         try:
             yield from self._of_batch(manifest)
         except SegmentError:
@@ -267,7 +280,7 @@ class Reading:
         yield pa.RecordBatch.from_pylist([], schema=shape.schema), _mark(manifest, self._statements(manifest))
 
     def _statements(self, manifest: SegmentManifest) -> list[dict[str, Any]]:
-        """What statements did to tables that are read: no row says it."""
+        """Return what statements did to tables that are read, since no row says it."""
         found = []
         for record in manifest.ddl:
             for data in record.changes:
@@ -280,7 +293,7 @@ class Reading:
 
 
 def _mark(manifest: SegmentManifest, statements: list[dict[str, Any]]) -> bytes:
-    """Said after the last row of a batch."""
+    """Return the mark that follows the last row of a batch."""
     said = {
         "batch": manifest.batch,
         "position": manifest.last.position.place,

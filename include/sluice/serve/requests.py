@@ -135,7 +135,7 @@ class ReadRequest(_Model):
 
     @classmethod
     def of_table(cls, pipeline: str, table: TableId) -> ReadRequest:
-        """All changes of one table that are stored."""
+        """Return a request for all stored changes of one table."""
         name = str(table)
         exact = name if _NAME.fullmatch(name) else "\\Q" + name.replace("\\E", "\\E\\\\E\\Q") + "\\E"
         return cls(pipeline=pipeline, tables=(exact,))
@@ -153,7 +153,7 @@ class ReadRequest(_Model):
         return tuple(TableId(*name.split(".")) for name in self.tables if _NAME.fullmatch(name))
 
     def asks_for(self, table: TableId) -> bool:
-        """True if the table is among those that are asked for. Raises ConfigError for an expression that is none."""
+        """Return True if the request asks for the table. Raises ConfigError for an invalid regular expression."""
         if not self.tables or table in self.named:
             return True
         patterns = [name for name in self.tables if not _NAME.fullmatch(name)]
@@ -196,7 +196,7 @@ _Request = TypeVar("_Request", bound=ReadRequest)
 
 
 def parsed(text: bytes, kind: type[_Request] = ReadRequest) -> _Request:  # type: ignore[assignment]
-    """The request of a ticket. Raises ConfigError."""
+    """Parse the request of a ticket. Raises ConfigError."""
     if len(text) > MAX_BYTES:
         raise ConfigError(f"the ticket is larger than {MAX_BYTES // 1024} KiB")
     try:
@@ -210,7 +210,10 @@ def parsed(text: bytes, kind: type[_Request] = ReadRequest) -> _Request:  # type
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object. Of a key that stands there twice a parser takes one, and a program may have meant the other. Raises ConfigError."""
+    """Return a JSON object.
+
+    Raises ConfigError if it has a key twice: a parser takes one, a program may have meant the other.
+    """
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -220,13 +223,13 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def for_programs(error: SluiceError) -> dict[str, bool | int]:
-    """What a client may act on."""
+    """Return what a client may act on."""
     more = {name: value for name in ("oldest", "batch") if isinstance(value := getattr(error, name, None), int)}
     return {"retryable": error.retryable, **more}
 
 
 def wrong_request(error: ValidationError, what: str) -> ConfigError:
-    """The first thing that is wrong with a request, without its values."""
+    """Describe the first thing that is wrong with a request, without its values."""
     found = error.errors(include_url=False, include_input=False)
     first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
     place = ".".join(str(part) for part in first["loc"])
@@ -254,7 +257,7 @@ def _named_in(predicate: Predicate | None) -> frozenset[str]:
 
 
 def _fits(pattern: str, name: str) -> bool:
-    """RE2 takes time in proportion to the name, whatever the expression."""
+    """Match by RE2, which takes time in proportion to the name, whatever the expression."""
     try:
         return bool(pc.match_substring_regex(pa.array([name]), f"^(?:{pattern})$")[0].as_py())
     except pa.ArrowInvalid as error:
@@ -262,7 +265,7 @@ def _fits(pattern: str, name: str) -> bool:
 
 
 def holds(predicate: Predicate, column: Any) -> pa.Array:
-    """Where the predicate holds; null where it is not known.
+    """Return a mask of the rows for which the predicate holds; null where that is not known.
 
     Args:
         column: name -> values of a column of the rows that are looked at. Raises ConfigError for one that is not there.
@@ -288,7 +291,10 @@ def holds(predicate: Predicate, column: Any) -> pa.Array:
 
 
 def _value(given: object) -> object:
-    """A value as Arrow takes it: a number beyond 64 bits is a decimal. Raises OverflowError for one that no column holds."""
+    """Convert a value for Arrow: a number beyond 64 bits becomes a decimal.
+
+    Raises OverflowError for one that no column holds.
+    """
     if isinstance(given, bool) or not isinstance(given, int) or -MAX_NUMBER <= given <= MAX_NUMBER:
         return given
     if abs(given) >= 10**_MOST_DIGITS:

@@ -32,14 +32,15 @@ _OF = {
 
 
 def sent_name(name: str) -> str:
-    """The name of a user's column in a stream."""
+    """Return the name of a user's column in a stream."""
     return f"${name}" if name in OWN else name
 
 
 def with_users(rows: pa.Table, users: Sequence[pa.Field]) -> pa.Table:
-    """``rows`` with exactly these columns of the user, in this order: others go, missing ones are null, types are converted.
+    """Return ``rows`` with exactly these user columns, in this order.
 
-    ``_present`` says of them what it said before. Raises pyarrow.ArrowInvalid for a value that does not fit.
+    Others are dropped, missing ones are null, types are converted. ``_present`` says of them what it said before.
+    Raises pyarrow.ArrowInvalid for a value that does not fit.
     """
     mine = user_columns(rows.schema)
     wanted = [field.name for field in users]
@@ -83,7 +84,9 @@ class StreamShape:
 
     @classmethod
     def of(cls, request: ReadRequest, tables: Iterable[tuple[TableId, pa.Schema]]) -> StreamShape:
-        """For rows of all these tables, under the names of :func:`sent_name`; of two definitions of a table the first one counts.
+        """Return the shape for rows of all these tables, under the names of :func:`sent_name`.
+
+        The first of two definitions of a table counts.
 
         Raises ConfigError: columns of one name do not fit together, or a column that the request names is not there.
         """
@@ -110,7 +113,7 @@ class StreamShape:
         return [(sent_name(field.name), field.type) for field in self.users]
 
     def require(self, columns: pa.Schema, table: TableId, batch: int) -> None:
-        """Raises SchemaMoved if rows of these columns do not fit."""
+        """Raise SchemaMoved if rows of these columns do not fit."""
         have = {field.name: field.type for field in self.users}
         for field in columns:
             if field.name not in have:
@@ -121,7 +124,7 @@ class StreamShape:
                 )
 
     def rows(self, rows: pa.Table, table: TableId, batch: int) -> pa.Table:
-        """Those rows of a batch that are sent, with the columns that :meth:`sent` needs. Raises SchemaMoved."""
+        """Return those rows of a batch that are sent, with the columns that :meth:`sent` needs. Raises SchemaMoved."""
         self.require(user_schema(rows.schema), table, batch)
         reads = self.request.reads
         try:
@@ -148,7 +151,7 @@ class StreamShape:
         return [field for field in self.users if sent_name(field.name) in sent]
 
     def sent(self, rows: pa.Table, table: TableId, batch: int) -> Iterator[pa.RecordBatch]:
-        """Rows that :meth:`rows` made, a piece at a time."""
+        """Yield the rows that :meth:`rows` made, a piece at a time."""
         for start in range(0, rows.num_rows, ROWS_AT_ONCE):
             yield self._piece(rows.slice(start, ROWS_AT_ONCE), table, batch)
 
@@ -196,7 +199,7 @@ def _plain(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def stored(name: str) -> str:
-    """The name in the table of a user's column of a stream."""
+    """Return the name in the table of a user's column of a stream."""
     return name[1:] if name[:1] == "$" and name[1:] in OWN else name
 
 

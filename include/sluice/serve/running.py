@@ -39,7 +39,10 @@ class Settings:
     advertise: str | None = None
 
     def require_safe(self) -> None:
-        """Raises ConfigError for an address that others reach without TLS and readers, or one that is registered and no client reaches."""
+        """Raise ConfigError for unsafe or unusable addresses.
+
+        Others reach an unsafe one without TLS and readers; an unusable one is registered, and no client reaches it.
+        """
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("--tls-cert and --tls-key go together")
         insecure = self.tls_cert is None or self.readers is None

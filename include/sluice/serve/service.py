@@ -39,7 +39,7 @@ class Slots:
     _open: dict[str, int] = field(default_factory=dict)
 
     def take(self, reader: str) -> Callable[[], None]:
-        """One slot; what it returns gives it back, once. Raises TooManyReads."""
+        """Take one slot. Return a function that releases it, once. Raises TooManyReads."""
         with self._lock:
             mine, every = self._open.get(reader, 0), sum(self._open.values())
             if mine >= self.most_each or every >= self.most:
@@ -75,7 +75,7 @@ class Slot:
         self._held = [slots.take(reader)]
 
     def rest(self) -> None:
-        """Nothing more is read. Where too many rest it stays among the reads."""
+        """Note that nothing more is read. Where too many calls rest, this one stays among the reads."""
         if not self._rests:
             with suppress(TooManyReads):
                 self._held.append(self._resting.take(self._reader))
@@ -83,7 +83,7 @@ class Slot:
                 self._held.pop(0)()
 
     def give_back(self) -> None:
-        """The call is over."""
+        """Release the slot: the call is over."""
         for one in self._held:
             one()
 
@@ -98,7 +98,7 @@ class Place:
 
     @classmethod
     def of(cls, runtime: Runtime) -> Place:
-        """Raises ConfigError if its connection is not known."""
+        """Return the location of a pipeline's state. Raises ConfigError if its connection is not known."""
         coordination = runtime.pipeline.coordination
         timeout_s = coordination.session_timeout.total_seconds()
         return cls(runtime.resolver(coordination.connection), timeout_s, coordination.root)
@@ -127,11 +127,14 @@ class Service:
         self._feeds: dict[str, Feed] = {}
 
     def pipelines(self, reader: Reader) -> list[str]:
-        """Names of the pipelines of which the reader may read something."""
+        """Return the names of the pipelines of which the reader may read something."""
         return sorted(name for name in self._names() if reader.may_see(name))
 
     def tables(self, pipeline: str, reader: Reader) -> dict[TableId, StreamShape]:
-        """The tables of a pipeline that the reader may read, with what a read of each has. Raises as :meth:`open`."""
+        """Return the tables of a pipeline that the reader may read, with the columns of each.
+
+        Raises as :meth:`open`.
+        """
         runtime = self._runtime(pipeline, reader)
         index = self._index(pipeline)
         with runtime.state() as state:
@@ -148,17 +151,21 @@ class Service:
         }
 
     def open(self, request: ReadRequest, reader: Reader, shaping: Shaping = StreamShape.of) -> Reading:
-        """A read that may begin.
+        """Open a read.
 
         Raises:
             AccessDenied: the reader may not read that. ConfigError: there is no such pipeline, table or column.
-            BatchesGone: the range begins before what is stored. RuleError, MappingError: the pipeline's files are wrong.
+            BatchesGone: the range begins before what is stored. RuleError, MappingError: the pipeline's files are
+                wrong.
             SegmentError, StorageUnavailable, CoordinationUnavailable: what is stored cannot be read, or not now.
         """
         return self._reading(self._runtime(request.pipeline, reader), request, reader, shaping)
 
     def subscribe(self, request: SubscribeRequest, reader: Reader) -> Session:
-        """A session of a named subscription; earlier ones of that name are fenced. Raises as :meth:`open`, and as :func:`connected`."""
+        """Open a session of a named subscription; earlier ones of that name are fenced.
+
+        Raises as :meth:`open`, and as :func:`connected`.
+        """
         runtime = self._runtime(request.pipeline, reader)
         return connected(runtime, request, reader, lambda asked: self._reading(runtime, asked, reader))
 
@@ -182,7 +189,10 @@ class Service:
         )
 
     def places(self) -> dict[Place, list[str]]:
-        """Where the state of each pipeline is, and their names. What is wrong with a pipeline's files is logged."""
+        """Return where the state of each pipeline is, and their names.
+
+        What is wrong with a pipeline's files is logged.
+        """
         found: dict[Place, list[str]] = {}
         for name in sorted(self._names()):
             try:
@@ -192,7 +202,7 @@ class Service:
         return found
 
     def session_of(self, place: Place) -> SharedSession:
-        """The process's session there. Raises CoordinationUnavailable."""
+        """Return the process's session there. Raises CoordinationUnavailable."""
         return self._sessions.get(place.endpoint, place.session_timeout_s)
 
     def _join(self, runtime: Runtime) -> None:

@@ -41,7 +41,10 @@ class Session:
         }
 
     def of_batch(self, number: int) -> Generator[Sent, None, None] | None:
-        """What is sent of a batch, or of the snapshot as of it; None: nothing. Raises as :class:`Reading`, OutOfOrder."""
+        """Return what is sent of a batch, or of the snapshot as of it; None for nothing.
+
+        Raises as :class:`Reading`, OutOfOrder.
+        """
         snapshot = self.reading.snapshot
         if snapshot is not None and number == snapshot.batch:
             return self.reading.of_snapshot(snapshot)
@@ -59,17 +62,23 @@ class Session:
         return None if self.request.follow else self.reading.last
 
     def acknowledge(self, number: int) -> None:
-        """Everything up to batch ``number`` is stored as acknowledged. Raises ConfigError, Fenced, SubscriptionOver, CoordinationUnavailable."""
+        """Store that everything up to batch ``number`` is acknowledged.
+
+        Raises ConfigError, Fenced, SubscriptionOver, CoordinationUnavailable.
+        """
         self.window.acknowledge(number)
         self._store()
 
     def pass_over(self, number: int) -> None:
-        """Nothing is sent of batch ``number``. Raises as :meth:`acknowledge`."""
+        """Store that nothing is sent of batch ``number``. Raises as :meth:`acknowledge`."""
         self.window.pass_over(number)
         self._store()
 
     def require(self, changed: Callable[..., None]) -> None:
-        """Raises Fenced, SubscriptionOver if this session has the subscription no longer. ``changed``: called when that is to be asked again."""
+        """Raise Fenced or SubscriptionOver if this session lost the subscription.
+
+        ``changed``: called when that is to be asked again.
+        """
         self.reading.join()
         with self.reading.runtime.state() as state:
             self.held = state.subscriptions.require(self.held, changed)
@@ -84,11 +93,12 @@ class Session:
 def connected(
     runtime: Runtime, request: SubscribeRequest, reader: Reader, read: Callable[[ReadRequest], Reading]
 ) -> Session:
-    """A new session, which fences the earlier ones of this name.
+    """Return a new session, which fences the earlier ones of this name.
 
     Raises:
         Fenced: it was to go on with a session that is no longer the last one. SubscriptionOver, AccessDenied: see
-            :meth:`Subscriptions.usable`; an expired one begins with the snapshot, if that can be read. What ``read`` does.
+            :meth:`Subscriptions.usable`; an expired one begins with the snapshot, if that can be read. What ``read``
+            does.
     """
     name = request.subscription
     for _ in range(_ATTEMPTS):
@@ -119,7 +129,10 @@ def connected(
 
 
 def _is_last(request: SubscribeRequest, seen: Subscription | None) -> bool:
-    """Did no other client connect since the session that this one goes on with? Its own answer may have been lost with the link."""
+    """Return True if no other client connected since the session that this one continues.
+
+    The answer to the client's own last call may have been lost with the connection.
+    """
     if seen is None or request.session is None:
         return False
     own = bool(request.client) and seen.client == request.client and seen.session > request.session
@@ -127,9 +140,10 @@ def _is_last(request: SubscribeRequest, seen: Subscription | None) -> bool:
 
 
 def _goes_on(request: SubscribeRequest, kept: Subscription) -> ReadRequest:
-    """At the batch after the acknowledged one; a session that goes on with another may have had some of them.
+    """Return the request from the batch after the acknowledged one; a session that continues another may have had more.
 
-    Where nothing of the snapshot that it began with is acknowledged, and the client did not have it, it begins with the snapshot again.
+    If nothing is acknowledged of the snapshot that it began with, and the client did not have it, it begins with the
+    snapshot again.
     """
     asked, first = request.from_, kept.batch + 1
     if request.session is not None and isinstance(asked, FromBatch) and not kept.expired_ms:
@@ -140,7 +154,7 @@ def _goes_on(request: SubscribeRequest, kept: Subscription) -> ReadRequest:
 
 
 def _sent_before(reading: Reading, held: Subscription, sent: int) -> Iterator[int]:
-    """Batches that the session before this one had sent and that are not acknowledged, newest first."""
+    """Yield the batches that the session before this one had sent and that are not acknowledged, newest first."""
     for number in range(sent, held.batch, -1):
         is_snapshot = held.from_snapshot and number == held.batch + 1
         if is_snapshot or reading.manifest(number) is not None:

@@ -35,9 +35,12 @@ class SnapshotStart:
 
     @classmethod
     def of(cls, runtime: Runtime, state: PipelineState, rows: BatchRows, wants: Wants) -> SnapshotStart:
-        """As of the newest batch that the snapshot holds. Raises ConfigError, MappingError, LoadError, TargetUnavailable.
+        """Start from the newest batch that the snapshot holds.
 
-        While batches that were written together are acknowledged one by one, the newest is the one before them, if what follows it is stored.
+        Raises ConfigError, MappingError, LoadError, TargetUnavailable.
+
+        While batches that were written together are acknowledged one by one, the newest is the one before them, if what
+        follows it is stored.
         """
         held = state.process(SNAPSHOT) if runtime.pipeline.snapshot is not None else None
         if held is None:
@@ -55,13 +58,13 @@ class SnapshotStart:
         return self.held.batch
 
     def columns(self) -> Iterator[tuple[TableId, pa.Schema]]:
-        """The user's columns of the tables, as readers get them."""
+        """Yield the user's columns of the tables, as readers get them."""
         for table in self.tables:
             shown = self.rows.shown(table.schema.empty_table(), table.source).schema
             yield table.route.target, user_schema(shown)
 
     def pieces(self, shaped: Shaped) -> Iterator[tuple[TableId, pa.Table]]:
-        """All rows, table by table. Raises MappingError, LoadError, TargetUnavailable, SchemaMoved."""
+        """Yield all rows, table by table. Raises MappingError, LoadError, TargetUnavailable, SchemaMoved."""
         position = self.held.position
         constants = {
             "_op": Op.READ.value, "_commit_ts": position.commit_time_us, "_file": position.file, "_offset": position.offset, "_row": 0, "_txn": 0,
@@ -93,7 +96,7 @@ class SnapshotStart:
 
 
 def _whole(runtime: Runtime, state: PipelineState, reader: VersionReader, held: Acknowledgement) -> Acknowledgement:
-    """``held``, or an earlier batch as of which all tables can be read. Raises TargetUnavailable, LoadError."""
+    """Return ``held``, or an earlier batch as of which all tables can be read. Raises TargetUnavailable, LoadError."""
     batch = whole_batch(reader, snapshot_tables(runtime, state), held.batch)
     if batch == held.batch:
         return held

@@ -41,7 +41,10 @@ class TableIndex:
                 self._seen = number
 
     def columns(self, rows: BatchRows, wants: Wants) -> Iterator[tuple[TableId, pa.Schema]]:
-        """The user's columns of the tables that are wanted, as readers get them. A file that retention has removed meanwhile says nothing."""
+        """Yield the user's columns of the wanted tables, as readers get them.
+
+        A file that retention removed meanwhile is skipped.
+        """
         with self._lock:
             newest = sorted(self._newest.items())
         for source, file in newest:

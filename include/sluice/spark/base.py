@@ -26,15 +26,22 @@ class UnitRunner(Protocol):
         parallelism: int = 4,
         description: str = "",
     ) -> list[Any]:
-        """Results in the order of ``units``. ``parallelism``: largest number at a time."""
+        """Call ``function`` for each unit, at most ``parallelism`` at a time.
+
+        Return the results in the order of ``units``.
+        """
 
     def cancel(self) -> None:
-        """From another thread: end the run under way, if there is one; it raises whatever it raises."""
+        """Cancel the running job, if there is one; its call raises. Called from another thread."""
 
     def statement(
         self, text: str, settings: Mapping[str, str], required: Mapping[str, str], *, description: str = ""
     ) -> None:
-        """One SQL statement to its end, in a session of its own: what is set there concerns no other statement.
+        """Run one SQL statement to its end.
+
+        Its ``settings`` belong to a session of its own and concern no other statement.
+
+        Its ``settings`` belong to a session of its own and concern no other statement.
 
         Raises:
             LoadError: Spark refused it. SparkUnavailable: as above; the statement may run still.
@@ -42,11 +49,17 @@ class UnitRunner(Protocol):
         """
 
     def frames(self, tables: Sequence[Any], *, description: str = "") -> list[bytes]:
-        """Reports of :func:`sluice.spark.frames.run_frames` (``tables``: FrameTable). Raises also what Spark says of a rule's plan."""
+        """Return the reports of :func:`sluice.spark.frames.run_frames` (``tables``: FrameTable).
+
+        Raises also what Spark says of a rule's plan.
+        """
 
 
 def balanced(units: Sequence[Any], bins: int) -> list[list[int]]:
-    """Indices of ``units`` in at most ``bins`` groups of about equal ``unit.cost`` (1 if it has none), heaviest first."""
+    """Divide ``units`` into at most ``bins`` groups of about equal ``unit.cost`` (1 if it has none), heaviest first.
+
+    Return their indices.
+    """
     count = max(1, min(bins, len(units)))
     heap: list[tuple[float, int, list[int]]] = [(0.0, i, []) for i in range(count)]
     costs = [float(getattr(unit, "cost", 1) or 1) for unit in units]

@@ -70,7 +70,7 @@ class _Clients:
 
     @contextmanager
     def of(self, runner: ConnectRunner) -> Iterator[_Client]:
-        """The client of the runner's server, opened if there is none. Raises SparkUnavailable."""
+        """Yield the client of the runner's server, and open it if there is none. Raises SparkUnavailable."""
         with self._lock:
             client = self._open.get(runner.key)
             if client is None:
@@ -88,14 +88,14 @@ class _Clients:
                 _close(client.session)
 
     def drop(self, key: str, client: _Client) -> None:
-        """The next job opens another one; jobs under way end by themselves. Called by one of them."""
+        """Make the next job open another client. Jobs that still use this one finish with it. Called by one of them."""
         with self._lock:
             client.dropped = True
             if self._open.get(key) is client:
                 del self._open[key]
 
     def rotate(self, client: _Client) -> int:
-        """The session id of ``client`` is closed: the generation to go on with."""
+        """Return the generation to go on with, after the session id of ``client`` was closed."""
         with self._lock:
             self._generation = max(self._generation, client.generation + 1)
             return self._generation
@@ -117,7 +117,7 @@ def _close(session: SparkSession) -> None:
 
 @contextmanager
 def _visible(session: SparkSession) -> Iterator[None]:
-    """While a rule is called, the functions of pyspark.sql in its file find this session."""
+    """Let the functions of pyspark.sql in a rule's file find this session while the rule is called."""
     before = os.environ.get(_REMOTE)
     os.environ[_REMOTE] = "1"
     SparkSession._default_session = SparkSession._active_session.session = session  # in place of one that was closed
@@ -164,7 +164,10 @@ class ConnectRunner:
     def statement(
         self, text: str, settings: Mapping[str, str], required: Mapping[str, str], *, description: str = ""
     ) -> None:
-        """In a session that is made for it and ended after it; it has no Python workers, so that this costs little."""
+        """Run the statement in a session that is opened for it and closed after it.
+
+        The session has no Python workers, so it is cheap.
+        """
         self.require_server()
         session = _opened(self.url(str(uuid.uuid4())))
         try:
@@ -178,7 +181,7 @@ class ConnectRunner:
             _close(session)
 
     def frames(self, tables: Sequence[Any], *, description: str = "") -> list[bytes]:
-        """One job. Raises PySparkException, too."""
+        """Run the tables in one job. Raises PySparkException, too."""
 
         def job(session: SparkSession) -> list[bytes]:
             with _FRAMES, _visible(session):
@@ -219,7 +222,7 @@ class ConnectRunner:
         )
 
     def url(self, session_id: str) -> str:
-        """For a client. Has the password in it."""
+        """Return the address for a client. It contains the password."""
         user = quote(self._endpoint.user or "sluice", safe="")
         url = f"sc://{self._host}:{self._port}/;user_id={user};session_id={session_id}"
         if self._endpoint.password:
@@ -238,7 +241,7 @@ class ConnectRunner:
         return self._endpoint.port or 15002
 
     def require_server(self) -> None:
-        """Does a server answer there? Said at once: a client tries again for seconds. Raises SparkUnavailable."""
+        """Check at once that a server answers; a client would retry for seconds. Raises SparkUnavailable."""
         try:
             socket.create_connection((self._host, self._port), timeout=CONNECT_TIMEOUT_S).close()
         except OSError as error:

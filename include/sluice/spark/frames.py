@@ -38,7 +38,10 @@ class FrameTable:
 
 
 def run_frames(session: Any, tables: Sequence[FrameTable]) -> list[bytes]:
-    """The reports of all writers. One job. Raises what ``transform`` raises, and PySparkException."""
+    """Run all tables in one job and return the reports of their writers.
+
+    Raises what ``transform`` raises, and PySparkException.
+    """
     reports = []
     for table in tables:
         if table.module is not None:
@@ -57,7 +60,7 @@ def run_frames(session: Any, tables: Sequence[FrameTable]) -> list[bytes]:
 
 
 def local_session() -> Any:
-    """A classic session in this process, kept for its life. Needs Java."""
+    """Return the classic session of this process, which is kept until the process ends. Needs Java."""
     import os
     import sys
 
@@ -69,7 +72,10 @@ def local_session() -> Any:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The Arrow type in which Spark can hold values of ``kind``: unsigned numbers one size larger, DECIMAL beyond 38 digits as text."""
+    """Return the Arrow type in which Spark can hold values of ``kind``.
+
+    An unsigned number becomes one size larger, a DECIMAL of more than 38 digits becomes text.
+    """
     if pa.types.is_unsigned_integer(kind):
         return {8: pa.int16(), 16: pa.int32(), 32: pa.int64(), 64: pa.decimal128(20, 0)}[kind.bit_width]
     if pa.types.is_decimal256(kind):
@@ -80,7 +86,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def plain(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """A column in its :func:`plain_type`."""
+    """Cast a column to its :func:`plain_type`."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if pa.types.is_struct(array.type):
         kind = plain_type(array.type)

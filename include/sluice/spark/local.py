@@ -48,7 +48,7 @@ class LocalRunner:
         self._room = room
 
     def cancel(self) -> None:
-        """No further unit begins."""
+        """Start no further unit."""
         self._cancelled.set()
 
     def run(
@@ -80,7 +80,7 @@ class LocalRunner:
     def statement(
         self, text: str, settings: Mapping[str, str], required: Mapping[str, str], *, description: str = ""
     ) -> None:
-        """There is no Spark here that could."""
+        """Raise ConfigError, since SQL statements need Spark."""
         raise ConfigError(
             f"{description or 'a statement'} needs Spark",
             hint="spark: {mode: connect} or {mode: submit} in the pipeline file; or leave execution: frame out",

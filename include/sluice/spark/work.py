@@ -37,7 +37,7 @@ class UnitFailed(Exception):
 
 
 def new_tag() -> str:
-    """A tag that no other job has: by it one job is interrupted."""
+    """Return a tag that no other job has, by which one job can be interrupted."""
     return f"sluice-{uuid.uuid4().hex}"
 
 
@@ -81,7 +81,7 @@ class UnderWay:
 
     @contextmanager
     def job(self, session: Any) -> Iterator[str]:
-        """The tag of a job on this session, while it is under way."""
+        """Register a job on this session while it runs, and yield its tag."""
         tag = new_tag()
         self.sessions[tag] = session
         try:
@@ -90,7 +90,7 @@ class UnderWay:
             del self.sessions[tag]
 
     def interrupt(self, *ignored: type[Exception]) -> None:
-        """All of them. ``ignored``: what a session may raise whose job ended by itself just now."""
+        """Interrupt all jobs. ``ignored``: what a session may raise if its job has just ended by itself."""
         for tag, session in list(self.sessions.items()):
             with suppress(*ignored):
                 session.interruptTag(tag)
@@ -99,10 +99,11 @@ class UnderWay:
 def run_statement(
     session: Any, text: str, settings: Mapping[str, str], required: Mapping[str, str], *, tag: str, description: str
 ) -> None:
-    """One SQL statement that writes, on a session of its own, classic or Connect, under ``tag``.
+    """Run one SQL statement that writes, under ``tag``, on a session of its own (classic or Connect).
 
     Raises:
-        LoadError: Spark refused it. SparkUnavailable: no server, or it was interrupted. ConfigError: a required setting is another.
+        LoadError: Spark refused it. SparkUnavailable: no server, or it was interrupted. ConfigError: a required setting
+            is another.
     """
     try:
         session.addTag(tag)
@@ -135,7 +136,10 @@ _jobs = 0
 
 
 def _freeze() -> None:
-    """In a worker: what the first jobs imported stays. PySpark looks for garbage after each task, which costs 40 ms in a worker with pandas."""
+    """Exclude what the first jobs imported from garbage collection in this worker.
+
+    PySpark collects garbage after each task, which takes 40 ms in a worker with pandas.
+    """
     global _jobs
     if _jobs < _FROZEN_JOBS:
         _jobs += 1

@@ -32,8 +32,6 @@ from pydantic import BaseModel
 from sluice.config.pipeline import TargetConfig
 from sluice.mapping import Mapping as TableMapping
 from sluice.model.changes import Change
-from sluice.model.default_values import DefaultValue
-from sluice.model.definitions import ColumnDefinition
 from sluice.model.digests import RangeDigest
 from sluice.model.load_marks import LoadMark
 from sluice.model.planned import PlannedTable
@@ -41,6 +39,7 @@ from sluice.model.positions import Position
 from sluice.model.row_effects import ColumnEffect, StepKind
 from sluice.model.schema_changes import ChangeKind, TableChange, cut_over
 from sluice.model.sessions import StatementSession
+from sluice.model.source_words import StatementMeaning
 from sluice.model.tables import TableId
 
 # -- capabilities -------------------------------------------------------------------------------------------------------
@@ -405,9 +404,6 @@ class SourceStatement:
     commit_time_us: int = 0
 
 
-_NOT_ASKED = DefaultValue(None, "the change came without it")
-
-
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
     """A statement of the source's log that this target shall follow. The pipeline's policy is applied already.
@@ -423,7 +419,7 @@ class SchemaChange:
         effects: what it did to stored values of columns that the target has, but for those that stay the same.
         copies: source tables that are copied again after it, as a target cannot do to its rows what the source did (``on_conversion: copy``).
         recopies: the kind of target offers that. consumer: the target's name. ddl_kinds: the words of its kinds in the target's ``ddl``.
-        defaults: the source's own values of the defaults of the columns that there are after it, see :mod:`sluice.targets.source_defaults`.
+        meaning: what the statement's words mean: types and defaults of the columns, and which columns it names.
     """
 
     number: int
@@ -442,17 +438,12 @@ class SchemaChange:
     recopies: bool = False
     consumer: str = ""
     ddl_kinds: tuple[str, ...] = ()
+    meaning: StatementMeaning = field(default_factory=StatementMeaning, compare=False)
 
     @property
     def cut_over(self) -> TableChange | None:
         """The change of an online schema change, see :func:`sluice.model.schema_changes.cut_over`."""
         return cut_over(self.tables, self.not_captured)
-
-    defaults: Mapping[ColumnDefinition, DefaultValue] = field(default_factory=dict, compare=False)
-
-    def default_value(self, column: ColumnDefinition) -> DefaultValue:
-        """The value that the source has for the default of a column: what rows have that were there when it was added."""
-        return self.defaults.get(column, _NOT_ASKED)
 
     def target(self, table: TableId) -> TableId:
         """The target's name of a source table."""
@@ -1020,7 +1011,10 @@ class MarksLoads(Protocol):
 
 @runtime_checkable
 class CopiesAgain(Protocol):
-    """A target that holds rows in a way that some statements make wrong although no value is converted, until their tables are copied again."""
+    """A target that holds rows in a way that some statements make wrong although no value is converted, until their tables are copied again.
+
+    It empties what a later statement drops, and copies again what one renames: so a table that the source no longer has needs no copy.
+    """
 
     def copied_again(self, change: SchemaChange) -> frozenset[TableId]:
         """Source tables, under their names before the statement, that are to be copied again after it. No I/O."""

@@ -34,8 +34,10 @@ from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDef
 from sluice.model.positions import Position
 from sluice.model.row_effects import REQUIRES, Ran
 from sluice.model.schema_changes import ChangeKind, TableChange, column_changes
+from sluice.model.source_words import StatementMeaning
 from sluice.model.tables import Column, TableId, TableSchema, stored_name
 from sluice.mysql.ddl.row_effects import row_effects
+from sluice.mysql.source_words import MySQLWords
 from sluice.mysql.type_loss import SqlType
 from sluice.targets.base import (
     BatchInput,
@@ -64,7 +66,6 @@ from sluice.targets.memory.checkpoints import MemoryCheckpoints
 from sluice.targets.memory.store import MemoryStore
 from sluice.targets.offers import require_features, require_kinds, require_offered
 from sluice.targets.rows_in_memory import MemoryReader, RowsInMemory, planned_table
-from sluice.targets.source_defaults import default_values
 
 Row = dict[str, Any]
 _STRICT, _CUTS_TIME = 1 << 22, 1 << 32
@@ -794,8 +795,8 @@ def _schema_change(
     columns = column_changes(before, after) if before and after and renamed_to is None else ()
     change = TableChange(table, kinds, before, after, columns, renamed_to)
     statement = SourceStatement(pipe.bench.dialect, sql, table.schema)
-    defaults = default_values(statement, (change,))
-    return SchemaChange(number, f"log.000001:{number}", statement, (change,), Routes.compile(()), defaults=defaults)
+    meaning = StatementMeaning.read(MySQLWords(pipe.bench.dialect == "mariadb"), Ran(sql, table.schema), (change,))
+    return SchemaChange(number, f"log.000001:{number}", statement, (change,), Routes.compile(()), meaning=meaning)
 
 
 def _definition(schema: str, table: str, *more: str) -> TableDefinition:

@@ -99,10 +99,20 @@ def test_a_topic_has_the_keys_of_the_source_after_statements_that_no_change_name
             assert topic(made, table) == source(made, table, *key), act
         assert topic(made, "t") == {}
         assert_verified(made)
-        execute(made, "CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1)", "DROP TABLE u")
+        execute(
+            made,
+            "RENAME TABLE u TO v",
+            "ALTER TABLE v MODIFY n BIGINT",
+            "RENAME TABLE v TO w",
+            "UPDATE w SET note = 'w'",
+        )
+        made.run_until_head()  # v was there for a short time only
+        made.run_until_head()
+        assert (topic(made, "u"), topic(made, "v"), topic(made, "w")) == ({}, {}, source(made, "w", *key))
+        execute(made, "CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1)", "DROP TABLE w")
         execute(made, "DROP TABLE t", "CREATE TABLE t (k VARCHAR(5) PRIMARY KEY)", "INSERT INTO t VALUES ('x')")
         made.run_until_head()
-        assert (topic(made, "u"), topic(made, "t")) == ({}, {'{"k":"x"}': {"k": "x"}})
+        assert (topic(made, "w"), topic(made, "t")) == ({}, {'{"k":"x"}': {"k": "x"}})
 
 
 def test_a_load_that_stopped_goes_on_as_its_error_says(tmp_path: Path, request: Any) -> None:
@@ -154,6 +164,10 @@ def test_a_topic_that_cannot_be_emptied_is_made_anew_as_the_error_says(tmp_path:
         )
         made.run_until_head()
         assert len(topic(made, "t")) == 3, "two under their old keys"
+        with delivering(made):
+            answer = made.cli("verify", "run", "case", "--target", "copy")
+        assert answer.returncode != 0
+        assert f"`sluice dump start case --table {made.schema}.t`" in " ".join((answer.stdout + answer.stderr).split())
         made.path.write_text(made.yaml)
         name = f"{made.schema}.t"
         client = admin.AdminClient({"bootstrap.servers": made.target.bootstrap})

@@ -8,9 +8,9 @@ import pytest
 
 from sluice.config.connections import parse_connection
 from sluice.model.tables import TableId
+from sluice.mysql.column_defaults import default_value
 from sluice.sources.mysql.catalog.information_schema import read_state
 from sluice.sources.mysql.server.connection import open_connection, server_info
-from sluice.targets.source_defaults import known_value
 
 DEFAULTS = {
     "VARBINARY(4)": ("0x00FF", "0x4100FF", "0x00", "''", "0xFF3F", "'ab'", "0x41004200"),
@@ -34,6 +34,6 @@ def test_bytes_after_a_zero_are_part_of_the_default(mode: str, mysql_source: Any
     with open_connection(parse_connection("s", mysql_source.connection_json())) as connection:
         found = read_state(connection, server_info(connection)).tables[TableId(schema, "t")]
     for column, (kind, text), there in zip(found.columns[1:], wanted, stored, strict=True):
-        value = known_value(column).value
+        value = default_value(column).value
         assert value is not None, (kind, text, column.default)
         assert value.as_py().hex().upper() == there, (kind, text, column.default)

@@ -57,7 +57,7 @@ def test_batches_in_archives_of_a_bucket_are_read_as_before_and_removed(
         warning for warning in done.warnings if not warning.startswith("the disk of")
     ]  # a machine may be nearly full
     assert (done.compacted, done.archives, warnings) == ((1, 2, 3, 4), 1, [])
-    assert (len(before), len(objects(made))) == (8, 1)
+    assert (len(before), len(objects(made))) == (12, 1)
     assert {path: reader.read_bytes(path) for path in before} == before
     for path, data in before.items():
         assert reader.exists(path)

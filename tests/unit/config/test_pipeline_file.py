@@ -56,6 +56,13 @@ def test_the_documented_example_loads() -> None:
     assert pipeline.mapping[0].from_ == "shop.orders"
 
 
+PLACES = """run: {tasks: own}
+workers:
+  stages:
+    drain: {queue: near}
+"""
+
+
 @pytest.mark.parametrize(
     ("old", "new", "line", "says"),
     [
@@ -87,6 +94,29 @@ def test_the_documented_example_loads() -> None:
         ),
         ("    consistency: row", "    on_lost_batches: snapshot", 1, "has on_lost_batches: snapshot, and the pipeline"),
         ("window: 3", "snapshot: {uri: /lake, options: {location: /other}}", 15, "location is the snapshot's uri"),
+        (
+            "window: 3",
+            PLACES + "    laod: {queue: far}",
+            19,
+            "stages.laod: there is no such stage; did you mean 'load'?",
+        ),
+        ("window: 3", PLACES + "    drain.x: {queue: far}", 19, "there is one drain in a pipeline; write drain"),
+        (
+            "window: 3",
+            PLACES + "    load.reportin: {queue: far}",
+            19,
+            "no target 'reportin'; did you mean 'reporting'?",
+        ),
+        (
+            "window: 3",
+            PLACES + "    load: {quue: far}",
+            19,
+            "stages.load.quue: there is no such key; did you mean 'queue'?",
+        ),
+        ("window: 3", PLACES + "    load: {}", 19, "it says no place; write queue, pool or executor"),
+        ("window: 3", PLACES.replace("own", "one") + "    load: {queue: far}", 19, "write run: {tasks: own}"),
+        ("window: 3", PLACES.replace("own", "one") + "    ack.reporting: {pool: p}", 19, "write run: {tasks: own}"),
+        ("window: 3", "workers: {stages: {merge: {pool: p}}}\nrun: {max_batches: 1}", 15, "merges small ones"),
     ],
 )
 def test_a_mistake_names_file_line_and_field(old: str, new: str, line: int, says: str) -> None:

@@ -173,3 +173,31 @@ def test_the_client_of_zookeeper_is_quiet() -> None:
 
     log_to_stderr(False)
     assert not logging.getLogger("kazoo.client").isEnabledFor(logging.WARNING)
+
+
+def test_places_of_stages_are_listed_with_what_they_lack(one: Pipe) -> None:
+    with_(
+        one,
+        run={"tasks": "own"},
+        workers={
+            "stages": {
+                "drain": {"queue": "madrid"},
+                "load": {"queue": "oslo", "pool": "loads"},
+                "rule.own": {"pool": "p"},
+            }
+        },
+    )
+    found = {f.setting: f for f in check(one.made.runtime()).findings if f.setting.startswith("place of")}
+    assert {name: (f.severity, f.value) for name, f in found.items() if name != "place of segments"} == {
+        "place of drain": ("ok", "queue madrid"),
+        "place of load.copy": ("ok", "queue oslo, pool loads"),
+        "place of rule.own": ("warning", "no such stage"),
+    }
+    assert found["place of segments"].severity == "warning"
+    assert "s3://" in found["place of segments"].fix
+
+
+def test_one_place_for_all_needs_no_common_store(one: Pipe) -> None:
+    with_(one, workers={"stages": {"drain": {"pool": "slow"}}})
+    found = [f.setting for f in check(one.made.runtime()).findings if f.setting.startswith("place of")]
+    assert found == ["place of drain"]

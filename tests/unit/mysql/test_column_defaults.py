@@ -80,6 +80,17 @@ def test_a_default_that_nobody_knows_is_refused(text, kind, values, why) -> None
 UTC = StatementSession(1_718_454_896_789_012, "+00:00")
 
 
+@pytest.mark.parametrize("text", ["'2020-01-01 00:00:01'", "CURRENT_TIMESTAMP"])
+def test_the_time_zone_of_the_machine_is_named_with_the_way_on(text: str) -> None:
+    """TIMESTAMP literals and DATETIME clocks mean the session's time zone; SYSTEM is one that only the machine knows."""
+    sql_type = "datetime" if text == "CURRENT_TIMESTAMP" else "timestamp"
+    made = SqlType.parse(sql_type).neutral()
+    assert made is not None
+    statement = Statement(False, 0, StatementSession(UTC.timestamp_us, "SYSTEM"))
+    with pytest.raises(UnsupportedType, match=r"time_zone = SYSTEM; SET GLOBAL time_zone = '\+00:00'"):
+        default_scalar(ColumnDefinition("c", sql_type, default=text), made, statement)
+
+
 @pytest.mark.parametrize(
     ("sql_type", "text", "mysql", "mariadb"),
     [

@@ -11,6 +11,7 @@ from sluice.model.definitions import ColumnDefinition
 from sluice.model.row_effects import ColumnEffect
 from sluice.model.schema_changes import ChangeKind, ColumnChange
 from sluice.model.tables import TableId
+from sluice.sources.words import words_of
 from sluice.targets.lake.columns import LakeColumn, TableInfo
 from sluice.targets.lake.held import LakeHeld
 from sluice.targets.mysql.held import MysqlHeld
@@ -25,6 +26,12 @@ def part(old: str, new: str) -> ColumnChange:
     text = lambda one: "utf8mb4" if "char" in one or "text" in one else None  # noqa: E731
     was, now = (ColumnDefinition("a", one, charset=text(one)) for one in (old, new))
     return ColumnChange(ChangeKind.CHANGE_COLUMN, was, now)
+
+
+def altered(one: ColumnChange) -> Any:
+    """The change of the definitions, with the types before and after it."""
+    known = {column: words_of("mysql").column_type(column) for column in (one.old, one.new) if column is not None}
+    return SimpleNamespace(meaning=SimpleNamespace(types=known))
 
 
 def effect(one: ColumnChange) -> ColumnEffect:
@@ -48,8 +55,8 @@ def effect(one: ColumnChange) -> ColumnEffect:
 def test_postgresql(there: str, old: str, new: str, answer: Answer, converted: Answer) -> None:
     info: Any = SimpleNamespace(columns=(SimpleNamespace(name="A", declared=there, nullable=True),), keys=())
     wanted: Any = SimpleNamespace(json="jsonb", spatial="bytea", indexes=False)
-    held = PostgresHeld(SimpleNamespace(), {T: info}, SimpleNamespace(), wanted, lambda *_: False)  # type: ignore[arg-type]
-    change = part(old, new)
+    change, spelling = part(old, new), SimpleNamespace()
+    held = PostgresHeld(altered(change), {T: info}, spelling, wanted, lambda *_: False)  # type: ignore[arg-type]
     assert held.columns(T) == {"a"}
     assert held.columns(TableId("s", "u")) is None
     assert (held.type(T, "a", change, None), held.type(T, "a", change, effect(change))) == (answer, converted)
@@ -89,8 +96,8 @@ def test_lakes(there: str, old: str, new: str, answer: Answer, converted: Answer
     """A lake's rows are not converted by a change of the type."""
     info = TableInfo((LakeColumn("A", there),))
     site: Any = SimpleNamespace(every=False, open=lambda table: table if table == T else None, info=lambda _: info)
-    held = LakeHeld(SimpleNamespace(), site)  # type: ignore[arg-type]
     change = part(old, new)
+    held = LakeHeld(altered(change), site)
     assert held.columns(T) == {"a"}
     assert held.columns(TableId("s", "u")) is None
     assert (held.type(T, "a", change, None), held.type(T, "a", change, effect(change))) == (answer, converted)

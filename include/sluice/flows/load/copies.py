@@ -16,11 +16,18 @@ from sluice.targets.offers import to_ignore
 
 
 def request_copies(
-    runtime: Runtime, state: PipelineState, target: str, batch: int, changes: Sequence[SchemaChange]
+    runtime: Runtime,
+    state: PipelineState,
+    target: str,
+    batch: int,
+    changes: Sequence[SchemaChange],
+    *,
+    may_be_gone: bool = False,
 ) -> None:
     """Record a dump of each table that is copied again, before the batch empties it at the target. A repeat finds the dump that is there.
 
-    Its chunks are read after the statement, so that their rows are converted, and arrive in later batches.
+    Its chunks are read after the statement, so that their rows are converted, and arrive in later batches. ``may_be_gone``: a table that the source
+    no longer has needs no copy, see :class:`sluice.targets.base.CopiesAgain`.
 
     Raises:
         LoadError: the source has no such table any more, or it has no key by which rows that change meanwhile are told apart.
@@ -32,14 +39,18 @@ def request_copies(
             if len(change.copies) > 1:
                 id_ += f"-{sorted(change.copies).index(table)}"
             if state.dumps.get(id_) is None:
-                _request(runtime, state, change, name, DumpOrder(CONVERTED, id_, (target,)))
+                _request(runtime, state, change, name, DumpOrder(CONVERTED, id_, (target,)), may_be_gone=may_be_gone)
 
 
-def _request(runtime: Runtime, state: PipelineState, change: SchemaChange, table: TableId, order: DumpOrder) -> None:
+def _request(
+    runtime: Runtime, state: PipelineState, change: SchemaChange, table: TableId, order: DumpOrder, *, may_be_gone: bool
+) -> None:
     key = Routes.compile(runtime.pipeline.mapping).route(table).key
     with runtime.source.open() as source:
         captured = captured_tables(runtime, source)
         why = ""
+        if table not in captured and may_be_gone:
+            return
         if table not in captured:
             why = "the source has no such table any more, or it is not captured"
         elif table in source.keyless() and not key:

@@ -354,7 +354,7 @@ class _Delivery:
         effects = partial(runtime.source.row_effects, record.last)
         more = (self.target.copied_again,) if isinstance(self.target, CopiesAgain) else ()
         found = plan_ddl(manifest, runtime.pipeline, self._config, self.target.capabilities, dialect, effects, *more)
-        request_copies(runtime, self.state, self._config.name, record.number, found)
+        request_copies(runtime, self.state, self._config.name, record.number, found, may_be_gone=bool(more))
         return found
 
     def _every_change(self, record: Batch) -> BatchInput:

@@ -10,12 +10,13 @@ from sluice.errors import LoadError
 from sluice.mapping import Mapping, TableRoute
 from sluice.model.row_effects import REQUIRES, ColumnEffect, Ran
 from sluice.model.schema_changes import ChangeKind, TableChange
+from sluice.model.source_words import StatementMeaning
 from sluice.model.tables import TableId
 from sluice.segments.manifest import DdlRecord, SegmentManifest
 from sluice.sources.table_filter import Selection
+from sluice.sources.words import words_of
 from sluice.targets.base import Capabilities, Feature, SchemaChange, SourceStatement
 from sluice.targets.offers import require_kinds, to_ignore
-from sluice.targets.source_defaults import default_values
 
 RowEffects = Callable[[TableChange, Ran], Sequence[ColumnEffect]]
 """What a statement did to the values of a table's columns: :meth:`sluice.sources.base.Source.row_effects`."""
@@ -141,8 +142,12 @@ def _change(
         recopies=Feature.RECOPIES in offered.features,
         consumer=target.name,
         ddl_kinds=tuple(sorted({str(KIND_OF[kind]) for kind in kinds})),
-        defaults=default_values(statement, changes),
+        meaning=StatementMeaning.read(words_of(dialect), _ran(statement), changes),
     )
+
+
+def _ran(statement: SourceStatement) -> Ran:
+    return Ran(statement.text, statement.schema, statement.mode, statement.session)
 
 
 _NEW_OR_GONE = frozenset({_K.CREATE_TABLE, _K.DROP_TABLE})
@@ -158,7 +163,7 @@ def _effects(
     if target.changes == "all" or target.ddl_policy(_D.CHANGE_COLUMN) is DdlPolicy.IGNORE:
         return ()
     swapped = change.cut_over
-    ran = Ran(change.statement.text, change.statement.schema, change.statement.mode, change.statement.session)
+    ran = _ran(change.statement)
     found = []
     for one in change.tables if swapped is None else (swapped,):
         if one.table in change.not_captured or _NEW_OR_GONE & set(one.kinds):

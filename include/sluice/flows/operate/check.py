@@ -26,6 +26,7 @@ from sluice.flows.mapped_names import known_tables
 from sluice.flows.operate.channel import ends_of, members, ring, sent_to_itself
 from sluice.flows.operate.copy_plan import PlannedCopy, planned_copies
 from sluice.flows.operate.looks import NoAnswer, Question, looks, server_name
+from sluice.flows.operate.places import places
 from sluice.flows.runtime import Runtime
 from sluice.flows.snapshot_columns import noted_columns
 from sluice.flows.snapshot_versions import snapshot_reader
@@ -106,6 +107,7 @@ def check(runtime: Runtime) -> CheckReport:
     ]
     findings = [
         CheckFinding("ok", "pipeline", "file", runtime.name, "the file is valid"),
+        *_guard("pipeline", lambda: _places(runtime)),
         *_guard("channel", lambda: _channel(runtime)),
     ]
     for one in asked[:3]:
@@ -117,6 +119,13 @@ def check(runtime: Runtime) -> CheckReport:
     if not any(f.severity == "error" and (f.part != "source" or f.setting in _SILENT) for f in findings):
         findings += _guard("mapping", lambda: _tables(runtime, copies))
     return CheckReport(tuple(findings), tuple(copies))
+
+
+def _places(runtime: Runtime) -> list[CheckFinding]:
+    return [
+        CheckFinding("warning" if one.fix else "ok", "pipeline", f"place of {one.stage}", one.value, one.why, one.fix)
+        for one in places(runtime)
+    ]
 
 
 ANSWER_S = 15.0

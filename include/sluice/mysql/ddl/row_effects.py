@@ -18,7 +18,7 @@ from sluice.model.schema_changes import ColumnChange, TableChange, column_change
 from sluice.mysql.charsets import MAX_BYTES
 from sluice.mysql.column_types import find_type, words
 from sluice.mysql.ddl import ast
-from sluice.mysql.ddl.columns import altered_columns
+from sluice.mysql.ddl.columns import names_of
 from sluice.mysql.ddl.lexer import Dialect
 from sluice.mysql.ddl.parser import parse_statement
 
@@ -77,15 +77,16 @@ def row_effects(change: TableChange, statement: Ran, *, mariadb: bool) -> tuple[
     dialect = Dialect(mariadb, 0, statement.mode)
     try:
         parsed = parse_statement(statement.text, statement.schema, dialect)
-        parts = altered_columns(statement.text, statement.schema, dialect, change.before, change.after)
     except DecodeError as error:
         return tuple(
             ColumnEffect(change.table, old, new, unknown=f"the statement is not understood: {error.message}")
             for old, new in _pairs(column_changes(change.before, change.after))
         )
-    if parts is None or not isinstance(parsed, ast.AlterTable):
+    if not isinstance(parsed, ast.AlterTable):
         parts, conditions = column_changes(change.before, change.after), Conditions(False, None, mariadb)
     else:
+        names = names_of(parsed)
+        parts = column_changes(change.before, change.after, names.renamed, names.dropped)
         conditions = Conditions.of(change, statement.mode, ignore=parsed.ignore, mariadb=mariadb)
     found = []
     for old, new in _pairs(parts):

@@ -15,8 +15,9 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError, DumpRefused, SluiceError
+from sluice.flows.stages import StageKind
 from sluice.orchestration.dag_runs import backfill_id_of
-from sluice.orchestration.dags.common import OWNER, START, bulk_share
+from sluice.orchestration.dags.common import OWNER, START, bulk_place, bulk_share
 from sluice.orchestration.dags.forms import (
     as_list,
     as_text,
@@ -82,6 +83,7 @@ def build_backfill_dag(pipeline: PipelineConfig, path: Path) -> DAG:
         default_args={
             "owner": OWNER,
             **bulk_share(pipeline),
+            **bulk_place(pipeline, StageKind.CAPTURE),
             "retries": 20,
             "retry_delay": timedelta(seconds=5),
             "retry_policy": SluiceRetryPolicy(timedelta(seconds=5), timedelta(minutes=1)),

@@ -5,7 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from airflow.sdk.configuration import conf
+
 from sluice.config.pipeline import PipelineConfig
+from sluice.errors import ConfigError
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 """Before any run; sync DAGs don't catch up, so it says nothing about what is delivered."""
@@ -16,6 +19,38 @@ OWNER = "sluice"
 def shares(pool: str, priority: int) -> dict[str, Any]:
     """Arguments of every task of a DAG: of equal priority whatever follows it, so that the scheduler takes the run that has waited longest."""
     return {"pool": pool, "priority_weight": priority, "weight_rule": "absolute"}
+
+
+def place_of(pipeline: PipelineConfig, stage: str, subject: str = "") -> dict[str, Any]:
+    """Queue, pool and executor of a stage's task, as far as the pipeline file says them (``workers.stages``).
+
+    Raises ConfigError for an executor that this Airflow does not have: Airflow itself would leave the whole DAG as it was.
+    """
+    found = pipeline.workers.place(stage, subject)
+    if "executor" in found:
+        _require_executor(found["executor"], f"{stage}.{subject}" if subject else stage)
+    return dict(found)
+
+
+def bulk_place(pipeline: PipelineConfig, stage: str, subject: str = "") -> dict[str, Any]:
+    """The same for work that may wait: it is done where the stage is, in the pool of such work."""
+    return {key: value for key, value in place_of(pipeline, stage, subject).items() if key != "pool"}
+
+
+def _require_executor(name: str, stage: str) -> None:
+    from airflow.exceptions import UnknownExecutorException
+    from airflow.executors.executor_loader import ExecutorLoader
+
+    if conf.getboolean("core", "multi_team", fallback=False):
+        return  # which of them a team has is for Airflow to say
+    try:
+        ExecutorLoader.lookup_executor_name_by_str(name, validate_teams=False)
+    except UnknownExecutorException:
+        raise ConfigError(
+            f"this Airflow has no executor {name!r}",
+            where=f"workers.stages, {stage}",
+            hint=f"[core] executor is {conf.get('core', 'executor', fallback='not set')!r}: add the executor there, or name one of these",
+        ) from None
 
 
 def bulk_share(pipeline: PipelineConfig) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from sluice.flows.stages import Stage, StageKind, display_name, pipeline_stages,
 from sluice.orchestration import dag_docs
 from sluice.orchestration.dag_runs import SENSE, catchup_id_of, dag_id_of
 from sluice.orchestration.dags import catchup
-from sluice.orchestration.dags.common import OWNER, START, bulk_share, shares
+from sluice.orchestration.dags.common import OWNER, START, bulk_place, bulk_share, place_of, shares
 from sluice.orchestration.operators import (
     AckOperator,
     CaptureOperator,
@@ -139,6 +139,7 @@ def _side_by_side(
             depends_on_past=True,
             wait_for_downstream=True,
             doc_md=dag_docs.SENSE,
+            **place_of(pipeline, StageKind.CAPTURE),
         )
         made: dict[str, BaseOperator] = {}
         for stage in stages:
@@ -147,6 +148,7 @@ def _side_by_side(
                 "task_display_name": display_name(stage, rules),
                 "pipeline": file,
                 "doc_md": dag_docs.own_task_doc(stage, rules),
+                **place_of(pipeline, stage.kind, stage.subject),
             }
             if stage.kind is StageKind.CAPTURE:
                 task: BaseOperator = CaptureOperator(
@@ -192,6 +194,7 @@ def build_catchup_dag(pipeline: PipelineConfig, path: Path) -> DAG:
                 target=target.name,
                 delay=retry.delay,
                 max_delay=retry.max_delay,
+                **bulk_place(pipeline, StageKind.LOAD, target.name),
             )
     return dag
 
@@ -263,6 +266,7 @@ def _task(pipeline: PipelineConfig, file: str, stage: Stage, rules: Sequence[Rul
         "task_display_name": display_name(stage, rules),
         "doc_md": dag_docs.stage_doc(stage, pipeline, rules),
         "depends_on_past": stage.is_serial,
+        **place_of(pipeline, stage.kind, stage.subject),
     }
     match stage.kind:
         case StageKind.CAPTURE:

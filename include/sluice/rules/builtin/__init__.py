@@ -13,12 +13,12 @@ _HOME = Path(__file__).parent
 
 @cache
 def names() -> tuple[str, ...]:
-    """All of them."""
+    """Return the names of all built-in rules."""
     return tuple(sorted(path.stem for path in _HOME.glob("*.py") if not path.stem.startswith("_")))
 
 
 def source(name: str, where: str) -> tuple[str, str]:
-    """(path, contents) of a built-in rule. Raises ConfigError that lists those there are."""
+    """Return (path, contents) of a built-in rule. Raises ConfigError that lists those there are."""
     if name not in names():
         raise ConfigError(
             f"there is no built-in rule {name!r}{meant(name, names())}",

@@ -22,7 +22,7 @@ from sluice.model.tables import TableId, stored_name
 from sluice.targets.base import SchemaChange
 from sluice.targets.kafka.documents import Writer, removed_piece
 from sluice.targets.kafka.options import KafkaOptions
-from sluice.targets.schema.columns import NAMES, changed_columns, type_of_values
+from sluice.targets.schema.columns import NAMES, changed_columns
 
 _SECOND_US = 981_173_106_000_000
 """2001-02-03 04:05:06: a timestamp without fractional digits, in every calendar and zone."""
@@ -67,13 +67,15 @@ class KeyForms:
         for name, old, new in zip(names, before, after, strict=True):
             if (old.type, old.charset) == (new.type, new.charset) or route.conversion(old.name) is not None:
                 continue
-            if self._column_differs(route.target, name, old, new):
+            if self._column_differs(change, route.target, name, old, new):
                 return f"column {name} of the key was {old.type} and is {new.type}"
         return ""
 
-    def _column_differs(self, target: TableId, name: str, old: ColumnDefinition, new: ColumnDefinition) -> bool:
+    def _column_differs(
+        self, change: SchemaChange, target: TableId, name: str, old: ColumnDefinition, new: ColumnDefinition
+    ) -> bool:
         """True if a key of this column alone has other bytes for the same value."""
-        was, is_now = type_of_values(old), type_of_values(new)
+        was, is_now = change.meaning.types.get(old), change.meaning.types.get(new)
         if was is None or is_now is None:
             return True
         pairs = list(_samples(was.arrow_type, is_now.arrow_type))

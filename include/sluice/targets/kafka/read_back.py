@@ -130,7 +130,9 @@ class ReadBack:
             raise LoadError(
                 f"keys of {plan.target} cannot be read back from its messages: {error!r}",
                 where=str(plan.target),
-                hint="did another program write to the topic?",
+                hint="did another program write to the topic, or an earlier version before a column of the key changed? Then delete the topic, make "
+                f"it anew (`sluice check {self.place.pipeline} --apply`) and copy the table (`sluice dump start {self.place.pipeline} --table "
+                f"{plan.source}`)",
             ) from None
 
     def _stored(self, made: ColumnType, value: Any) -> Any:

@@ -19,9 +19,6 @@ from sluice.model.definitions import ColumnDefinition, TableDefinition
 from sluice.model.row_effects import Step
 from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange
 from sluice.model.tables import TableId
-from sluice.mysql.ddl.columns import altered_columns
-from sluice.mysql.ddl.lexer import Dialect
-from sluice.mysql.type_loss import SqlType
 from sluice.targets.base import Fence, SchemaChange
 from sluice.targets.lake.changelog import BEFORE, column_name, columns_of
 from sluice.targets.lake.checkpoints import Raced
@@ -211,10 +208,10 @@ class LakeFollower(ABC):
         return column_name(name) if self.site.every else name
 
     def _type(self, column: ColumnDefinition) -> ColumnType:
-        made = SqlType.parse(column.type, column.charset or "").neutral(column.collation or "")
+        made = self.change.meaning.types.get(column)
         if made is None:
             raise self._by_hand(f"the type {column.type} of column {column.name} is not known")
-        return replace(made, labels=column.labels) if column.labels else made
+        return made
 
     def _wanted(
         self, one: TableChange, columns: Sequence[ColumnDefinition]
@@ -258,12 +255,10 @@ class LakeFollower(ABC):
         return frozenset(gone), names
 
     def _parts(self, one: TableChange) -> tuple[ColumnChange, ...]:
-        statement = self.change.statement
         if one.before is None or one.after is None:
             raise self._by_hand("what it changed is not known")
-        dialect = Dialect(statement.dialect == "mariadb", 0, statement.mode)
         try:
-            found = altered_columns(statement.text, statement.schema, dialect, one.before, one.after)
+            found = self.change.meaning.altered_columns(one)
         except DecodeError as error:
             raise self._by_hand(f"it is not understood: {error.message}") from error
         if found is None:
@@ -302,7 +297,7 @@ class LakeFollower(ABC):
 
     def _fill(self, column: ColumnDefinition, made: LakeColumn, target: TableId) -> pa.Scalar | None:
         """Return the value that the rows which are there get in a new column, as at the source; None for NULL. Raises LoadError."""
-        found = self.change.default_value(column)
+        found = self.change.meaning.default_value(column)
         if found.value is None:
             raise self._not_filled(column, target, found.why)
         assert isinstance(made.kind, str)

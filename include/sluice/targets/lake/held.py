@@ -7,7 +7,6 @@ from collections.abc import Collection
 from sluice.model.row_effects import ColumnEffect
 from sluice.model.schema_changes import ColumnChange, TableChange
 from sluice.model.tables import TableId
-from sluice.mysql.type_loss import SqlType
 from sluice.targets.base import SchemaChange
 from sluice.targets.lake.changelog import column_name
 from sluice.targets.lake.column_types import takes
@@ -42,7 +41,7 @@ class LakeHeld(OnlyColumns):
         info, new = self._info(table), part.new
         assert info is not None
         assert new is not None
-        there, made = info.find(name), SqlType.parse(new.type, new.charset or "").neutral(new.collation or "")
+        there, made = info.find(name), self.change.meaning.types.get(new)
         if there is None or made is None or not isinstance(there.kind, str):
             return Answer.UNSEEN
         fits = takes(made, there.kind)

@@ -153,7 +153,7 @@ def _values(change: SchemaChange, one: TableChange, new: Sequence[str]) -> dict[
     for column, name in zip(columns, _columns(change, one), strict=True):
         if name not in new or column.generated is not None:
             continue
-        known = change.default_value(column)
+        known = change.meaning.default_value(column)
         temporal = known.value is not None and (
             pa.types.is_timestamp(known.value.type) or pa.types.is_date32(known.value.type)
         )

@@ -14,6 +14,7 @@ import structlog
 from sluice.config.connections import Endpoint
 from sluice.errors import LoadError
 from sluice.model.tables import TableId, quoted, quoted_table
+from sluice.mysql.column_defaults import default_value
 from sluice.targets.base import Fence, SchemaChange
 from sluice.targets.mysql import ddl, lockwait
 from sluice.targets.mysql.ack_table import AckTable
@@ -28,7 +29,6 @@ from sluice.targets.mysql.session import Session
 from sluice.targets.mysql.tables import default_collation, definitions_of, read_tables
 from sluice.targets.schema.conversions import effects_on, not_converted
 from sluice.targets.schema.policy import require_held
-from sluice.targets.source_defaults import known_value
 
 _log = structlog.get_logger()
 
@@ -228,14 +228,14 @@ class DdlRunner:
         said: dict[tuple[TableId, str], str] = {}
         here = ddl.read_here(step, mariadb=session.mariadb)
         for one, table, name, column in ddl.new_columns(step, columns):
-            wanted, read = change.default_value(column), known_value(column, here)
+            wanted, read = change.meaning.default_value(column), default_value(column, here)
             if (wanted.value is None and read.value is None) or alike(wanted.value, read.value):
                 continue
             text = next(
                 (
                     text
                     for text in literals_of(wanted.value)
-                    if alike(wanted.value, known_value(replace(column, default=text), here).value)
+                    if alike(wanted.value, default_value(replace(column, default=text), here).value)
                 ),
                 None,
             )

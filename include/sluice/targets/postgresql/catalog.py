@@ -11,13 +11,13 @@ from sluice.errors import MappingError
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId
+from sluice.mysql.column_defaults import default_value
 from sluice.targets.base import Finding
 from sluice.targets.postgresql import extras
 from sluice.targets.postgresql.collations import NO_COLLATIONS, Collation, Collations, clause
 from sluice.targets.postgresql.column_types import LABEL, OIDS, lost, made_type, pg_type, sent_type, takes
 from sluice.targets.postgresql.defaults import default_of
 from sluice.targets.postgresql.names import quoted, quoted_table, refuse_long
-from sluice.targets.source_defaults import known_value
 from sluice.targets.sql.tables import Reference, TargetTable
 
 
@@ -280,7 +280,7 @@ def _preset(column: PlannedColumn, made: ColumnType) -> str:
     source = column.definition
     if source is None or source.default is None or source.generated is not None or column.wanted:
         return ""
-    default = default_of(source, made, known_value(source)).later
+    default = default_of(source, made, default_value(source)).later
     return f" DEFAULT {default}{'' if source.nullable else ' NOT NULL'}" if default else ""
 
 

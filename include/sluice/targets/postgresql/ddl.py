@@ -15,9 +15,6 @@ from sluice.model.column_types import ColumnType
 from sluice.model.definitions import ColumnDefinition, TableDefinition
 from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange, column_changes
 from sluice.model.tables import TableId
-from sluice.mysql.ddl.columns import altered_columns
-from sluice.mysql.ddl.lexer import Dialect
-from sluice.mysql.type_loss import SqlType
 from sluice.targets.base import SchemaChange
 from sluice.targets.postgresql import extras
 from sluice.targets.postgresql.catalog import ColumnInfo, TableInfo, Wanted
@@ -168,11 +165,10 @@ class Follower:
         return self.spelling.name(next(renamed, column))
 
     def _type(self, column: ColumnDefinition) -> ColumnType:
-        words = SqlType.parse(column.type, column.charset or "")
-        made = words.neutral(column.collation or "")
+        made = self.change.meaning.types.get(column)
         if made is None:
             raise self._by_hand(f"the type {column.type} of column {column.name} is not known", "")
-        return replace(made, labels=column.labels) if column.labels else made
+        return made
 
     def _created(self, target: TableId, source: TableId, after: TableDefinition) -> list[str]:
         lines: list[str] = []
@@ -296,10 +292,8 @@ class Follower:
         assert one.after is not None
         if not {K.RENAME_COLUMN} & set(one.kinds) and not one.reuses_names:
             return column_changes(one.before, one.after)
-        statement = self.change.statement
-        dialect = Dialect(statement.dialect == "mariadb", 0, statement.mode)
         try:
-            found = altered_columns(statement.text, statement.schema, dialect, one.before, one.after)
+            found = self.change.meaning.altered_columns(one)
         except DecodeError as error:
             raise self._by_hand(f"it is not understood: {error.message}", "") from error
         if found is None:
@@ -447,7 +441,7 @@ class Follower:
         return [*made, f"{column} DROP DEFAULT", f"{column} TYPE {wanted}{clause(collation)}{using}"]
 
     def _default(self, column: ColumnDefinition, made: ColumnType) -> Default:
-        return default_of(column, made, self.change.default_value(column), self.wanted.zero_dates)
+        return default_of(column, made, self.change.meaning.default_value(column), self.wanted.zero_dates)
 
     def _own_type(self, made: ColumnType) -> str:
         return own_type(made, self.wanted.json, self.wanted.spatial)

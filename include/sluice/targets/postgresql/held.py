@@ -8,7 +8,6 @@ from sluice.model.definitions import IndexDefinition
 from sluice.model.row_effects import ColumnEffect
 from sluice.model.schema_changes import ColumnChange, TableChange
 from sluice.model.tables import TableId
-from sluice.mysql.type_loss import SqlType
 from sluice.targets.base import SchemaChange
 from sluice.targets.postgresql.catalog import ColumnInfo, TableInfo, Wanted
 from sluice.targets.postgresql.column_types import holds_all, own_type, pg_type
@@ -53,15 +52,13 @@ class PostgresHeld(OnlyColumns):
         assert part.old is not None
         assert part.new is not None
         declared = self._info(table, name).declared
-        words = [
-            SqlType.parse(one.type, one.charset or "").neutral(one.collation or "") for one in (part.old, part.new)
-        ]
-        old, new = (None if one is None else own_type(one, self.wanted.json, self.wanted.spatial) for one in words)
+        types = [self.change.meaning.types.get(one) for one in (part.old, part.new)]
+        old, new = (None if one is None else own_type(one, self.wanted.json, self.wanted.spatial) for one in types)
         if declared == new and old != new:
             return Answer.HAS  # somebody changed it
-        if effect is not None or words[1] is None:
+        if effect is not None or types[1] is None:
             return Answer.UNSEEN
-        return has(holds_all(words[1], pg_type(declared)))
+        return has(holds_all(types[1], pg_type(declared)))
 
     def nullable(self, table: TableId, name: str) -> bool | None:
         return self._info(table, name).nullable

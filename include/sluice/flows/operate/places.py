@@ -1,0 +1,47 @@
+"""Places of stages, as far as ``sluice check`` can look at them: Airflow alone knows its queues, pools and executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sluice.flows.runtime import Runtime
+from sluice.flows.stages import stages_of
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceRemark:
+    """What is to be said about a place; ``fix`` is "" where nothing is wrong."""
+
+    stage: str
+    value: str
+    why: str
+    fix: str = ""
+
+
+def places(runtime: Runtime) -> Iterator[PlaceRemark]:
+    """Yield each stage that the pipeline file gives a place, what it leaves without one, and what the places must have in common."""
+    workers = runtime.pipeline.workers
+    if not workers.stages:
+        return
+    stages = stages_of(runtime.pipeline, runtime.rules_folder)
+    queues = set()
+    for stage in stages:
+        found = workers.place(stage.kind, stage.subject)
+        queues.add((found.get("queue"), found.get("executor")))
+        if found:
+            value = ", ".join(f"{key} {name}" for key, name in found.items())
+            yield PlaceRemark(
+                stage.name, value, "Airflow knows whether it exists: `airflow pools list`, and workers of the queue"
+            )
+    known = {stage.name for stage in stages} | {str(stage.kind) for stage in stages}
+    for key in workers.stages:
+        if key not in known and key != "rule":
+            why = "no rule with a task of its own has this name, so that no task is there"
+            yield PlaceRemark(
+                key, "no such stage", why, "correct the name, or write task: own for the rule in its file"
+            )
+    if len(queues) > 1 and runtime.store_uri.startswith("file:"):
+        why = "stages of several places hand each other the batches in the segment store, and this one is a folder"
+        fix = "name a store that all of them reach (s3://, gs://, hdfs://), or mount this folder at the same path on all workers"
+        yield PlaceRemark("segments", runtime.store_uri, why, fix)

@@ -1,0 +1,44 @@
+"""Who reads the words of a dialect, by its name as :meth:`sluice.sources.base.Source.dialect` says it and as batches keep it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sluice.errors import DecodeError
+from sluice.model.column_types import ColumnType
+from sluice.model.default_values import DefaultValue
+from sluice.model.definitions import ColumnDefinition
+from sluice.model.row_effects import Ran
+from sluice.model.source_words import AlteredNames, SourceWords
+from sluice.mysql.source_words import MySQLWords
+
+DIALECTS: Mapping[str, SourceWords] = {"mysql": MySQLWords(), "mariadb": MySQLWords(mariadb=True)}
+
+
+@dataclass(frozen=True, slots=True)
+class _UnknownWords:
+    """Understands nothing of a dialect that has no reader."""
+
+    dialect: str
+
+    def column_type(self, column: ColumnDefinition) -> ColumnType | None:
+        return None
+
+    def altered_names(self, statement: Ran) -> AlteredNames | None:
+        raise DecodeError(self._why)
+
+    def default_value(self, column: ColumnDefinition, wrote: Ran | None = None) -> DefaultValue:
+        return DefaultValue(None, self._why)
+
+    @property
+    def _why(self) -> str:
+        return f"statements of {self.dialect} are not understood"
+
+
+def words_of(dialect: str) -> SourceWords:
+    """Return the reader of a dialect; of one that no one reads, a reader that says so."""
+    return DIALECTS.get(dialect) or _UnknownWords(dialect)
+
+
+__all__ = ["DIALECTS", "words_of"]
