@@ -16,7 +16,7 @@ _API = "apis/ccompat/v7"
 
 
 def find_registry() -> Path:
-    """The registry's folder, fetched (142 MB) and unpacked at first use. Raises FetchFailed."""
+    """Return the registry's folder, fetched (142 MB) and unpacked at first use. Raises FetchFailed."""
     [file] = maven.read_list(_LIST)
     folder = maven.fetch(paths.home() / "registry", [file], what="Apicurio Registry")
     final = folder / "unpacked"

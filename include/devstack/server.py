@@ -37,7 +37,7 @@ class Server:
         self._stopped()
 
     def kill(self) -> None:
-        """``kill -9``: a crash. ``start`` starts it again on the same port and data."""
+        """Crash the server by ``kill -9``. ``start`` starts it again on the same port and data."""
         if self.handle is not None:
             processes.kill(self.handle)
             self.handle = None
@@ -71,7 +71,7 @@ class Server:
         return self.handle
 
     def _wait_ready(self, ready: Callable[[], bool], timeout_s: float, poll_s: float = 0.05) -> None:
-        """Until the process answers; one that does not is stopped. Raises ServerFailed with the end of its log."""
+        """Wait until the process answers; stop one that does not. Raises ServerFailed with the end of its log."""
         assert self.handle is not None
         try:
             processes.wait_ready(self.handle, ready, timeout_s=timeout_s, poll_s=poll_s)

@@ -56,9 +56,9 @@ def context(
     return {"ti": SimpleNamespace(**fields, get_task_states=states)}
 
 
-def ack_operator(path: str, batch: Any = 1) -> AckOperator:
-    load = LoadOperator(task_id="load", pipeline=path, batch=batch, target="reporting")
-    ack = AckOperator(task_id="ack", pipeline=path, batch=batch, target="reporting")
+def ack_operator(path: str, batch: Any = 1, target: str = "reporting") -> AckOperator:
+    load = LoadOperator(task_id="load", pipeline=path, batch=batch, target=target)
+    ack = AckOperator(task_id="ack", pipeline=path, batch=batch, target=target)
     with DAG("sync__shop", schedule=None) as dag:
         dag.add_task(load)
         dag.add_task(ack)
@@ -145,21 +145,25 @@ def test_clear_on_a_delivered_run_says_that_nothing_is_delivered_again_and_which
     ]
     notes: list[str] = []
     monkeypatch.setattr("sluice.orchestration.run_note.RunNote.add", lambda note, text: notes.append(text))
+    cleared = context()
+    cleared["dag_run"] = SimpleNamespace(dag_id="sync__shop", run_id="run-1", clear_number=1)
     for task in tasks[1:]:
         task.execute(context())
     lines = logged(monkeypatch)
-    cleared = context()
-    cleared["dag_run"] = SimpleNamespace(dag_id="sync__shop", run_id="run-1", clear_number=1)
+    tasks[1].execute(cleared)
+    assert "nothing is done again: batch 1 of this run passed this stage before" in lines
+    LoadOperator(task_id="o", pipeline=path, batch=batch, target="archive").execute(context())
+    ack_operator(path, batch, "archive").execute(context())
     for task in tasks:
         lines.clear()
         task.execute(cleared)
         said = " ".join(lines)
-        assert "nothing is delivered again: batch 1 of this run passed this stage before" in said, task.task_id
+        assert "nothing is delivered again: all targets have batch 1 of this run" in said, task.task_id
         target = "reporting" if task in tasks[2:] else "TARGET"  # the pipeline has two
         assert f"`sluice redeliver shop {target} --from-batch 1`" in said
     assert len(notes) == 1
     assert "`sluice redeliver shop reporting --from-batch 1`" in notes[0]
-    assert len(flows.events("load")) == 1
+    assert len(flows.events("load")) == 2
 
 
 def test_a_drain_opens_a_run_for_each_dump_that_is_due(

@@ -156,6 +156,29 @@ def test_a_stage_knows_which_tasks_before_it_have_ended_well(
     assert seen == [marked, ["drain", *marked]]
 
 
+@pytest.mark.parametrize(
+    ("state", "ended"),
+    [("success", True), ("failed", True), ("skipped", True), ("running", False), ("up_for_retry", False)],
+)
+def test_a_capture_hears_of_tasks_after_it_that_a_person_marked(
+    path: str, monkeypatch: pytest.MonkeyPatch, state: str, ended: bool
+) -> None:
+    seen: list[Any] = []
+
+    def run_capture(*_: Any, gone: Any, **__: Any) -> StageOutcome:
+        seen.append(gone())
+        return StageOutcome("drain", (), "idle")
+
+    monkeypatch.setattr(stage_tasks, "run_capture", run_capture)
+    with DAG("sync__shop", schedule=None):
+        task = CaptureOperator(task_id="drain", pipeline=path)
+        merge = StageOperator(task_id="merge", stage="merge", color="#fff", pipeline=path)
+        load = StageOperator(task_id="load.reporting", stage="load.reporting", color="#fff", pipeline=path)
+        task >> merge >> load
+    task.execute(context(**{"load.reporting": state}))
+    assert seen == [["load.reporting"] if ended else []]
+
+
 def test_a_capture_says_why_it_ended_and_opens_the_runs_of_dumps(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     monkeypatch.setattr("sluice.orchestration.dag_runs.open_run", lambda file, dump: opened.append(dump))

@@ -236,6 +236,32 @@ def test_tasks_that_work_side_by_side_start_together_and_keep_their_chain(
     assert DagSerialization.from_dict(DagSerialization.to_dict(dag)).task_ids == dag.task_ids
 
 
+@pytest.mark.parametrize("run", ["tasks: own", "tasks: one", "max_time: 0s"])
+@pytest.mark.parametrize("mode", ["connect", "submit"])
+def test_fused_rules_are_seen_in_the_name_and_the_documentation_of_their_task(
+    write_pipeline: WritePipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, run: str
+) -> None:
+    monkeypatch.setenv("SLUICE_RULES", str(tmp_path / "rules"))
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules/tidy.py").write_text('"""Mail addresses | in lower case.\n\nMore."""\n')
+    (tmp_path / "rules/engine.yaml").write_text(
+        "rules:\n  - {name: tidy, path: tidy.py, match: {schema: shop, table: customers}}\n"
+        '  - {name: hide, builtin: mask, params: {columns: [a]}, description: "Hides\\nnames"}\n'
+        "  - {name: early, path: gone.py, task: own}\n  - {name: after, path: gone.py}\n"
+    )
+    path = write_pipeline(mode=mode)
+    path.write_text(path.read_text() + f"rules: engine.yaml\nrun: {{{run}}}\n")
+    dag = build_sync_dag(load_pipeline(path), path)
+    merge, early = dag.get_task("merge"), dag.get_task("rule.early")
+    assert (merge.task_display_name, early.task_display_name) == ("merge + 2 rules", "rule.early + 1 rule")
+    assert "| **tidy** | Mail addresses \\| in lower case. | `shop.customers` | `tidy.py`, row |" in merge.doc_md
+    assert "| **hide** | Hides names | `.*..*` | built-in `mask` |" in merge.doc_md
+    assert "early" not in merge.doc_md
+    assert "| **early** |  | `.*..*` | `gone.py`, row |\n| **after** |" in early.doc_md
+    again = DagSerialization.from_dict(DagSerialization.to_dict(dag))
+    assert again.get_task("merge").task_display_name == "merge + 2 rules"
+
+
 @pytest.mark.parametrize(
     ("mode", "schedule", "run"),
     [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -238,11 +238,15 @@ def run_capture(
     idle_wait_s: float,
     tell: Callable[[Done], None] = lambda done: None,
     stop: Callable[[], str] = lambda: "",
+    gone: Callable[[], Sequence[str]] = tuple,
 ) -> StageOutcome:
     """Make batch after batch for a run that has its first one, while the other tasks of the run merge and deliver them.
 
     It ends as a run does: within ``run.max_time``, at ``run.max_batches``, when the source is idle, when a dump comes due, for the reason that
     ``stop`` gives, and when a stage gave up. A run that has ended, and one after which another run made batches, gets no further batch.
+
+    Args:
+        gone: other tasks of the run that have ended although this one goes on: a person marked them. It is asked once a minute.
 
     Raises:
         What :func:`sluice.flows.capture.drain.drain` raises.
@@ -263,8 +267,17 @@ def run_capture(
             found = ((stage.name, state.runs.read(claim, stage.name)) for stage in stages[1:])
             return next((name for name, one in found if one is not None and one.state is StageState.GAVE_UP), "")
 
+        asked, marked_by_hand = time.monotonic(), ""
+
+        def marked() -> str:
+            """A task of the run that a person marked."""
+            nonlocal asked, marked_by_hand
+            if not marked_by_hand and time.monotonic() - asked > PATIENCE_S:
+                asked, marked_by_hand = time.monotonic(), next(iter(gone()), "")
+            return marked_by_hand
+
         def is_busy() -> bool:
-            if failed():  # this run delivers nothing any more
+            if failed() or marked():  # this run delivers nothing any more
                 return False
             waiting = [state.batch(number) for number in state.in_window()]
             return len(waiting) > 1 or any(batch is not None and batch.needs_merge for batch in waiting)
@@ -278,10 +291,13 @@ def run_capture(
 
         try:
             while not (ended_by := made_enough()):
-                while not board.wait(lambda: bool(failed()) or len(state.in_window()) < pipeline.window):
+                while not board.wait(lambda: bool(failed() or marked()) or len(state.in_window()) < pipeline.window):
                     pass
                 if name := failed():
                     ended_by = f"{name} failed"
+                    break
+                if name := marked():
+                    ended_by = f"the task {name} was marked by a person, and nothing is delivered without it"
                     break
                 at = time.monotonic()
                 made = drain(

@@ -149,6 +149,12 @@ def claimed_numbers(runtime: Runtime, claim: str) -> list[int]:
         return state.claimed_numbers(claim)
 
 
+def delivered(runtime: Runtime) -> int:
+    """The last batch that every target has, 0 if none."""
+    with runtime.state() as state:
+        return int(state.delivered())
+
+
 def acknowledged(runtime: Runtime, target: str) -> int:
     """The last batch that ``target`` has acknowledged, 0 if none."""
     with runtime.state() as state:
@@ -393,6 +399,7 @@ __all__ = [
     "TrainOutcome",
     "acknowledged",
     "claimed_numbers",
+    "delivered",
     "last_claimed",
     "sums_of",
     "table",

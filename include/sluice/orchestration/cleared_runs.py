@@ -209,6 +209,8 @@ def follow_cleared_tasks(session: Session) -> list[str]:
         if SENSE not in tasks:
             continue
         red = {name for name, one in tasks.items() if one.state in red_states}
+        if not any(_began_after(one, tasks[name]) for name in red for one in tasks.values()):
+            continue  # nothing happened since: the graph need not be read
         anew = [
             tasks[name]
             for name in red

@@ -298,21 +298,24 @@ def was_cleared(context: Context) -> bool:
 
 
 def again_text(runtime: Runtime, context: Context, target: str = "") -> str:
-    """What people read who pressed Clear on what is delivered, and which command does what they may have wanted."""
-    from sluice.flows.train import claimed_numbers
+    """What people read who pressed Clear on what is done; on a delivered run also which command does what they may have wanted."""
+    from sluice.flows.train import claimed_numbers, delivered
 
-    numbers: list[int] = []
+    numbers, all_have_it = list[int](), True
     with suppress(SluiceError):
         numbers = claimed_numbers(runtime, claim(context["ti"].dag_id, context["ti"].run_id))
+        all_have_it = not numbers or delivered(runtime) >= numbers[-1]
     which, first = "the batches", "NUMBER"
     if numbers:
         first = str(numbers[0])
         which = f"batch {first}" if len(numbers) == 1 else f"batches {first} to {numbers[-1]}"
+    if not all_have_it:
+        return f"nothing is done again: {which} of this run passed this stage before"
     names = [one.name for one in runtime.pipeline.targets]
     target = target or (names[0] if len(names) == 1 else "TARGET")
     return (
-        f"nothing is delivered again: {which} of this run passed this stage before. `sluice redeliver {runtime.name} {target} --from-batch {first}` "
-        f"loads them and all later ones into the target again, `sluice verify {runtime.name}` compares both sides"
+        f"nothing is delivered again: all targets have {which} of this run. `sluice redeliver {runtime.name} {target} --from-batch {first}` loads "
+        f"them and all later ones into the target again, `sluice verify {runtime.name}` compares both sides"
     )
 
 
@@ -605,11 +608,20 @@ class SenseOperator(ChangesSensor):
         """Look for changes for two seconds and make a batch of them: its number. Raises SluiceError."""
         from sluice.flows.capture.drain import drain
 
-        mine = claim(context["ti"].dag_id, context["ti"].run_id)
-        outcome = drain(open_runtime(self.pipeline), claim=mine, idle_wait_s=_IDLE_WAIT_S, is_over=_is_over)
+        mine, runtime = claim(context["ti"].dag_id, context["ti"].run_id), open_runtime(self.pipeline)
+        outcome = drain(runtime, claim=mine, idle_wait_s=_IDLE_WAIT_S, is_over=_is_over)
         self.log.info("drained %s", outcome.to_json())
+        if was_cleared(context) and outcome.adopted:
+            self.log.info(again_text(runtime, context))
         self.take_up(outcome.due)
         return PokeReturnValue(outcome.batch is not None, outcome.batch)
+
+
+def _in_state(context: Context, tasks: Sequence[str], wanted: set[str]) -> list[str]:
+    """Those of ``tasks`` of this run that are in one of the ``wanted`` states."""
+    ti = context["ti"]
+    states = ti.get_task_states(dag_id=ti.dag_id, task_ids=list(tasks), run_ids=[ti.run_id]).get(ti.run_id, {})
+    return [name for name in tasks if str(states.get(name)) in wanted]
 
 
 class _StageLog:
@@ -659,6 +671,7 @@ class CaptureOperator(SourceOperator):
                     idle_wait_s=_IDLE_WAIT_S,
                     tell=told,
                     stop=_changed(Path(self.pipeline)),
+                    gone=partial(self._ended_after, context),
                 )
         except (LeaseHeld, Fenced) as error:
             return self.stand_by(error)
@@ -668,6 +681,11 @@ class CaptureOperator(SourceOperator):
             self.log.info(again_text(runtime, context))
         self.take_up(outcome.due)
         return outcome.to_json()
+
+    def _ended_after(self, context: Context) -> list[str]:
+        """The tasks after this one that have ended, which none does by itself before this one has."""
+        after = sorted(self.get_flat_relative_ids(upstream=False))
+        return _in_state(context, after, {"success", "failed", "skipped", "upstream_failed"})
 
 
 class StageOperator(SluiceOperator):
@@ -728,18 +746,13 @@ class StageOperator(SluiceOperator):
     def _marked(self, context: Context) -> list[str]:
         """The stages before this one, and the capture, whose task a person, or their own end, made a success: nothing more comes from them."""
         above = sorted({*self.upstream_task_ids, "drain"} - {SENSE})
-        return self._in_state(context, above, {"success", "skipped"})
+        return _in_state(context, above, {"success", "skipped"})
 
     def _red_above(self, context: Context) -> list[str]:
         """The first tasks before this one whose attempts are used up, or that a person marked as failed."""
         above = sorted(self.get_flat_relative_ids(upstream=True))
-        red = self._in_state(context, above, {"failed", "upstream_failed"})
+        red = _in_state(context, above, {"failed", "upstream_failed"})
         return [name for name in red if not self.dag.get_task(name).get_flat_relative_ids(upstream=True) & set(red)]
-
-    def _in_state(self, context: Context, tasks: list[str], wanted: set[str]) -> list[str]:
-        ti = context["ti"]
-        states = ti.get_task_states(dag_id=ti.dag_id, task_ids=tasks, run_ids=[ti.run_id]).get(ti.run_id, {})
-        return [name for name in tasks if str(states.get(name)) in wanted]
 
 
 def held_text(red: Sequence[str], why: str) -> str:

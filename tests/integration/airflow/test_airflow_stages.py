@@ -173,6 +173,39 @@ def test_a_red_run_that_a_person_gives_up_and_one_that_is_marked_while_it_works_
     wait_until(lambda: settled(orders), "delivery of everything")
 
 
+def test_tasks_that_a_person_marks_while_they_work_lead_back_to_work_or_name_the_button(
+    orders: Case, east: TestAirflow
+) -> None:
+    """An acknowledgement as a success: the next run goes on. A load as failed: the run is red, and Clear on the load brings all back."""
+    change(orders)
+    wait_until(lambda: settled(orders), "a first delivery")
+    history, run = History(orders), ""
+
+    def press(task: str, state: str) -> bool:
+        """Mark the task in another run than the one before."""
+        nonlocal run
+        for one in (found["dag_run_id"] for found in east.runs(DAG, state="running")):
+            if one != run and states_of(east, one).get(task) == "running":
+                path = f"/dags/{DAG}/dagRuns/{one.replace('+', '%2B')}/taskInstances/{task}"
+                east.api.call("PATCH", path, {"new_state": state})
+                run = one
+                return True
+        return False
+
+    with written(orders):
+        wait_until(lambda: press("ack.copy", "success"), "the mark of an acknowledgement")
+        before = acknowledged(orders)
+        wait_until(lambda: acknowledged(orders) > before + 4, "further batches after the mark")
+        wait_until(lambda: press("load.copy", "failed"), "the mark of a load")
+        wait_until(lambda: run in {r["dag_run_id"] for r in east.runs(DAG, state="failed")}, "a red run")
+    assert "press Clear on load.copy" in east.log(DAG, run, "ack.copy")
+    assert not delivered(orders)
+    body = {"dry_run": False, "dag_run_id": run, "task_ids": ["load.copy"], "only_failed": False}
+    wait_until(lambda: east.api.call("POST", f"/dags/{DAG}/clearTaskInstances", body), "the press of Clear")
+    wait_until(lambda: settled(orders), "delivery of everything")
+    history.assert_in_order()
+
+
 def test_a_task_that_is_killed_goes_on_where_it_was(orders: Case, east: TestAirflow) -> None:
     """``kill -9`` of the process that captures, then of the one that loads; Clear of a run that is delivered does nothing again."""
     change(orders)
@@ -197,12 +230,12 @@ def test_a_task_that_is_killed_goes_on_where_it_was(orders: Case, east: TestAirf
     wait_until(lambda: settled(orders), "delivery of everything")
     history.assert_in_order()
     run = east.runs(DAG, state="success")[0]["dag_run_id"]
-    body = {"dry_run": False, "dag_run_id": run, "task_ids": sorted(STAGES), "only_failed": False}
+    body = {"dry_run": False, "dag_run_id": run, "task_ids": ["sense", *sorted(STAGES)], "only_failed": False}
     wait_until(lambda: east.api.call("POST", f"/dags/{DAG}/clearTaskInstances", body), "the press of Clear")
     wait_until(lambda: run in {r["dag_run_id"] for r in east.runs(DAG, state="success")}, "the cleared run's end")
     assert {summary(east, run, name)["batches"] for name in STAGES} == {0}
     again = "`sluice redeliver stages copy --from-batch "
-    for name in STAGES:
+    for name in ("sense", *STAGES):
         tries = next(task["try_number"] for task in east.tasks(DAG, run) if task["task_id"] == name)
         assert again in east.log(DAG, run, name, tries), name
     assert again in next(one["note"] for one in east.runs(DAG) if one["dag_run_id"] == run)

@@ -180,6 +180,10 @@ def acknowledged(runtime: Any, target: str) -> int:
         return int(state["acked"].get(target, 0))
 
 
+def delivered(runtime: Any) -> int:
+    return min(acknowledged(runtime, target.name) for target in runtime.pipeline.targets)
+
+
 def sums_of(runtime: Any, claim: str, stage: str) -> StageSums:
     """Of a train that carried its batch: two rows in half a second."""
     found = [one["batch"] for one in events("sums") if (one["claim"], one["stage"]) == (claim, stage)]
@@ -361,7 +365,7 @@ def modules() -> dict[str, ModuleType]:
     made = {}
     for name, functions in {
         "capture.drain": (drain, may_drain),
-        "train": (train, unfinished, last_claimed, claimed_numbers, acknowledged, sums_of),
+        "train": (train, unfinished, last_claimed, claimed_numbers, acknowledged, delivered, sums_of),
         "transform.merge": (merge,),
         "load.load": (load,),
         "load.isolation": (deliver, catch_up),

@@ -143,6 +143,47 @@ def test_a_cleared_task_of_a_delivered_run_does_nothing_again(one: Pipe) -> None
     assert (sense(one, "test:own:2"), waiting(one)) == (3, [3])
 
 
+def test_a_capture_without_room_ends_once_a_person_marked_what_would_make_room(
+    one: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds a worker: nothing else would end it before its time-out."""
+    monkeypatch.setattr(stage_tasks, "PATIENCE_S", 0.05)
+    configured(one)
+    window = one.made.case.config.window
+    insert(one, *range(window + 2))
+    sense(one)
+
+    def gone() -> list[str]:
+        return ["load.copy"] if len(waiting(one)) == window else []
+
+    outcome = run_capture(one.made.runtime(), claim=RUN, idle_wait_s=0.05, gone=gone)
+    assert "the task load.copy was marked by a person" in outcome.ended_by
+    assert len(waiting(one)) == window
+    monkeypatch.undo()
+    assert {type(task.exception()) for task in ran(one, *names(one)[1:]).values()} == {type(None)}
+    assert waiting(one) == []
+
+
+@pytest.mark.parametrize("marked", [[], ["merge"]])
+def test_a_batch_does_not_stay_open_for_a_task_that_a_person_marked(
+    one: Pipe, monkeypatch: pytest.MonkeyPatch, marked: list[str]
+) -> None:
+    monkeypatch.setattr(stage_tasks, "PATIENCE_S", 0.0)
+    configured(one, max_batches=3)
+    insert(one, 1, 2, 3)
+    sense(one)
+    made, open_still = [], list[bool]()
+
+    def reading(*args: Any, stays_open: Callable[[], bool], **kwargs: Any) -> DrainOutcome:
+        made.append(drain(*args, stays_open=stays_open, **kwargs))
+        open_still.append(stays_open())
+        return made[-1]
+
+    monkeypatch.setattr(stage_tasks, "drain", reading)
+    run_capture(one.made.runtime(), claim=RUN, idle_wait_s=0.05, gone=lambda: marked if made else [])
+    assert open_still[0] is not bool(marked)
+
+
 def test_a_rule_that_fails_is_its_own_tasks_failure_and_the_next_attempt_goes_on_there(one: Pipe) -> None:
     configured(one, rule=RIGHT.replace("'v'", "'w'"))
     insert(one, 1, 2, 3)

@@ -188,7 +188,7 @@ class MySQLSession:
         self._layouts: dict[bytes, RowLayout] = {}
 
     def close(self) -> None:
-        """Hang up the log's connection, if it is open."""
+        """Close the log's connection, if it is open."""
         if self._log is not None:
             self._log.close()
             self._log = None
@@ -336,7 +336,7 @@ class MySQLSession:
         )
 
     def release(self, delivered: Offset) -> None:
-        """The server keeps its log as long as it is configured to, whoever reads it."""
+        """Do nothing: the server keeps its log as long as it is configured to, whoever reads it."""
 
     # -- tables ------------------------------------------------------------------------------------------------------------
     def tables(self, wants: Callable[[TableId], bool]) -> list[SourceTable]:

@@ -35,7 +35,7 @@ class PieceSink(Protocol):
     """Where a piece's rows go; ``SegmentWriter.branch`` gives one."""
 
     def buckets(self, schema: TableSchema, keys: Sequence[pa.Array], rows: int) -> np.ndarray[Any, Any]:
-        """Key bucket of each row."""
+        """Return the key bucket of each row."""
 
     def add(self, schema: TableSchema, rows: pa.Table, *, in_order: bool = False) -> None:
         """Take rows of one definition."""
@@ -137,7 +137,7 @@ class BinlogRangeReader:
         return True
 
     def accept(self) -> None:
-        """Its rows are part of the batch."""
+        """Make its rows a part of the batch."""
         if self._sink is not None:
             self._keep(self._sink)
 

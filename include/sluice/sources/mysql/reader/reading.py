@@ -43,11 +43,11 @@ class LogReading:
     loads: MarkRules | None = None
 
     def is_marking(self, table: TableId) -> bool:
-        """True for the table whose rows stand around what Sluice loaded, where they are looked at."""
+        """Return True for the table whose rows stand around what Sluice loaded, if marks are processed."""
         return self.loads is not None and table.table == MARKING_TABLE
 
     def lacks_key(self, layout: RowLayout) -> bool:
-        """True for a table whose rows come back in a channel that loops back, and would be loaded twice."""
+        """Return True for a table without a key in a channel that loops back: its rows would be loaded twice."""
         return self.loads is not None and self.loads.sends_back and not len(layout.key)
 
 
@@ -84,5 +84,5 @@ class OpenConnections:
 
 
 def is_mariadb(position: Position) -> bool:
-    """True for a position in a log of MariaDB."""
+    """Return True for a position in a log of MariaDB."""
     return position.server_uuid.startswith("mariadb:")
