@@ -98,7 +98,7 @@ class ChangesetColumn(_Stored):
 
     @property
     def planned(self) -> PlannedColumn:
-        """What a target's check wants to know."""
+        """The column as a target's check needs it."""
         kind = ColumnType.from_text(self.kind) if self.kind else None
         return PlannedColumn(
             self.name, self.type, self.key, self.generated, self.charset, self.collation, self.arrow_type, type=kind
@@ -126,13 +126,13 @@ class ChangesetTable(_Stored):
 
     @property
     def plan(self) -> PlannedTable:
-        """What a target's check wants to know."""
+        """The table as a target's check needs it."""
         columns = tuple(column.planned for column in self.columns)
         return PlannedTable(self.target, TableId(self.source_schema, self.source_table), columns)
 
 
 class RuleTotal(_Stored):
-    """What a rule did in the whole batch."""
+    """The total of a rule for the whole batch."""
 
     name: str
     rows_in: int
@@ -404,7 +404,7 @@ class ChangesetReader:
 
     @property
     def groups(self) -> int:
-        """How many row groups it has."""
+        """The number of row groups."""
         return int(self._footer.num_row_groups)
 
     def read(self, group: int) -> pa.Table:
