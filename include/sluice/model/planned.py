@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from sluice.model.column_types import ColumnType
+from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.definitions import ColumnDefinition
 from sluice.model.tables import TableId
 
@@ -13,9 +13,10 @@ from sluice.model.tables import TableId
 class PlannedColumn:
     """A column that will be sent: name at the target, SQL type at the source (``""`` if a rule made it), ordinal in the key from 1 or 0.
 
-    ``type``: what its values are, None where a batch of an earlier version does not say.
+    ``type``: what its values are, None where nothing but ``arrow_type`` says it (:attr:`value_type`).
     ``definition``: the source's, with its default, where it was asked for; None: it is not known.
     ``wanted``: the SQL type that it shall have at the target, "" for the same; ``loses``: what the mapping itself cannot keep of its values.
+    ``wanted_type``: what values of the type ``wanted`` are, None if that is in words that no source has.
     """
 
     name: str
@@ -30,6 +31,20 @@ class PlannedColumn:
     loses: str = ""
     type: ColumnType | None = None
     definition: ColumnDefinition | None = None
+    wanted_type: ColumnType | None = None
+
+    @property
+    def value_type(self) -> ColumnType:
+        """What the column's values are at the source; told by their Arrow type where a rule made the column."""
+        return self.type if self.type is not None else ColumnType.of_arrow(self.arrow_type)
+
+    @property
+    def sent_type(self) -> ColumnType:
+        """The type as which values are sent: a column whose time zone the mapping changes is a timestamp, or is none any more."""
+        made, wanted = self.value_type, self.wanted_type
+        if wanted is not None and {made.kind, wanted.kind} == {ColumnKind.DATETIME, ColumnKind.TIMESTAMP}:
+            return replace(made, kind=wanted.kind)
+        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,5 +72,5 @@ class PlannedTable:
 
     @property
     def key_columns(self) -> tuple[PlannedColumn, ...]:
-        """In key order."""
+        """The key's columns, in key order."""
         return tuple(column for column in sorted(self.columns, key=lambda column: column.key) if column.key)

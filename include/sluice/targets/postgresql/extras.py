@@ -18,7 +18,6 @@ from sluice.model.tables import TableId
 from sluice.mysql.ddl import ast
 from sluice.mysql.ddl.lexer import Dialect
 from sluice.mysql.ddl.parser import parse_statement
-from sluice.targets.postgresql.column_types import type_of
 from sluice.targets.postgresql.names import LONGEST_BYTES, quoted, quoted_table
 
 LARGEST_ENTRY_BYTES = 2_600
@@ -99,7 +98,7 @@ def of_plan(plan: PlannedTable, *, indexes: bool) -> Iterator[tuple[str, str]]:
     for spec in made.indexes if indexes else ():
         plain = spec.kind in {"index", "unique"} and all(n.casefold() in sent and not cut for n, cut in spec.columns)
         columns = [sent[name.casefold()] for name, _ in spec.columns] if plain else []
-        if plain and spec.name and entry_fits([type_of(column) for column in columns]):
+        if plain and spec.name and entry_fits([column.value_type for column in columns]):
             index = Index(spec.name, tuple(column.name for column in columns), spec.kind == "unique")
             yield f"the source's index {spec.name}", index.create(plan.target)
 
