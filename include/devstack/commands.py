@@ -1,4 +1,4 @@
-"""What the command line does with the stack: up, down, status, demo. Each returns an exit code and prints for people."""
+"""Commands of the stack: up, down, status, demo. Each returns an exit code and prints for people."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from sluice.errors import ConfigError, SluiceError
 
 @dataclass(frozen=True)
 class StackStatus:
-    """What runs, where. ``state``: down, up, or partly (then ``dead`` names what does not run)."""
+    """The servers that run, and where. ``state``: down, up, or partly (then ``dead`` names what does not run)."""
 
     state: str
     folder: str

@@ -53,7 +53,7 @@ _WRITE = "SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, REFERENCES
 
 @dataclass(frozen=True)
 class Settings:
-    """What is decided once, when a stack is made. Holds passwords: the state file is readable by its owner only."""
+    """Decisions that are made once per stack. Holds passwords: the state file is readable by its owner only."""
 
     folder: str
     ports: dict[str, int]
@@ -180,12 +180,12 @@ class Stack:
 
     @property
     def target_schema(self) -> str:
-        """Where the shop is at the target: two sites have it under one name."""
+        """The schema of the shop at the target: two sites have it under one name."""
         return SOURCE_SCHEMA if self.settings.channel else TARGET_SCHEMA
 
     @property
     def kind(self) -> Kind | None:
-        """Of the second target, if there is one."""
+        """The kind of the second target, if there is one."""
         return KINDS.get(self.settings.kind)
 
     @property

@@ -37,7 +37,7 @@ class RestCatalogServer(Server):
 
     @property
     def url(self) -> str:
-        """For clients."""
+        """The URL for clients."""
         return f"http://{self.host}:{self.port}"
 
     def start(self, timeout_s: float = 90.0) -> RestCatalogServer:

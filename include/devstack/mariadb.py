@@ -79,7 +79,7 @@ def bootstrap_scripts(share: Path) -> list[Path]:
 
 @dataclass
 class MariaDBServer(MySQLServer):
-    """As :class:`MySQLServer`; row log with full metadata, its own GTIDs (always on)."""
+    """A MariaDB server, used like :class:`MySQLServer`; row log with full metadata, its own GTIDs (always on)."""
 
     name: str = "mariadb"
 

@@ -41,7 +41,7 @@ class Jar:
 
     @property
     def name(self) -> str:
-        """Of the file."""
+        """The name of the file."""
         return f"{self.artifact}-{self.version}{f'-{self.classifier}' if self.classifier else ''}.{self.ending}"
 
 

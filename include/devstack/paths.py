@@ -1,4 +1,4 @@
-"""Where the development stack keeps its things, and where it finds Java and PySpark."""
+"""The folders of the development stack, and of Java and PySpark."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class RegistryServer(Server):
 
     @property
     def url(self) -> str:
-        """Of Confluent's API."""
+        """The URL of Confluent's API."""
         return f"http://{self.host}:{self.port}/{_API}"
 
     def start(self, timeout_s: float = 90.0) -> RegistryServer:

@@ -1,4 +1,4 @@
-"""What every server of the stack has in common: a folder, a process, a way to stop it and a way to crash it."""
+"""The common parts of every server of the stack: a folder, a process, a way to stop it and a way to crash it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Server:
 
     @property
     def log(self) -> Path:
-        """What the process prints."""
+        """The file of what the process prints."""
         return self.folder / f"{self.name}.log"
 
     def _spawn(self, argv: Sequence[str | os.PathLike[str]], env: Mapping[str, str] | None = None) -> Handle:

@@ -28,7 +28,7 @@ _LOST_RACES = {1062, 1451, 1452, 1213, 1205}
 
 @dataclass
 class Tally:
-    """What a workload has done: row changes (as the log counts them), transactions, races lost."""
+    """The work that a workload has done: row changes (as the log counts them), transactions, races lost."""
 
     inserts: int = 0
     updates: int = 0

@@ -85,5 +85,5 @@ class PlannedTable:
 
     @property
     def key_columns(self) -> tuple[PlannedColumn, ...]:
-        """In key order."""
+        """The key's columns, in key order."""
         return tuple(column for column in sorted(self.columns, key=lambda column: column.key) if column.key)

@@ -81,10 +81,7 @@ class StatementMeaning:
         return self.defaults.get(column, _NOT_ASKED)
 
     def altered_columns(self, change: TableChange) -> tuple[ColumnChange, ...] | None:
-        """Column by column, what the statement did to a table whose definitions before and after it are known.
-
-        None for a statement that alters no table. Raises DecodeError for one that is not understood.
-        """
+        """Return what the statement did, column by column, to a table whose definitions before and after are known."""
         assert change.before is not None
         assert change.after is not None
         if self.unclear:

@@ -117,7 +117,7 @@ class ChangesetTable(_Stored):
 
 
 class RuleTotal(_Stored):
-    """What a rule did in the whole batch."""
+    """The total of a rule for the whole batch."""
 
     name: str
     rows_in: int
@@ -389,7 +389,7 @@ class ChangesetReader:
 
     @property
     def groups(self) -> int:
-        """How many row groups it has."""
+        """The number of row groups."""
         return int(self._footer.num_row_groups)
 
     def read(self, group: int) -> pa.Table:

@@ -1,9 +1,11 @@
-"""What every source is: a port with a few verbs. Flows know this module, never a kind.
+"""The port of a source, with a few verbs. Flows know this module, never a kind.
 
-A source is one folder here and one line in the registry (``sources/__init__.py``). It passes ``tests/contract/test_sources.py``.
+A source is one folder here and one line in the registry (``sources/__init__.py``). It passes
+``tests/contract/test_sources.py``.
 
-A :class:`Source` is made without I/O. Questions and the log are a :class:`SourceSession`; one thread that copies rows while the log is read is a
-:class:`ChunkReader`. A source says where it is by an :data:`Offset`; flows keep it, compare it and give it back, and never look into it.
+A :class:`Source` is made without I/O. Questions and the log are a :class:`SourceSession`; one thread that copies rows
+while the log is read is a :class:`ChunkReader`. A source says where it is by an :data:`Offset`; flows keep it, compare
+it and give it back, and never look into it.
 """
 
 from __future__ import annotations
@@ -55,11 +57,12 @@ Key = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class SourceIdentity:
-    """Who answers.
+    """The server that answers.
 
     Attributes:
         server: its own id; another server has another one.
-        dialect: whose types and whose order of keys its rows have (``MySQL``, ``MariaDB``); ``version``: as it prints it.
+        dialect: whose types and whose order of keys its rows have (``MySQL``, ``MariaDB``); ``version``: as it prints
+            it.
         origin: the number that changes made at this server bear (``_origin``).
     """
 
@@ -132,10 +135,11 @@ class SourceTable:
 
 @dataclass(frozen=True)
 class StreamLimits:
-    """When a batch closes: at the end of the transaction in which one of these is reached.
+    """The limits of a batch: it closes at the end of the transaction in which one of these is reached.
 
     Attributes:
-        max_changes: row changes; max_bytes: bytes of log since the first change; max_wait_s: seconds since the first change.
+        max_changes: row changes; max_bytes: bytes of log since the first change; max_wait_s: seconds since the first
+            change.
         idle_wait_s: seconds to wait for a first change before giving up.
         max_event_bytes: a larger event (a row, mostly) is refused.
         stop_at: read no further than this offset (the head, for a run that ends).
@@ -153,7 +157,7 @@ class StreamLimits:
 
 @dataclass(frozen=True)
 class StreamResult(Generic[M]):
-    """What one call of :meth:`SourceSession.stream` did.
+    """The result of one call of :meth:`SourceSession.stream`.
 
     Attributes:
         last: end of the last whole transaction read; may have moved even without a batch.
@@ -176,7 +180,10 @@ class StreamResult(Generic[M]):
 
 
 class ChangeSink(Protocol[M_co]):
-    """Where a batch's rows go; ``sluice.segments.writer.SegmentWriter`` is one. ``add`` is called from several threads."""
+    """The receiver of a batch's rows, such as ``sluice.segments.writer.SegmentWriter``.
+
+    ``add`` is called from several threads.
+    """
 
     def buckets(self, schema: TableSchema, keys: Any, rows: int) -> np.ndarray[Any, Any]:
         """Return the key bucket of each row."""
@@ -247,11 +254,11 @@ class SourceSession(Protocol):
 
     @property
     def identity(self) -> SourceIdentity:
-        """Who answers."""
+        """The server that answers."""
 
     @property
     def head(self) -> Offset | None:
-        """Where the log ends; None if the server keeps none."""
+        """The end of the log; None if the server keeps none."""
 
     @property
     def history(self) -> SchemaHistory | None:
@@ -378,7 +385,7 @@ class SourceSession(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChunkKey:
-    """What a table is cut by: ``columns`` of the primary key, or of the index the request names."""
+    """The key that cuts a table into chunks: ``columns`` of the primary key, or of the index the request names."""
 
     columns: tuple[Column, ...]
     index: str
@@ -432,7 +439,7 @@ class ChunkTable(Protocol):
 
 
 class SourceLoad(Protocol):
-    """What a server says of how busy it is, and how far it follows its own source."""
+    """The load of a server, and how far it follows its own source."""
 
     def running(self) -> int:
         """Return the number of statements that run now."""
@@ -459,7 +466,7 @@ class ChunkReader(SourceLoad, Protocol):
 
     @property
     def watermarks(self) -> Watermarker:
-        """How its chunks are marked."""
+        """The marks of its chunks."""
 
     def end_of_log(self) -> str:
         """Return the present end of the log, as :attr:`Offset.place` says it."""
@@ -536,7 +543,7 @@ class Source(Protocol):
 
     @property
     def keys(self) -> KeyText:
-        """How it writes keys."""
+        """The way it writes keys."""
 
     def stored_definitions(self, base: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> Definitions:
         """Return the definitions that the schema store kept. Pure.
@@ -559,7 +566,7 @@ class Source(Protocol):
 
     @property
     def watch_key(self) -> str:
-        """The same for sources that one watch can serve: server and login. Holds secrets."""
+        """A value that is equal for sources that one watch can serve: server and login. Holds secrets."""
 
     def watch(self) -> LogWatch:
         """Return a watch of its log, which serves all pipelines of the same key."""

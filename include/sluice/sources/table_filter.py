@@ -1,4 +1,4 @@
-"""Which tables and which kinds of change are captured."""
+"""The tables and the kinds of change that are captured."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class RowChange:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """What was committed together.
+    """Changes that were committed together.
 
     Attributes:
         changes: of rows. schemas: the tables' definitions as of then.

@@ -83,7 +83,7 @@ class MemorySource:
 
     @cached_property
     def endpoint(self) -> Endpoint:
-        """Whose host is the store's name."""
+        """The connection whose host is the store's name."""
         return self.resolver(self.pipeline.source.connection)
 
     @property

@@ -201,13 +201,13 @@ class MySQLSession:
 
     @cached_property
     def info(self) -> ServerInfo:
-        """What the server says about itself."""
+        """The server's description of itself."""
         with self._asking():
             return server_info(self.connection)
 
     @cached_property
     def collations(self) -> dict[int, tuple[str, str]]:
-        """Of the server, by number."""
+        """The server's collations, by number."""
         with self._asking():
             return collations(self.connection)
 

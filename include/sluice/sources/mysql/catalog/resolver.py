@@ -1,4 +1,4 @@
-"""What the log's table maps leave open: from the schema history as of that place in the log, and names of collations from the server."""
+"""Completion of the log's table maps, from the schema history at that place in the log and the server's collations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a table map to a definition (:class:`TableSchema`) and to the plan by which its row images are decoded."""
+"""The definition (:class:`TableSchema`) that a table map gives, and the plan by which its row images are decoded."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ BINARY_COLLATION = 63
 
 @dataclass(frozen=True, slots=True)
 class ColumnLayout:
-    """How one column's values are decoded.
+    """The decoding of one column's values.
 
-    ``width``: see :func:`sluice.sources.mysql.decoder.scan_kernel.walk_image`; ``type``, ``meta``: from the table map; ``fill``: how
-    :mod:`sluice.sources.mysql.decoder.rows` makes the Arrow column.
+    ``width``: see :func:`sluice.sources.mysql.decoder.scan_kernel.walk_image`; ``type``, ``meta``: from the table map;
+    ``fill``: how :mod:`sluice.sources.mysql.decoder.rows` makes the Arrow column.
     """
 
     column: Column

@@ -1,4 +1,4 @@
-"""From row images in an arena to Arrow tables with the layout of segment files, in (bucket, sequence) order."""
+"""Decoding of row images in an arena to Arrow tables with the layout of segment files, in (bucket, sequence) order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tables the scan kernel captures, and what their row images look like: the arrays that it reads, filled here from table maps."""
+"""The tables that the scan kernel captures, and their row images: the arrays that it reads, filled from table maps."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ Reread = Callable[[str, xa.Prepared | None, Position], Iterable[bytes]]
 
 
 class XaScanner(Protocol):
-    """What the held rows need of the scanner."""
+    """The part of the scanner that held rows need."""
 
     s: np.ndarray[Any, Any]
     slots: TableSlots

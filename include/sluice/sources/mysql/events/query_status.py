@@ -1,4 +1,4 @@
-"""What a query event says of the session that ran its statement (its status variables).
+"""Status variables of a query event: what it says of the session that ran its statement.
 
 Source: ``Query_event`` in MySQL's libs/mysql/binlog/event/statement_events.h; MariaDB's own codes begin at 128.
 """

@@ -1,4 +1,4 @@
-"""What a statement in the log does, as far as a reader of rows has to know: to definitions, to rows, or nothing that matters."""
+"""Effects of a statement in the log that a reader of rows has to know: on definitions, on rows, or none."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _STEP_S = 0.5
 
 
 class PieceSink(Protocol):
-    """Where a piece's rows go; ``SegmentWriter.branch`` gives one."""
+    """The receiver of a piece's rows; ``SegmentWriter.branch`` returns one."""
 
     def buckets(self, schema: TableSchema, keys: Sequence[pa.Array], rows: int) -> np.ndarray[Any, Any]:
         """Return the key bucket of each row."""
@@ -99,7 +99,7 @@ class BinlogRangeReader:
 
     @property
     def last(self) -> Position:
-        """Where it is."""
+        """The position that it has reached."""
         return self._scanner.position()
 
     @property
@@ -109,7 +109,7 @@ class BinlogRangeReader:
 
     @property
     def skipped(self) -> dict[str, int]:
-        """What the scanner left out, by reason."""
+        """The changes that the scanner left out, by reason."""
         return self._scanner.skipped
 
     def run(self, cancelled: threading.Event) -> bool:

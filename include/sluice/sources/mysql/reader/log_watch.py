@@ -1,7 +1,8 @@
-"""What was written to a server's log since somebody last looked: which tables, not which rows. One watch serves every pipeline of the server.
+"""A watch of a server's log: which tables were written to since the last look. It serves every pipeline of the server.
 
-It costs two connections and a question a look. Rows are skipped unread: of a transaction only the table maps are looked at. What cannot be told
-by them (a statement, an XA transaction, an event of an unknown kind) counts as a change of every table.
+It costs two connections and a question a look. Rows are skipped unread: of a transaction only the table maps are looked
+at. What cannot be told by them (a statement, an XA transaction, an event of an unknown kind) counts as a change of
+every table.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class RangeReader(Protocol):
 
     @property
     def last(self) -> Position:
-        """Where it is."""
+        """The position that it has reached."""
 
     @property
     def log_bytes(self) -> int:
@@ -61,7 +61,7 @@ class RangeReader(Protocol):
 
     @property
     def skipped(self) -> dict[str, int]:
-        """What the scanner left out, by reason."""
+        """The changes that the scanner left out, by reason."""
 
     def run(self, cancelled: threading.Event) -> bool:
         """Read and write the piece; False if it can only be read in its turn. Raises whatever goes wrong."""

@@ -1,4 +1,4 @@
-"""The same place in the log of another server that replicates with the first: found by GTIDs, which all of them know."""
+"""Relocation to the log of another server that replicates with the first, by GTIDs, which all of them know."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what a user says about the start to a position on the server."""
+"""The position on the server that a user's start means."""
 
 from __future__ import annotations
 

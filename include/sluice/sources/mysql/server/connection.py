@@ -112,7 +112,7 @@ def open_connection(endpoint: Endpoint) -> Iterator[MySQLConnection]:
 
 @dataclass(frozen=True)
 class ServerInfo:
-    """What a server says about itself.
+    """A server's description of itself.
 
     Attributes:
         flavour: ``MySQL`` or ``MariaDB``; version: as printed; numbers: its first three numbers.

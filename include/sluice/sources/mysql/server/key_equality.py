@@ -1,4 +1,4 @@
-"""Whether the server holds two keys for one: texts are compared by their column's collation, as only the server can."""
+"""Equality of keys at the server: texts are compared by their column's collation, as only the server can."""
 
 from __future__ import annotations
 

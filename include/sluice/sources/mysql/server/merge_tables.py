@@ -30,7 +30,7 @@ _NAME = re.compile(r"`((?:[^`]|``)+)`(?:\.`((?:[^`]|``)+)`)?")
 
 @dataclass(frozen=True, slots=True)
 class MergeTable:
-    """``members``: empty if the user may not see them; ``inserts``: rows can be inserted through it."""
+    """A MERGE table. ``members``: empty if the user may not see them; ``inserts``: rows can be inserted through it."""
 
     table: TableId
     members: tuple[TableId, ...]

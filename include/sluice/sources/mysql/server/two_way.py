@@ -1,4 +1,4 @@
-"""What a server of a channel has to be like: written to by applications and by Sluice, while another site is written to as well."""
+"""Requirements of a channel's server, which applications and Sluice write to while another site is written to as well."""
 
 # ruff: noqa: S608 - a fixed condition
 

@@ -1,4 +1,4 @@
-"""What a table is cut by into chunks, and the selects that do it."""
+"""The key that cuts a table into chunks, and the selects that do it."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ MAY_PASS = {
 
 
 class MySQLLoad:
-    """How busy a server is; see :class:`sluice.sources.base.SourceLoad`."""
+    """The load of a server; see :class:`sluice.sources.base.SourceLoad`."""
 
     def __init__(self, endpoint: Endpoint, connection: Any, doing: str) -> None:
         self.endpoint = endpoint
