@@ -11,11 +11,12 @@ from sluice.model.tables import TableId
 
 @dataclass(frozen=True, slots=True)
 class PlannedColumn:
-    """A column that will be sent: name at the target, SQL type at the source (``""`` if a rule made it), ordinal in the key from 1 or 0.
+    """A column that will be sent: name at the target, SQL type at the source (``""`` if a rule made it), ordinal in the
+    key from 1 or 0.
 
-    ``type``: what its values are, None where nothing but ``arrow_type`` says it (:attr:`value_type`).
-    ``definition``: the source's, with its default, where it was asked for; None: it is not known.
-    ``wanted``: the SQL type that it shall have at the target, "" for the same; ``loses``: what the mapping itself cannot keep of its values.
+    ``type``: what its values are, None where nothing but ``arrow_type`` says it (:attr:`value_type`). ``definition``:
+    the source's, with its default, where it was asked for; None: it is not known. ``wanted``: the SQL type that it
+    shall have at the target, "" for the same; ``loses``: what the mapping itself cannot keep of its values.
     ``wanted_type``: what values of the type ``wanted`` are, None if that is in words that no source has.
     """
 
@@ -35,12 +36,14 @@ class PlannedColumn:
 
     @property
     def value_type(self) -> ColumnType:
-        """What the column's values are at the source; told by their Arrow type where a rule made the column."""
+        """The type of the column's values at the source; told by their Arrow type where a rule made the column."""
         return self.type if self.type is not None else ColumnType.of_arrow(self.arrow_type)
 
     @property
     def sent_type(self) -> ColumnType:
-        """The type as which values are sent: a column whose time zone the mapping changes is a timestamp, or is none any more."""
+        """The type as which values are sent: a column whose time zone the mapping changes is a timestamp, or is none
+        any more.
+        """
         made, wanted = self.value_type, self.wanted_type
         if wanted is not None and {made.kind, wanted.kind} == {ColumnKind.DATETIME, ColumnKind.TIMESTAMP}:
             return replace(made, kind=wanted.kind)
@@ -49,11 +52,14 @@ class PlannedColumn:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTable:
-    """A table that will be written, and where it comes from; ``create_sql``: the statement that makes it as the source has it, if known.
+    """A table that will be written, and where it comes from.
 
-    ``flavour``: MySQL or MariaDB, whose words the types and the statement are. ``unique``: the source's unique keys, each (name at the target,
-    prefix in characters or 0), name "" for an expression; None: not known. ``promised``: columns in which no two rows are equal, by the mapping.
-    ``made``: names of columns that the table at the source does not have: rules make them.
+    ``create_sql``: the statement that makes it as the source has it, if known.
+
+    ``flavour``: MySQL or MariaDB, whose words the types and the statement are. ``unique``: the source's unique keys,
+    each (name at the target, prefix in characters or 0), name "" for an expression; None: not known. ``promised``:
+    columns in which no two rows are equal, by the mapping. ``made``: names of columns that the table at the source does
+    not have: rules make them.
     """
 
     target: TableId
