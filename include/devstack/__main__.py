@@ -10,7 +10,7 @@ from sluice.errors import SluiceError
 
 
 def main() -> int:
-    """Entry point; returns the exit code."""
+    """Run the command; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m devstack", description="The local development stack.")
     parser.add_argument("command", choices=("demo", "up", "down", "status"))
     parser.add_argument("--seconds", type=int, default=30, help="length of the demo's workload")

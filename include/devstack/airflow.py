@@ -98,7 +98,7 @@ if "scheduler" in sys.argv:
 
 
 def new_secrets() -> dict[str, str]:
-    """Keys that all processes of one Airflow share, and the password of its user ``admin``."""
+    """Return new keys that all processes of one Airflow share, and the password of its user ``admin``."""
     import base64
 
     return {
@@ -112,7 +112,7 @@ def new_secrets() -> dict[str, str]:
 def environment(
     home: Path, *, port: int, keys: Mapping[str, str], connections: Mapping[str, str], extra: Mapping[str, str]
 ) -> dict[str, str]:
-    """Settings of one Airflow as environment variables.
+    """Return the settings of one Airflow as environment variables.
 
     Args:
         home: AIRFLOW_HOME.
@@ -207,7 +207,7 @@ def prepare_home(home: Path, keys: Mapping[str, str], env: Mapping[str, str]) ->
 
 
 def _database_template(env: Mapping[str, str]) -> Path:
-    """A migrated, empty SQLite database of this Airflow version; made once."""
+    """Return a migrated, empty SQLite database of this Airflow version; it is created once."""
     from devstack.mysql import run_setup
 
     version = importlib.metadata.version("apache-airflow")
@@ -263,7 +263,7 @@ class AirflowComponent(Server):
 
 
 def health(port: int) -> dict[str, str]:
-    """Component -> healthy or not, as the API server says; empty while it does not answer."""
+    """Return component -> healthy or not, as the API server says; empty while it does not answer."""
     with contextlib.suppress(httpx.HTTPError, ValueError):
         answer = httpx.get(f"http://{ports.LOOPBACK}:{port}/api/v2/monitor/health", timeout=5, trust_env=False)
         if answer.is_success:
@@ -284,7 +284,7 @@ class AirflowApi:
         return f"http://{ports.LOOPBACK}:{self.port}"
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_s: float = 20.0) -> Any:
-        """JSON of the answer; None for 404. Raises RetryableError for what is refused or unreachable."""
+        """Return the JSON of the answer; None for 404. Raises RetryableError for what is refused or unreachable."""
         if not self._token:
             self._token = self._send(
                 "POST", "/auth/token", {"username": "admin", "password": self.password}, timeout_s

@@ -1,4 +1,4 @@
-"""What the command line does with the stack: up, down, status, demo. Each returns an exit code and prints for people."""
+"""Commands of the stack: up, down, status, demo. Each returns an exit code and prints for people."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from sluice.errors import ConfigError, SluiceError
 
 @dataclass(frozen=True)
 class StackStatus:
-    """What runs, where. ``state``: down, up, or partly (then ``dead`` names what does not run)."""
+    """The servers that run, and where. ``state``: down, up, or partly (then ``dead`` names what does not run)."""
 
     state: str
     folder: str
@@ -92,9 +92,10 @@ def status(*, as_json: bool = False) -> int:
 
 
 def demo(*, seconds: int = 30, target: str = "", channel: bool = False) -> int:
-    """From nothing to a running pipeline: start, enable, change the source for so long, compare both sides.
+    """Start a pipeline from nothing: start, enable, change the source for ``seconds``, compare both sides.
 
-    ``target``: kind of a second target, in addition to the MySQL one. ``channel``: both servers are changed, and a channel keeps them equal.
+    ``target``: kind of a second target, in addition to the MySQL one. ``channel``: both servers are changed, and a
+    channel keeps them equal.
     """
     from devstack.demo import show, two_way
 
@@ -128,7 +129,7 @@ def demo(*, seconds: int = 30, target: str = "", channel: bool = False) -> int:
 
 
 def read_status() -> StackStatus:
-    """The stack's state as a value."""
+    """Return the stack's state as a value."""
     folder = demo_folder()
     stack = Stack.load(folder)
     if stack is None:
@@ -156,7 +157,7 @@ def read_status() -> StackStatus:
 
 
 def stack_environment() -> dict[str, str]:
-    """The running stack's variables (connections, store, pipelines); empty when none runs."""
+    """Return the running stack's variables (connections, store, pipelines); empty when none runs."""
     stack = Stack.load(demo_folder())
     if stack is None or len(stack.dead()) == len(stack.servers):
         return {}
@@ -167,7 +168,7 @@ def stack_environment() -> dict[str, str]:
 
 
 def _start(progress: Progress, target: str = "", *, channel: bool = False) -> tuple[Stack, bool]:
-    """The running stack and whether it was started now."""
+    """Return the running stack and whether it was started now."""
     folder = demo_folder()
     with _exclusive(folder):
         stack = Stack.load(folder)
@@ -201,7 +202,7 @@ def _start(progress: Progress, target: str = "", *, channel: bool = False) -> tu
 
 
 def _start_servers(stack: Stack, progress: Progress) -> None:
-    """Everything at the same time, as far as one part does not need another."""
+    """Start everything at the same time, as far as one part does not need another."""
     pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="start")
     try:
         databases = [pool.submit(_started, stack, name, progress) for name in (SOURCE, TARGET)]
@@ -278,7 +279,7 @@ def _include() -> str:
 
 
 def _result(future: Future[Any]) -> Any:
-    """The future's result; in small steps, so that Ctrl-C gets through."""
+    """Return the future's result; wait in small steps, so that Ctrl-C gets through."""
     while True:
         with contextlib.suppress(TimeoutError):
             return future.result(timeout=0.2)
@@ -299,7 +300,7 @@ def _stop(stack: Stack) -> None:
 
 
 def _clean_up(stack: Stack) -> None:
-    """After a failed or interrupted start: stop all, deaf to further interrupts."""
+    """Stop everything after a failed or interrupted start, ignoring further interrupts."""
     with _deaf():
         write("stopping what was started ...")
         for child in psutil.Process().children(recursive=False):  # downloads, set-up programs
@@ -349,7 +350,7 @@ def _guarded(run: Callable[[Progress], int]) -> int:
 
 @contextlib.contextmanager
 def _exclusive(folder: Path, wait_s: float = 0.0) -> Iterator[None]:
-    """One command at a time. Raises ConfigError when another one runs for longer than ``wait_s``."""
+    """Let one command run at a time. Raises ConfigError when another one runs for longer than ``wait_s``."""
     import fcntl
 
     path = lock_file(folder)
@@ -371,7 +372,7 @@ def _exclusive(folder: Path, wait_s: float = 0.0) -> Iterator[None]:
 
 
 def _quiet_logs() -> None:
-    """The progress lines say what happens; the servers' own logs say the rest."""
+    """Log warnings only: the progress lines say what happens, and the servers' own logs say the rest."""
     import logging
 
     if not structlog.is_configured():

@@ -46,7 +46,7 @@ class Tree:
     version: str
 
     def command(self, program: str) -> list[str]:
-        """The argument list that runs ``program`` (a path below ``root``) with the tree's own loader and libraries."""
+        """Return the arguments that run ``program`` (a path below ``root``) with the tree's own loader and libraries."""
         loaders = sorted(self.root.glob("lib*/**/ld-linux*.so.*")) + sorted(
             self.root.glob("usr/lib*/**/ld-linux*.so.*")
         )
@@ -62,12 +62,12 @@ class Tree:
 
 
 def available() -> bool:
-    """Whether this machine has apt and dpkg at all."""
+    """Return True if this machine has apt and dpkg."""
     return shutil.which("apt-get") is not None and shutil.which("dpkg") is not None
 
 
 def installed_tree(folder: Path) -> Tree | None:
-    """The newest tree that an earlier :func:`fetch` left in ``folder``."""
+    """Return the newest tree that an earlier :func:`fetch` left in ``folder``."""
     trees = []
     for ready in folder.glob(f"*/{_READY}"):
         data = json.loads(ready.read_text(encoding="utf-8"))
@@ -98,7 +98,7 @@ def fetch(folder: Path, packages: Sequence[str], *, suite: str | None) -> Tree:
 
 @contextlib.contextmanager
 def lock(path: Path) -> Iterator[None]:
-    """An exclusive lock between processes; the kernel frees it when its holder dies."""
+    """Hold an exclusive lock between processes; the kernel releases it when its holder dies."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -185,7 +185,10 @@ def _copy_sources(sources: Path) -> None:
 
 
 def derived_source(suite: str, apt: Path = _APT) -> str:
-    """A deb822 source for ``suite`` on the server that the machine's own sources name. Raises ConfigError if none fits."""
+    """Return a deb822 source for ``suite`` on the server that the machine's own sources name.
+
+    Raises ConfigError if none fits.
+    """
     for path in sorted(apt.glob("sources.list.d/*.sources")):
         for stanza in re.split(r"\n\s*\n", path.read_text(encoding="utf-8", errors="replace")):
             fields = _fields(stanza)

@@ -11,21 +11,22 @@ _LIST = Path(__file__).with_name("jars") / "delta_spark.lock"
 
 
 def find_delta() -> list[Path]:
-    """The jars, fetched at first use (13 MB). Raises FetchFailed."""
+    """Return the jars, fetched at first use (13 MB). Raises FetchFailed."""
     jars = maven.read_list(_LIST)
     folder = maven.fetch(_folder(), jars, what=f"Delta {VERSION} for Spark")
     return [folder / jar.name for jar in jars]
 
 
 def fetched() -> bool:
-    """True if the jars are here."""
+    """Return True if the jars are here."""
     return maven.is_fetched(_folder(), maven.read_list(_LIST))
 
 
 def spark_settings() -> dict[str, str]:
-    """Of a Spark server, as docs/delta-target.md has them; there ``spark.jars.packages`` names what is fetched here. Raises FetchFailed.
+    """Return the settings of a Spark server that docs/delta-target.md describes. Raises FetchFailed.
 
-    Delta reads the log of a table in 50 tasks, however small it is: here they are two.
+    There ``spark.jars.packages`` names what is fetched here. Delta reads the log of a table in 50 tasks, however small
+    it is: here they are two.
     """
     return {
         "spark.jars": ",".join(map(str, find_delta())),

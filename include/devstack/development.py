@@ -53,7 +53,7 @@ _WRITE = "SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, REFERENCES
 
 @dataclass(frozen=True)
 class Settings:
-    """What is decided once, when a stack is made. Holds passwords: the state file is readable by its owner only."""
+    """Decisions that are made once per stack. Holds passwords: the state file is readable by its owner only."""
 
     folder: str
     ports: dict[str, int]
@@ -180,12 +180,12 @@ class Stack:
 
     @property
     def target_schema(self) -> str:
-        """Where the shop is at the target: two sites have it under one name."""
+        """The schema of the shop at the target: two sites have it under one name."""
         return SOURCE_SCHEMA if self.settings.channel else TARGET_SCHEMA
 
     @property
     def kind(self) -> Kind | None:
-        """Of the second target, if there is one."""
+        """The kind of the second target, if there is one."""
         return KINDS.get(self.settings.kind)
 
     @property
@@ -211,7 +211,7 @@ class Stack:
 
     # -- environment -----------------------------------------------------------------------------------------------
     def connections(self) -> dict[str, str]:
-        """Connection id -> Airflow's JSON notation; users with no more than the rights they need."""
+        """Return connection id -> Airflow's JSON notation; users have no more than the rights they need."""
         s = self.settings
 
         def mysql(name: str, login: str, schema: str) -> str:
@@ -238,7 +238,7 @@ class Stack:
         }
 
     def environment(self) -> dict[str, str]:
-        """Variables that let any shell, task or Spark worker find the stack's servers and the store."""
+        """Return variables that let any shell, task or Spark worker find the stack's servers and the store."""
         s = self.settings
         found = {f"AIRFLOW_CONN_{name.upper()}": value for name, value in self.connections().items()}
         store = {
@@ -262,7 +262,10 @@ class Stack:
 
     # -- preparation -----------------------------------------------------------------------------------------------
     def create_users(self) -> None:
-        """The pipeline's two users: read the log and the shop; write the reporting schema. Of two sites: one user at both, who does both."""
+        """Create the pipeline's two users: one reads the log and the shop, one writes the reporting schema.
+
+        In a channel one user does both, at both sites.
+        """
         if self.settings.channel:
             for server in (self.source, self.target):
                 self._create_user(server, "sluice", _READ_LOG, SOURCE_SCHEMA, _WRITE)
@@ -280,7 +283,7 @@ class Stack:
 
     # -- life ------------------------------------------------------------------------------------------------------
     def dead(self) -> list[str]:
-        """Names of the servers that do not run."""
+        """Return the names of the servers that do not run."""
         return [name for name, server in self.servers.items() if not server.running]
 
     def handles(self) -> dict[str, Handle]:
@@ -318,7 +321,7 @@ class Stack:
 
     @classmethod
     def load(cls, folder: Path) -> Stack | None:
-        """The stack of that folder's state file; None when there is none (or none that this version can read)."""
+        """Load the stack of that folder's state file; None when there is none (or none that this version can read)."""
         try:
             data: dict[str, Any] = json.loads(state_file(folder).read_text(encoding="utf-8"))
             handles = {name: Handle.from_json(value) for name, value in data["handles"].items()}
@@ -332,7 +335,7 @@ def _json(kind: str, port: int) -> str:
 
 
 def demo_folder() -> Path:
-    """Where the demo's stack keeps its data."""
+    """Return the folder where the demo's stack keeps its data."""
     return paths.home() / "demo"
 
 
@@ -341,7 +344,7 @@ def state_file(folder: Path) -> Path:
 
 
 def require_machine(folder: Path, needed_gb: float = 3.0) -> None:
-    """Java, room on the disk, a loopback that works. Raises ConfigError with one clear line."""
+    """Check for Java, room on the disk, and a loopback that works. Raises ConfigError with one clear line."""
     paths.java()
     folder.mkdir(parents=True, exist_ok=True)
     free_gb = shutil.disk_usage(folder).free / 1e9
@@ -358,7 +361,7 @@ def require_machine(folder: Path, needed_gb: float = 3.0) -> None:
 
 
 def find_database(say: Callable[[str], None]) -> Distribution:
-    """MySQL, fetched if need be; MariaDB as the last resort, said aloud."""
+    """Return MySQL, fetched if need be; MariaDB as the last resort, with a message."""
     from sluice.errors import SluiceError
 
     try:
@@ -369,7 +372,7 @@ def find_database(say: Callable[[str], None]) -> Distribution:
 
 
 def lock_file(folder: Path) -> Path:
-    """Locked while a stack is started, stopped or repaired."""
+    """Return the file that is locked while a stack is started, stopped or repaired."""
     return folder.parent / f".{folder.name}.lock"
 
 

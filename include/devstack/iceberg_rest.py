@@ -20,7 +20,7 @@ _OF_SPARK = (
 
 
 def find_rest_catalog() -> list[Path]:
-    """Its jars, fetched at first use, and those of PySpark. Raises FetchFailed."""
+    """Return its jars, fetched at first use, and those of PySpark. Raises FetchFailed."""
     jars = maven.read_list(_LIST)
     folder = maven.fetch(paths.home() / "iceberg-rest", jars, what=f"Iceberg's REST catalog {VERSION}")
     spark = [next(paths.pyspark_home().glob(f"jars/{name}-[0-9]*.jar")) for name in _OF_SPARK]
@@ -37,7 +37,7 @@ class RestCatalogServer(Server):
 
     @property
     def url(self) -> str:
-        """For clients."""
+        """The URL for clients."""
         return f"http://{self.host}:{self.port}"
 
     def start(self, timeout_s: float = 90.0) -> RestCatalogServer:

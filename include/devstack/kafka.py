@@ -21,19 +21,25 @@ _LIST = Path(__file__).with_name("jars") / "kafka.lock"
 
 
 def find_kafka() -> Path:
-    """The folder of the broker's jars, fetched at first use (44 jars, 43 MB). Raises FetchFailed."""
+    """Return the folder of the broker's jars, fetched at first use (44 jars, 43 MB). Raises FetchFailed."""
     return maven.fetch(paths.home() / "kafka", maven.read_list(_LIST), what=f"Kafka {VERSION}")
 
 
 def find_connect() -> list[Path]:
-    """Jars of Kafka Connect's JsonConverter, which go with those of the broker; fetched at first use (three jars). Raises FetchFailed."""
+    """Return the jars of Kafka Connect's JsonConverter, fetched at first use (three jars). Raises FetchFailed.
+
+    They need those of the broker.
+    """
     jars = maven.read_list(_LIST.with_name("connect.lock"))
     folder = maven.fetch(paths.home() / "connect", jars, what="Kafka Connect's JsonConverter")
     return [folder / jar.name for jar in jars]
 
 
 def java_program(source: Path, arguments: list[str], jars: Sequence[Path] = (), *options: str) -> list[str]:
-    """A command that compiles one Java file and runs its class, with the broker's jars and ``jars``: a JRE and PySpark's compiler are enough."""
+    """Return a command that compiles one Java file and runs its class, with the broker's jars and ``jars``.
+
+    A JRE and PySpark's compiler are enough.
+    """
     compiler = [
         sorted(paths.pyspark_home().glob(f"jars/{name}-[0-9]*.jar"))[-1] for name in ("janino", "commons-compiler")
     ]
@@ -63,7 +69,10 @@ class KafkaServer(Server):
         return f"{self.host}:{self.port}"
 
     def connection_json(self, *, user: str = "", password: str = "") -> str:
-        """The value for ``AIRFLOW_CONN_<ID>``, as the Kafka provider of Airflow has it; with ``user``: of the listener that wants a login."""
+        """Return the value for ``AIRFLOW_CONN_<ID>``, as the Kafka provider of Airflow has it.
+
+        ``user``: for the listener that asks for a login.
+        """
         if not user:
             return json.dumps({"conn_type": "kafka", "extra": {"bootstrap.servers": self.bootstrap}})
         extra = {
@@ -90,7 +99,7 @@ class KafkaServer(Server):
         return self
 
     def java(self, heap_mb: int, *options: str) -> list[str]:
-        """The beginning of a command that runs a class of the broker's jars."""
+        """Return the beginning of a command that runs a class of the broker's jars."""
         return [
             *paths.small_java(heap_mb), *options,
             f"-Dlog4j2.configurationFile=file:{self.folder / 'log4j2.properties'}", "-cp", f"{find_kafka()}{os.sep}*",

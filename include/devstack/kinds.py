@@ -45,27 +45,30 @@ class Kind(ABC):
         return f"reporting_{self.name}"
 
     def server(self, folder: Path, ports: Mapping[str, int], password: str) -> Server | None:
-        """The server, not started; None for a kind that keeps files. The same arguments give the same one."""
+        """Return the server, not started; None for a kind that keeps files. The same arguments give the same one."""
         return None
 
     def spark_settings(self) -> dict[str, str]:
-        """What the stack's Spark server needs for it."""
+        """Return what the stack's Spark server needs for it."""
         return {}
 
     @abstractmethod
     def connection(self, at: Any) -> str:
-        """The connection of Airflow, as JSON. ``at``, here and below: the server, or the folder of a kind that keeps files."""
+        """Return the connection of Airflow, as JSON.
+
+        ``at``, here and below: the server, or the folder of a kind that keeps files.
+        """
 
     def fetch(self) -> None:  # noqa: B027 - a kind without a server needs none
         """Get the server's program, if it is not here. Raises FetchFailed, ConfigError."""
 
     @abstractmethod
     def rows(self, at: Any, schema: str, tables: tuple[str, ...]) -> dict[str, int]:
-        """Rows of each table, as a reader of the store counts them; 0 where the table is not there."""
+        """Count the rows of each table, as a reader of the store does; 0 if the table is missing."""
 
     @abstractmethod
     def sample(self, at: Any, schema: str) -> Iterator[str]:
-        """Lines that show what arrived."""
+        """Yield lines that show what arrived."""
 
 
 class PostgreSQL(Kind):
@@ -137,7 +140,7 @@ class Kafka(Kind):
             yield f"  {key.decode()}  {text[:_SAMPLE_CHARACTERS]}{'…' if len(text) > _SAMPLE_CHARACTERS else ''}"
 
     def _newest(self, at: Any, topic: str) -> dict[bytes, bytes]:
-        """Key -> value of the newest message; not of keys whose newest one is a tombstone."""
+        """Return key -> value of the newest message, without keys whose newest message is a tombstone."""
         from confluent_kafka import Consumer, KafkaError, TopicPartition
 
         assert isinstance(at, KafkaServer)
@@ -212,7 +215,7 @@ class Iceberg(Delta):
     frame: ClassVar[Mapping[str, Any]] = {}
 
     def fetch(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def spark_settings(self) -> dict[str, str]:
         return {}
@@ -242,7 +245,7 @@ KINDS: Mapping[str, Kind] = {kind.name: kind for kind in (Kafka(), PostgreSQL(),
 
 
 def kind_of(name: str) -> Kind:
-    """The kind, its server's program at hand. Raises ConfigError, FetchFailed."""
+    """Return the kind, once its server's program is fetched. Raises ConfigError, FetchFailed."""
     kind = KINDS.get(name)
     if kind is None:
         raise ConfigError(
@@ -258,7 +261,7 @@ def kind_of(name: str) -> Kind:
 
 
 def pipelines_with(kind: Kind, into: Path) -> Path:
-    """A folder with the demo's pipeline, which has the other target too."""
+    """Return a folder with the demo's pipeline, which has the other target too."""
     yaml = YAML()
     source = paths.repo_root() / "include" / "pipelines" / PIPELINE_FILE
     pipeline = yaml.load(source)

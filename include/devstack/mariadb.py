@@ -28,7 +28,7 @@ _NAMES = ("mariadb", "mysql")
 
 
 def find_mariadb() -> Distribution:
-    """An installed mariadbd, else the one fetched earlier, else fetch it now (about 17 MB)."""
+    """Return an installed mariadbd, else the one fetched earlier, else fetch it now (about 17 MB)."""
     for candidate in (shutil.which("mariadbd"), "/usr/sbin/mariadbd"):
         if candidate is None or not Path(candidate).exists():
             continue
@@ -44,7 +44,10 @@ def find_mariadb() -> Distribution:
 
 
 def fetched_mariadb(folder: Path, *, suite: str | None) -> Distribution:
-    """The one that was fetched into ``folder``, else fetch it now. ``suite``: as in :func:`devstack.debian.fetch`; Debian 13 has MariaDB 11.8."""
+    """Return the one that was fetched into ``folder``, else fetch it now.
+
+    ``suite``: as in :func:`devstack.debian.fetch`; Debian 13 has MariaDB 11.8.
+    """
     tree = debian.installed_tree(folder)
     if tree is None:
         _log.info("fetching MariaDB", into=str(folder))
@@ -66,7 +69,7 @@ def fetched_mariadb(folder: Path, *, suite: str | None) -> Distribution:
 
 
 def bootstrap_scripts(share: Path) -> list[Path]:
-    """What makes an empty data directory, in order; empty where it is not there."""
+    """Return the scripts that create an empty data directory, in order; none if they are not there."""
     for name in _NAMES:
         scripts = [share / script.format(name) for script in _BOOTSTRAP]
         if all(script.exists() for script in scripts):
@@ -76,7 +79,7 @@ def bootstrap_scripts(share: Path) -> list[Path]:
 
 @dataclass
 class MariaDBServer(MySQLServer):
-    """As :class:`MySQLServer`; row log with full metadata, its own GTIDs (always on)."""
+    """A MariaDB server, used like :class:`MySQLServer`; row log with full metadata, its own GTIDs (always on)."""
 
     name: str = "mariadb"
 

@@ -41,12 +41,15 @@ class Jar:
 
     @property
     def name(self) -> str:
-        """Of the file."""
+        """The name of the file."""
         return f"{self.artifact}-{self.version}{f'-{self.classifier}' if self.classifier else ''}.{self.ending}"
 
 
 def read_list(path: Path) -> list[Jar]:
-    """``group:artifact:version sha256`` a line, or ``group:artifact:version:ending:classifier sha256``; # begins a comment."""
+    """Read a list: ``group:artifact:version sha256`` or ``group:artifact:version:ending:classifier sha256`` per line.
+
+    A # begins a comment.
+    """
     lines = (line.split() for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#"))
     found = []
     for words in filter(None, lines):
@@ -56,7 +59,7 @@ def read_list(path: Path) -> list[Jar]:
 
 
 def fetch(folder: Path, jars: Sequence[Jar], *, what: str) -> Path:
-    """A folder below ``folder`` that has exactly ``jars``; fetched once, whoever asks at the same time.
+    """Return a folder below ``folder`` that has exactly ``jars``; fetched once, whoever asks at the same time.
 
     Raises:
         FetchFailed: the repository does not have one, or does not answer; or a jar is not the one of the list.
@@ -81,7 +84,7 @@ def fetch(folder: Path, jars: Sequence[Jar], *, what: str) -> Path:
 
 
 def is_fetched(folder: Path, jars: Sequence[Jar]) -> bool:
-    """True if :func:`fetch` has nothing to do."""
+    """Return True if :func:`fetch` has nothing to do."""
     return (_place(folder, jars) / _READY).is_file()
 
 
@@ -143,7 +146,7 @@ def _artifact(jar: Jar) -> str:
 
 
 def mirror(settings: Sequence[Path] = _SETTINGS) -> str:
-    """The address that the machine's Maven settings have instead of Maven Central's; "" for none."""
+    """Return the address that the machine's Maven settings have instead of Maven Central's; "" for none."""
     for path in settings:
         place = path.expanduser()
         if not place.is_file():
@@ -163,7 +166,7 @@ def mirror(settings: Sequence[Path] = _SETTINGS) -> str:
 
 
 def proxy(environment: Mapping[str, str]) -> list[str]:
-    """Java's words for the proxy that the environment names."""
+    """Return Java's options for the proxy that the environment names."""
     given = environment.get("https_proxy") or environment.get("HTTPS_PROXY")
     if not given:
         return []

@@ -48,7 +48,7 @@ class Distribution:
 
 
 def find_mysql() -> Distribution:
-    """An installed mysqld of at least 8.0, else the one fetched earlier, else fetch it now (about 65 MB)."""
+    """Return an installed mysqld of at least 8.0, else the one fetched earlier, else fetch it now (about 65 MB)."""
     installed = _installed_mysqld()
     if installed is not None:
         return installed
@@ -166,7 +166,7 @@ class MySQLServer(Server):
         return str(Path(tempfile.gettempdir()) / f"sluice-{os.getuid()}-{self.port}.sock")
 
     def connect(self, database: str | None = None, **options: Any) -> Connection[Cursor]:
-        """A PyMySQL connection as root (utf8mb4, autocommit); ``options`` win."""
+        """Open a PyMySQL connection as root (utf8mb4, autocommit); ``options`` win."""
         settings: dict[str, Any] = {
             "host": self.host,
             "port": self.port,
@@ -189,7 +189,7 @@ class MySQLServer(Server):
             return list(cursor.fetchall())
 
     def connection_json(self, *, user: str = "root", password: str | None = None, schema: str = "") -> str:
-        """The value for ``AIRFLOW_CONN_<ID>``, in Airflow's JSON notation."""
+        """Return the value for ``AIRFLOW_CONN_<ID>``, in Airflow's JSON notation."""
 
         return json.dumps({
             "conn_type": "mysql",
@@ -293,12 +293,12 @@ class MySQLServer(Server):
 
 
 def run_as() -> list[str]:
-    """mysqld refuses root unless told so; the stack's folders belong to whoever starts it."""
+    """Return the option with which mysqld accepts root; the stack's folders belong to the user who starts it."""
     return ["--user=root"] if os.geteuid() == 0 else []
 
 
 def _environment() -> dict[str, str]:
-    """The environment without anything that would change how a MySQL program reads its settings."""
+    """Return the environment without anything that would change how a MySQL program reads its settings."""
     return {key: value for key, value in os.environ.items() if not key.startswith(("MYSQL", "MARIADB"))} | {"TZ": "UTC"}
 
 

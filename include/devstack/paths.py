@@ -1,4 +1,4 @@
-"""Where the development stack keeps its things, and where it finds Java and PySpark."""
+"""The folders of the development stack, and of Java and PySpark."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from sluice.errors import ConfigError
 
 
 def repo_root() -> Path:
-    """The checkout: the folder that holds include/, dags/ and plugins/."""
+    """Return the checkout: the folder that holds include/, dags/ and plugins/."""
     return Path(__file__).resolve().parents[2]
 
 
 def home() -> Path:
-    """Folder for fetched servers, templates and the demo's data: ``SLUICE_HOME``, else ``.sluice`` in the checkout."""
+    """Return the folder for fetched servers, templates and the demo's data.
+
+    It is ``SLUICE_HOME``, else ``.sluice`` in the checkout.
+    """
     configured = os.environ.get("SLUICE_HOME")
     folder = Path(configured).expanduser().resolve() if configured else repo_root() / ".sluice"
     try:
@@ -29,7 +32,7 @@ def home() -> Path:
 
 
 def java() -> Path:
-    """The Java to run ZooKeeper and Spark with. Raises ConfigError when there is none."""
+    """Return the Java to run ZooKeeper and Spark with. Raises ConfigError when there is none."""
     java_home = os.environ.get("JAVA_HOME")
     if java_home and (Path(java_home) / "bin" / "java").exists():
         return Path(java_home) / "bin" / "java"
@@ -43,12 +46,12 @@ def java() -> Path:
 
 
 def small_java(heap_mb: int) -> list[str]:
-    """The beginning of a command for a program that starts fast and stays small."""
+    """Return the beginning of a command for a program that starts fast and stays small."""
     return [str(java()), f"-Xmx{heap_mb}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 
 
 def pyspark_home() -> Path:
-    """Folder of the installed PySpark wheel (its jars also hold ZooKeeper). Does not import PySpark."""
+    """Return the folder of the installed PySpark wheel (its jars also hold ZooKeeper). Does not import PySpark."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError("PySpark is not installed in this environment", hint="pip install -r requirements.txt")

@@ -16,7 +16,7 @@ _random = random.SystemRandom()
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on 127.0.0.1:port now."""
+    """Return True if a server could listen on 127.0.0.1:port now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -27,7 +27,7 @@ def is_free(port: int) -> bool:
 
 
 def free_port(wanted: int | None = None) -> int:
-    """A free port, never the same one twice in one process. ``wanted``: that port or a ConfigError."""
+    """Return a free port, never the same one twice in one process. ``wanted``: that port or a ConfigError."""
     if wanted is not None:
         if not is_free(wanted):
             raise ConfigError(
@@ -44,7 +44,7 @@ def free_port(wanted: int | None = None) -> int:
 
 
 def accepts(port: int, host: str = LOOPBACK, timeout_s: float = 1.0) -> bool:
-    """Whether something accepts TCP connections there."""
+    """Return True if something accepts TCP connections there."""
     try:
         with socket.create_connection((host, port), timeout=timeout_s):
             return True
@@ -53,7 +53,7 @@ def accepts(port: int, host: str = LOOPBACK, timeout_s: float = 1.0) -> bool:
 
 
 def answers_http(url: str, timeout_s: float = 5.0) -> bool:
-    """Whether a server answers 200 to a GET."""
+    """Return True if a server answers 200 to a GET."""
     try:
         with urllib.request.urlopen(url, timeout=timeout_s) as answer:  # noqa: S310 - loopback
             return bool(answer.status == 200)

@@ -42,7 +42,7 @@ class PostgreSQL:
 
 
 def find_postgresql() -> PostgreSQL:
-    """An installed server of at least 18, else the one fetched earlier, else fetch it now (about 58 MB).
+    """Return an installed server of at least 18, else the one fetched earlier, else fetch it now (about 58 MB).
 
     Raises ServerFailed where it could not run, ConfigError or FetchFailed where it cannot be fetched.
     """
@@ -59,7 +59,10 @@ def find_postgresql() -> PostgreSQL:
 
 
 def find_postgis() -> PostgreSQL:
-    """A server with PostGIS, fetched at first use, apart from the other one (394 MB unpacked). Raises as :func:`find_postgresql`."""
+    """Return a server with PostGIS, fetched at first use, apart from the other one (394 MB unpacked).
+
+    Raises as :func:`find_postgresql`.
+    """
     as_nobody()
     found = _fetched(paths.home() / "postgis", [_PACKAGE, f"{_PACKAGE}-postgis-3"])
     folder = Path(found.origin) / f"usr/share/postgresql/{found.version.split('.')[0]}/extension"
@@ -96,7 +99,10 @@ def _use_own_loader(tree: debian.Tree, program: Path) -> None:
 
 
 def as_nobody() -> list[str]:
-    """The server refuses root. In a user namespace root is somebody else, and files stay root's."""
+    """Return a command that runs the server as another user than root, which it refuses.
+
+    In a user namespace root is another user, and files stay root's. Raises ServerFailed if that is impossible.
+    """
     if os.geteuid() != 0:
         return []
     made = [shutil.which("unshare") or "", "--user", "--map-user=65534", "--map-group=65534"]
@@ -156,7 +162,7 @@ class PostgreSQLServer(Server):
         return self
 
     def stop(self, grace_s: float = 20.0) -> None:
-        """At once, as ``pg_ctl stop -m fast``: a SIGTERM alone would wait for every client to leave."""
+        """Stop at once, like ``pg_ctl stop -m fast``: after a SIGTERM it would wait for every client to leave."""
         leader = self.handle.process() if self.handle is not None else None
         if leader is not None:
             with contextlib.suppress(psutil.Error):
@@ -173,7 +179,7 @@ class PostgreSQLServer(Server):
         return self.folder / "postgres.log"
 
     def connect(self, database: str = "postgres", **options: Any) -> psycopg.Connection[tuple[Any, ...]]:
-        """A connection as the administrator (autocommit); ``options`` win."""
+        """Open a connection as the administrator (autocommit); ``options`` win."""
         settings: dict[str, Any] = {
             "host": self.host, "port": self.port, "user": USER, "password": self.password or None, "dbname": database,
             "autocommit": True, "connect_timeout": 10, "sslmode": "prefer",
@@ -190,7 +196,7 @@ class PostgreSQLServer(Server):
     def connection_json(
         self, *, user: str = USER, password: str | None = None, schema: str = "postgres", **extra: Any
     ) -> str:
-        """The value for ``AIRFLOW_CONN_<ID>``, in Airflow's JSON notation. ``schema``: the database."""
+        """Return the value for ``AIRFLOW_CONN_<ID>``, in Airflow's JSON notation. ``schema``: the database."""
         return json.dumps({
             "conn_type": "postgres", "host": self.host, "port": self.port, "login": user,
             "password": self.password if password is None else password, "schema": schema, "extra": extra,
@@ -255,6 +261,6 @@ def _initialise(distribution: PostgreSQL, data: Path) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Without anything that would change how a PostgreSQL program reads its settings, or its language."""
+    """Return the environment without anything that would change a PostgreSQL program's settings or language."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("PG", "LC_", "LANG"))}
     return kept | {"TZ": "UTC", "LC_ALL": "C"}

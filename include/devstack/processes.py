@@ -67,7 +67,7 @@ class Handle:
         return cls(**data)
 
     def process(self) -> psutil.Process | None:
-        """The process itself; None when it is gone or its id belongs to another process now."""
+        """Return the process itself; None when it is gone or its id belongs to another process now."""
         try:
             process = psutil.Process(self.pid)
             if abs(process.create_time() - self.started_s) > _START_TOLERANCE_S:
@@ -129,7 +129,7 @@ _reaper: subprocess.Popen[bytes] | None = None
 
 
 def tether() -> None:
-    """From now on, what this process starts ends with it, however it ends (a small watcher waits for that)."""
+    """Make everything that this process starts from now on end with it, however it ends (a small watcher waits)."""
     global _reaper
     if _reaper is None:
         path = os.pathsep.join([
@@ -156,13 +156,13 @@ def _reap(pid: int, timeout_s: float = 0.0) -> None:
 
 
 def family(handle: Handle) -> list[psutil.Process]:
-    """The process and everything that came from it and still lives."""
+    """Return the process and everything that came from it and still lives."""
     _reap(handle.pid)
     return families([handle])[handle]
 
 
 def families(handles: Iterable[Handle]) -> dict[Handle, list[psutil.Process]]:
-    """:func:`family` of many, in one walk over the process table."""
+    """Return the :func:`family` of each of many, in one walk over the process table."""
     by_token = {handle.token: handle for handle in handles}
     found: dict[Handle, list[psutil.Process]] = {handle: [] for handle in by_token.values()}
     me = os.getpid()
@@ -180,7 +180,7 @@ def families(handles: Iterable[Handle]) -> dict[Handle, list[psutil.Process]]:
 
 
 def _token_of(process: psutil.Process) -> str:
-    """The token in the environment of a running process; empty where there is none to be read."""
+    """Return the token in the environment of a running process; empty if none can be read."""
     try:
         if process.status() == psutil.STATUS_ZOMBIE:
             return ""
@@ -190,7 +190,10 @@ def _token_of(process: psutil.Process) -> str:
 
 
 def _settled_token_of(process: psutil.Process) -> str:
-    """:func:`_token_of` a process of which id and start time are known. While it executes another program its environment reads as empty."""
+    """Return the :func:`_token_of` a process whose id and start time are known.
+
+    While it executes another program its environment reads as empty, so this waits.
+    """
     end = time.monotonic() + _EXEC_S
     while not (token := _token_of(process)) and lives(process) and time.monotonic() < end:
         time.sleep(0.001)
@@ -239,7 +242,7 @@ def end_alone(handle: Handle, *, grace_s: float = 30.0) -> None:
 
 
 def kill(handle: Handle) -> None:
-    """``kill -9`` of the process and all it started, at once: what a crash looks like."""
+    """Send ``kill -9`` to the process and all it started, at once: what a crash looks like."""
     members = family(handle)
     for process in members:
         with contextlib.suppress(psutil.Error):
@@ -260,7 +263,7 @@ def _wait_gone(processes: Sequence[psutil.Process], timeout_s: float) -> None:
 
 
 def lives(process: psutil.Process) -> bool:
-    """Whether it still runs; a zombie does not."""
+    """Return True if it still runs; a zombie does not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
@@ -299,7 +302,7 @@ def wait_ready(handle: Handle, ready: Callable[[], bool], *, timeout_s: float, p
 
 
 def log_tail(path: Path, lines: int = 12) -> str:
-    """The last lines of a log file, indented, for an error message."""
+    """Return the last lines of a log file, indented, for an error message."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - 16_384))

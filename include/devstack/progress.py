@@ -24,7 +24,7 @@ class Progress:
 
 
 def write(text: str = "") -> None:
-    """One line to standard output, at once. A reader that went away is no reason to stop half-way."""
+    """Write one line to standard output, at once. A reader that went away is no reason to stop half-way."""
     with contextlib.suppress(BrokenPipeError):
         sys.stdout.write(text + "\n")
         sys.stdout.flush()

@@ -21,7 +21,7 @@ _LOOK_S = 1.0
 
 
 def main() -> None:
-    """Entry point of ``python -m devstack.reaper``."""
+    """Run ``python -m devstack.reaper``."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     owner, started_s = int(sys.argv[1]), float(sys.argv[2])

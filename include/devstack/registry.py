@@ -16,7 +16,7 @@ _API = "apis/ccompat/v7"
 
 
 def find_registry() -> Path:
-    """The registry's folder, fetched (142 MB) and unpacked at first use. Raises FetchFailed."""
+    """Return the registry's folder, fetched (142 MB) and unpacked at first use. Raises FetchFailed."""
     [file] = maven.read_list(_LIST)
     folder = maven.fetch(paths.home() / "registry", [file], what="Apicurio Registry")
     final = folder / "unpacked"
@@ -42,7 +42,7 @@ class RegistryServer(Server):
 
     @property
     def url(self) -> str:
-        """Of Confluent's API."""
+        """The URL of Confluent's API."""
         return f"http://{self.host}:{self.port}/{_API}"
 
     def start(self, timeout_s: float = 90.0) -> RegistryServer:

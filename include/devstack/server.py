@@ -1,4 +1,4 @@
-"""What every server of the stack has in common: a folder, a process, a way to stop it and a way to crash it."""
+"""The common parts of every server of the stack: a folder, a process, a way to stop it and a way to crash it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Server:
         self._stopped()
 
     def kill(self) -> None:
-        """``kill -9``: a crash. ``start`` starts it again on the same port and data."""
+        """Crash the server by ``kill -9``. ``start`` starts it again on the same port and data."""
         if self.handle is not None:
             processes.kill(self.handle)
             self.handle = None
@@ -63,7 +63,7 @@ class Server:
 
     @property
     def log(self) -> Path:
-        """What the process prints."""
+        """The file of what the process prints."""
         return self.folder / f"{self.name}.log"
 
     def _spawn(self, argv: Sequence[str | os.PathLike[str]], env: Mapping[str, str] | None = None) -> Handle:
@@ -71,7 +71,7 @@ class Server:
         return self.handle
 
     def _wait_ready(self, ready: Callable[[], bool], timeout_s: float, poll_s: float = 0.05) -> None:
-        """Until the process answers; one that does not is stopped. Raises ServerFailed with the end of its log."""
+        """Wait until the process answers; stop one that does not. Raises ServerFailed with the end of its log."""
         assert self.handle is not None
         try:
             processes.wait_ready(self.handle, ready, timeout_s=timeout_s, poll_s=poll_s)

@@ -18,7 +18,7 @@ from devstack.zookeeper import LOG4J
 
 
 def spark_environment(folder: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment that Spark's programs and their Python workers need.
+    """Return the environment that Spark's programs and their Python workers need.
 
     Python workers run this interpreter, with ``include/`` on their path; connections (``AIRFLOW_CONN_*``) travel the
     same way, so a work unit resolves them as every other process does.
@@ -65,7 +65,7 @@ class SparkConnectServer(Server):
         return f"sc://{self.host}:{self.port}"
 
     def connection_json(self) -> str:
-        """The value for ``AIRFLOW_CONN_SPARK_CONNECT_DEFAULT``."""
+        """Return the value for ``AIRFLOW_CONN_SPARK_CONNECT_DEFAULT``."""
         return json.dumps({"conn_type": "spark_connect", "host": self.host, "port": self.port})
 
     def start(self, timeout_s: float = 120.0) -> SparkConnectServer:

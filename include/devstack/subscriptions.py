@@ -13,7 +13,10 @@ from devstack.server import Server
 
 @dataclass
 class SubscriptionService(Server):
-    """``port``: of Arrow Flight; ``env``: variables by which it finds pipelines, store and connections."""
+    """The subscription service.
+
+    ``port``: of Arrow Flight; ``env``: variables that name pipelines, store and connections.
+    """
 
     name: str = "subscriptions"
     port: int = 0
@@ -22,7 +25,7 @@ class SubscriptionService(Server):
 
     @property
     def address(self) -> str:
-        """Of its HTTP door."""
+        """The address of its HTTP door."""
         return f"http://{self.host}:{self.http_port}"
 
     def start(self, *, wait: bool = True, timeout_s: float = 60.0) -> SubscriptionService:

@@ -43,7 +43,7 @@ class ZooKeeperServer(Server):
         return f"{self.host}:{self.port}"
 
     def connection_json(self) -> str:
-        """The value for ``AIRFLOW_CONN_ZOOKEEPER_DEFAULT``."""
+        """Return the value for ``AIRFLOW_CONN_ZOOKEEPER_DEFAULT``."""
         return json.dumps({"conn_type": "zookeeper", "host": self.host, "port": self.port})
 
     def start(self, timeout_s: float = 60.0, *, wait: bool = True) -> ZooKeeperServer:
@@ -83,7 +83,7 @@ class ZooKeeperServer(Server):
         return self.folder / "zookeeper.log"
 
     def mode(self) -> str | None:
-        """``standalone``, ``leader`` or ``follower``; None while it does not serve."""
+        """Return ``standalone``, ``leader`` or ``follower``; None while it does not serve."""
         with contextlib.suppress(OSError), socket.create_connection((self.host, self.port), timeout=2) as connection:
             connection.sendall(b"srvr")
             connection.settimeout(2)
@@ -150,7 +150,7 @@ class ZooKeeperEnsemble:
         return ",".join(node.hosts for node in self.nodes)
 
     def leader(self) -> ZooKeeperServer | None:
-        """The node that leads now."""
+        """Return the node that leads now."""
         return next((node for node in self.nodes if node.running and node.mode() == "leader"), None)
 
     def __enter__(self) -> ZooKeeperEnsemble:

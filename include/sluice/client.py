@@ -117,7 +117,7 @@ def subscribe(
 
 
 class _Door:
-    """How a service is reached: the one of an address, or any that ZooKeeper knows."""
+    """The way to a service: the one of an address, or any that ZooKeeper knows."""
 
     def __init__(self, address: str, pipeline: str, token: str | None, tls_root_certs: bytes | None) -> None:
         self._address = address

@@ -104,13 +104,13 @@ def create_tables(server: Executes, schema: str) -> None:
 
 
 def checksums(server: Executes, schema: str) -> dict[str, int | None]:
-    """``CHECKSUM TABLE`` of each table of the shop."""
+    """Return the ``CHECKSUM TABLE`` of each table of the shop."""
     rows = server.execute("CHECKSUM TABLE " + ", ".join(f"`{schema}`.`{table}`" for table in TABLES))
     return {name.partition(".")[2]: value for name, value in rows}
 
 
 def counts(server: Executes, schema: str) -> dict[str, int]:
-    """Rows of each table of the shop."""
+    """Return the number of rows of each table of the shop."""
     return {table: int(server.execute(f"SELECT COUNT(*) FROM `{schema}`.`{table}`")[0][0]) for table in TABLES}
 
 
@@ -209,7 +209,7 @@ class Shop:
 
 
 def sql() -> str:
-    """The statements that make the shop's tables in the current schema: docker/mysql/shop.sql."""
+    """Return the statements that create the shop's tables in the current schema: docker/mysql/shop.sql."""
     statements = [DDL[table].format(schema="x").replace("x.", "", 1) for table in TABLES]
     return "-- The sample shop; written by `python -m devstack.demo.shop`.\n" + "".join(f"{s};\n" for s in statements)
 

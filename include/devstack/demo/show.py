@@ -64,7 +64,7 @@ class LagMeter:
         return self
 
     def write_no_more(self) -> None:
-        """The last row is written; those on their way are still watched."""
+        """Stop writing rows; those on their way are still watched."""
         self._enough.set()
         self._threads[0].join(5)
 
@@ -153,7 +153,7 @@ def show(stack: Stack, progress: Progress, *, seconds: int, patience_s: float = 
 
 
 def read_status(pipeline: str = PIPELINE) -> Status | None:
-    """The pipeline's status, by the flow that the command line uses; None while it cannot be read."""
+    """Return the pipeline's status, by the flow that the command line uses; None while it cannot be read."""
     from sluice.config.loading import find_pipeline
     from sluice.flows.operate.status import status
     from sluice.flows.runtime import Runtime, pipelines_folder
@@ -164,7 +164,7 @@ def read_status(pipeline: str = PIPELINE) -> Status | None:
 
 
 def wait_until_enabled(pipeline: str, patience_s: float) -> None:
-    """Until a drain has recorded where it begins. Raises ServerFailed."""
+    """Wait until a capture has recorded where it begins. Raises ServerFailed."""
     end = time.monotonic() + patience_s
     last: Status | None = None
     while time.monotonic() < end:
@@ -179,7 +179,7 @@ def wait_until_enabled(pipeline: str, patience_s: float) -> None:
 
 
 def _watch(workload: Workload, stack: Stack, progress: Progress) -> None:
-    """A progress line every ten seconds while the workload runs."""
+    """Print a progress line every ten seconds while the workload runs."""
     next_line = time.monotonic() + 10
     while workload.running:
         time.sleep(0.2)
@@ -199,7 +199,7 @@ def _wait_until_equal(stack: Stack, patience_s: float) -> bool:
 
 
 def _make_missing() -> int:
-    """Tables or topics of the other kind of target; returns how many statements that took."""
+    """Create the tables or topics of the other kind of target; return how many statements that took."""
     from sluice.config.loading import find_pipeline
     from sluice.flows.operate.check import apply_missing, check
     from sluice.flows.runtime import Runtime, pipelines_folder
@@ -211,13 +211,13 @@ def _make_missing() -> int:
 
 
 def _counts(stack: Stack) -> dict[str, int]:
-    """Rows of each table of the demo at the MySQL target."""
+    """Return the number of rows of each table of the demo at the MySQL target."""
     beats = stack.target.execute(f"SELECT COUNT(*) FROM `{TARGET_SCHEMA}`.heartbeat")  # noqa: S608 - a fixed name
     return shop.counts(stack.target, TARGET_SCHEMA) | {"heartbeat": int(beats[0][0])}
 
 
 def _wait_until_counted(stack: Stack, kind: Kind, patience_s: float) -> bool:
-    """Until the other target has as many rows of each table as the MySQL one."""
+    """Wait until the other target has as many rows of each table as the MySQL one; return whether it has."""
     end = time.monotonic() + patience_s
     while time.monotonic() < end:
         if kind.rows(stack.other, TARGET_SCHEMA, TABLES) == _counts(stack):
@@ -227,7 +227,7 @@ def _wait_until_counted(stack: Stack, kind: Kind, patience_s: float) -> bool:
 
 
 def settled(pipeline: str = PIPELINE, patience_s: float = 30.0) -> Status | None:
-    """The status once the last batch is acknowledged, which is a task later than it is visible."""
+    """Return the status once the last batch is acknowledged, which is a task later than it is visible."""
     end = time.monotonic() + patience_s
     while True:
         state = read_status(pipeline)
@@ -237,7 +237,7 @@ def settled(pipeline: str = PIPELINE, patience_s: float = 30.0) -> Status | None
 
 
 def checksums(server: MySQLServer, schema: str, tables: Sequence[str] = TABLES) -> dict[str, int | None]:
-    """``CHECKSUM TABLE`` of the demo's tables."""
+    """Return the ``CHECKSUM TABLE`` of the demo's tables."""
     rows = server.execute("CHECKSUM TABLE " + ", ".join(f"`{schema}`.`{table}`" for table in tables))
     return {name.partition(".")[2]: value for name, value in rows}
 
@@ -279,7 +279,7 @@ def _report(
 
 
 def _show_other(stack: Stack, kind: Kind, rows: dict[str, int], write: Any) -> None:
-    """Rows at the other target, and a few of them."""
+    """Print the number of rows at the other target, and a few of them."""
     other = stack.other
     write()
     write(f"{'table':<14}{'rows':>8}  at {kind.name}, {getattr(other, 'port', other)}")

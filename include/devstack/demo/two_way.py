@@ -59,7 +59,7 @@ def show(stack: Stack, progress: Progress, *, seconds: int, patience_s: float = 
 
 
 def _change(sites: dict[str, MySQLServer], seconds: int, progress: Progress) -> dict[str, Tally]:
-    """The shop at both sites at the same time: rows that the site made itself, and rows that the other site changes, too."""
+    """Change the shop at both sites at the same time: each site's own rows, and rows that the other site changes, too."""
     first = time.time_ns() // 10**9
     workloads = {
         name: Workload(
@@ -101,14 +101,14 @@ def _equal(sites: dict[str, MySQLServer]) -> bool:
 
 
 def _stands_still(sites: dict[str, MySQLServer]) -> bool:
-    """Nothing is written to either log for some seconds: what a site got did not start another round."""
+    """Return True if nothing is written to either log for some seconds: what a site got did not start another round."""
     before = [_head(server) for server in sites.values()]
     time.sleep(_STILL_S)
     return before == [_head(server) for server in sites.values()]
 
 
 def _head(server: MySQLServer) -> tuple[str, int]:
-    """Where the server's log ends."""
+    """Return where the server's log ends."""
     file, size_bytes, *_ = server.execute("SHOW BINARY LOGS")[-1]
     return str(file), int(size_bytes)
 

@@ -28,7 +28,7 @@ _LOST_RACES = {1062, 1451, 1452, 1213, 1205}
 
 @dataclass
 class Tally:
-    """What a workload has done: row changes (as the log counts them), transactions, races lost."""
+    """The work that a workload has done: row changes (as the log counts them), transactions, races lost."""
 
     inserts: int = 0
     updates: int = 0
@@ -188,7 +188,7 @@ class _Worker:
 
     # -- transactions ----------------------------------------------------------------------------------------------
     def transaction(self) -> None:
-        """One to four random steps, committed; rolled back (and not counted) when a race is lost."""
+        """Commit one to four random steps; roll back (and don't count) when a race is lost."""
 
         def step() -> None:
             self.chance.choices(self._steps, self._weights)[0][1]()
@@ -197,7 +197,7 @@ class _Worker:
             self.tally.lost_races += 1
 
     def whole(self, step: Callable[[], None], times: int) -> bool:
-        """A transaction of one step, so often; False, and nothing is written or remembered, when a race is lost."""
+        """Commit a transaction of one step, repeated ``times``; False, with nothing written, when a race is lost."""
         known = [len(keys) for keys in (self.customers, self.products, self.orders)]
         done = self._committed(step, times)
         if not done:
@@ -206,7 +206,7 @@ class _Worker:
         return done
 
     def _committed(self, step: Callable[[], None], times: int) -> bool:
-        """A transaction; False, rolled back and not counted, when a race is lost."""
+        """Commit a transaction; False, rolled back and not counted, when a race is lost."""
         before = Tally(**vars(self.tally))
         try:
             for _ in range(times):
@@ -267,7 +267,7 @@ class _Worker:
             )
 
     def move_product(self) -> None:
-        """A new primary and unique key, for a product that no order line needs."""
+        """Change the primary and the unique key of a product that no order line needs."""
         if self.products:
             old, new = self.chance.choice(self.products), self._product_base + next(self._numbers)
             free = "NOT EXISTS (SELECT 1 FROM order_lines WHERE product_id = products.id)"
@@ -276,14 +276,14 @@ class _Worker:
             )
 
     def move_customer(self) -> None:
-        """A new primary key, below the range that AUTO_INCREMENT gives out, for a customer without orders."""
+        """Change the primary key of a customer without orders to one below the range of AUTO_INCREMENT."""
         if self.customers:
             old, new = self.chance.choice(self.customers), self.chance.randint(1, 999_999)
             free = "NOT EXISTS (SELECT 1 FROM orders WHERE customer_id = customers.id)"
             self._execute("updates", f"UPDATE customers SET id = %s WHERE id = %s AND {free}", (new, old))
 
     def move_line(self) -> None:
-        """Part of a composite key changes."""
+        """Change a part of a composite key."""
         if self.orders:
             self._execute(
                 "updates",
@@ -292,14 +292,14 @@ class _Worker:
             )
 
     def swap_emails(self) -> None:
-        """Two rows exchange a unique value; inside a batch only the end is seen."""
+        """Exchange a unique value between two rows; inside a batch only the end is seen."""
         self._swap("customers", "email", self.customers)
 
     def swap_skus(self) -> None:
         self._swap("products", "sku", self.products)
 
     def come_and_go(self) -> None:
-        """A row that is there and gone again within one transaction, and one whose key is used again."""
+        """Insert and delete a row within one transaction, and use its key again."""
         number = self._product_base + next(self._numbers)
         for _ in range(2):
             self._insert("products", self.shop.product(number, self._sku()))

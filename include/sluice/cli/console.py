@@ -1,4 +1,4 @@
-"""What all commands share: arguments, the two consoles, JSON, errors, and plans that are shown before they are carried out."""
+"""Shared parts of all commands: arguments, the two consoles, JSON, errors, and plans that are shown before they run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people do to a pipeline: pause, resume, restart, rollback, skip, redeliver, adopt, seek, and the audit of all that."""
+"""Commands by which people control a pipeline: pause, resume, restart, rollback, skip, redeliver, adopt, seek, audit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How dumps look in a terminal: a line a dump, or one dump with a bar a table."""
+"""Dumps in a terminal: a line per dump, or one dump with a bar per table."""
 
 from __future__ import annotations
 

@@ -206,5 +206,5 @@ class EngineConfig(_Model):
 
     @property
     def in_order(self) -> tuple[RuleConfig, ...]:
-        """As they run."""
+        """The rules in the order in which they run."""
         return tuple(sorted(self.rules, key=lambda rule: rule.order))

@@ -1,4 +1,4 @@
-"""Where the user's files are, and addresses that are folders."""
+"""The folders of the user's files, and addresses that are folders."""
 
 from __future__ import annotations
 

@@ -574,7 +574,7 @@ class TargetConfig(StrictModel):
 
     @property
     def snapshot_keys(self) -> tuple[str, ...]:
-        """Which of its settings need the snapshot of the pipeline."""
+        """The settings of this target that need the snapshot of the pipeline."""
         given = {"start": self.start, "on_lost_batches": self.on_lost_batches}
         return tuple(f"{name}: snapshot" for name, value in given.items() if value == "snapshot")
 
@@ -831,7 +831,7 @@ class PlaceConfig(StrictModel):
 
     @property
     def given(self) -> dict[str, str]:
-        """What it says, by key."""
+        """The settings that are given, by key."""
         named = {"queue": self.queue, "pool": self.pool, "executor": self.executor}
         return {key: value for key, value in named.items() if value is not None}
 
@@ -883,7 +883,7 @@ class WorkersConfig(StrictModel):
 
     @property
     def bulk_priority(self) -> int:
-        """Of work that may wait."""
+        """The priority of work that may wait."""
         return max(self.priority // 2, 1)
 
 

@@ -1,4 +1,7 @@
-"""What each target has acknowledged: the second of the two positions. It moves batch by batch, and never before the target said so."""
+"""The acknowledgements of targets: the second of the two positions.
+
+It moves batch by batch, and never before the target said so.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ class Acknowledgement:
 
 
 class Acknowledgements:
-    """Of the targets of one pipeline."""
+    """The acknowledgements of one pipeline's targets."""
 
     def __init__(self, znodes: Znodes, layout: Layout, identity: Identity) -> None:
         self._z = znodes

@@ -39,7 +39,7 @@ class Turn:
 
 
 class ActiveInstallation:
-    """Of one pipeline; ``session_timeout_s`` is its ZooKeeper session's."""
+    """The leader election of one pipeline. ``session_timeout_s`` is that of its ZooKeeper session."""
 
     def __init__(self, znodes: Znodes, layout: Layout, *, session_timeout_s: float) -> None:
         self._z = znodes

@@ -1,4 +1,4 @@
-"""Whose lag is too large: of many processes that see it, one tells people."""
+"""Alerts of a large lag: of many processes that see it, one alerts people."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sluice.coordination.port import Put, Znodes, committed
 
 
 class Alerts:
-    """Of the targets of one pipeline."""
+    """The alerts of one pipeline's targets."""
 
     def __init__(self, znodes: Znodes, layout: Layout) -> None:
         self._z = znodes

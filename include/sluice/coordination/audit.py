@@ -1,4 +1,4 @@
-"""What people did to a pipeline: the audit log."""
+"""The audit log: what people did to a pipeline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KEPT_AUDIT = 1000
 
 
 class Audit:
-    """Of one pipeline."""
+    """The audit log of one pipeline."""
 
     def __init__(self, znodes: Znodes, layout: Layout) -> None:
         self._z = znodes

@@ -17,7 +17,7 @@ _REMOVED_AT_ONCE = 100
 
 
 class Batches:
-    """Of one pipeline."""
+    """The batches of one pipeline."""
 
     def __init__(self, znodes: Znodes, layout: Layout, permits: Permits) -> None:
         self._z = znodes

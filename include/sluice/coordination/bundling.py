@@ -23,10 +23,11 @@ _PATIENCE_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class WaitingBatches:
-    """What a target gets later, together: batches ``first`` to ``last``, due at ``due_ms`` (milliseconds since 1970).
+    """Batches that a target gets later, together: ``first`` to ``last``, due at ``due_ms`` (milliseconds since 1970).
 
     Attributes:
-        overdue: since long. asked: another target begins with what this one has after that batch: it is due; 0: none does.
+        overdue: since long. asked: another target begins with what this one has after that batch: it is due; 0: none
+            does.
     """
 
     target: str
@@ -53,7 +54,7 @@ class WaitingBatches:
 
 
 class Bundling:
-    """Of one pipeline. ``commit_every``: target -> seconds."""
+    """The waiting batches of one pipeline. ``commit_every``: target -> seconds."""
 
     def __init__(self, commit_every: Mapping[str, float], batches: Batches, acknowledgements: Acknowledgements) -> None:
         self._every = dict(commit_every)

@@ -22,7 +22,10 @@ _MOST_WORDS = 300
 
 @dataclass(frozen=True, slots=True)
 class ChannelMembership:
-    """``channel``: that the pipeline belongs to; ``partner``: the other one; ``grace_s``: how long that may fail before this one stops."""
+    """A pipeline's membership in ``channel``.
+
+    The other pipeline is ``partner``; it may fail for ``grace_s`` before this stops.
+    """
 
     channel: str
     partner: str
@@ -31,7 +34,7 @@ class ChannelMembership:
 
 @dataclass(frozen=True, slots=True)
 class SideFailure:
-    """What a pipeline fails at. ``part``: drain, merge or load-{target}; ``since_ms``: milliseconds since 1970."""
+    """A failure of a pipeline. ``part``: drain, merge or load-{target}; ``since_ms``: milliseconds since 1970."""
 
     pipeline: str
     part: str

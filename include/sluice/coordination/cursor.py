@@ -12,10 +12,11 @@ from sluice.model.positions import BatchNumber, Position
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """How far the log is captured, and the number the next batch gets. ``version`` is ZooKeeper's.
+    """The captured position, and the number that the next batch gets. ``version`` is ZooKeeper's.
 
-    ``schema``: file of the schema history that belongs to the position (:mod:`sluice.segments.schemas`), ``""`` for none.
-    ``partner_batch``: the last batch of the channel's other pipeline that the source holds in whole there; 0: not known.
+    ``schema``: file of the schema history that belongs to the position (:mod:`sluice.segments.schemas`), ``""`` for
+    none. ``partner_batch``: the last batch of the channel's other pipeline that the source holds in whole there; 0: not
+    known.
     """
 
     position: Position

@@ -11,7 +11,7 @@ from sluice.coordination.port import Check, Conflict, Create, Put, Step, Znode, 
 
 
 class Identity:
-    """Of one pipeline's state."""
+    """The identity of one pipeline's state."""
 
     def __init__(self, znodes: Znodes, layout: Layout) -> None:
         self._z = znodes

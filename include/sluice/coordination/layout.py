@@ -323,7 +323,7 @@ class Layout:
 
     @property
     def membership(self) -> str:
-        """Which channel the pipeline works in."""
+        """The node of the channel that the pipeline works in."""
         return f"{self.home}/channel"
 
     def channel(self, name: str) -> str:

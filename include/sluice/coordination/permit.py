@@ -30,7 +30,7 @@ class Permit:
 
 
 class Permits:
-    """Of one pipeline."""
+    """The permit of one pipeline."""
 
     def __init__(self, znodes: Znodes, layout: Layout, side: ChannelSide | None = None) -> None:
         self._z = znodes

@@ -22,7 +22,7 @@ class ServerEntry:
 
 
 class Servers:
-    """Of all pipelines below ``root``."""
+    """The subscription services of all pipelines below ``root``."""
 
     def __init__(self, znodes: Znodes, root: str) -> None:
         self._z = znodes

@@ -1,4 +1,4 @@
-"""Which server of a source group is read now, and since when it has been silent."""
+"""The server of a source group that is read now, and since when it has been silent."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Member:
 
 
 class SourceMember:
-    """Of one pipeline with several connections to its source."""
+    """The server that is read, for one pipeline with several connections to its source."""
 
     def __init__(self, znodes: Znodes, layout: Layout) -> None:
         self._z = znodes

@@ -21,7 +21,7 @@ MOST = 100
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What is kept of one.
+    """The stored state of one subscription.
 
     Attributes:
         reader: whose it is. batch: the last acknowledged batch; nothing up to it is delivered again.
@@ -30,7 +30,8 @@ class Subscription:
         expired_ms: when retention took batches that it had not acknowledged; 0: it did not.
         client: which client connected last, as it named itself; "": it did not.
         identity: of the pipeline's state that ``batch`` is a number of.
-        from_snapshot: nothing is acknowledged since it began with the snapshot as of the batch after ``batch``, so that the next client does so, too.
+        from_snapshot: nothing is acknowledged since it began with the snapshot as of the batch after ``batch``, so that
+            the next client does so, too.
     """
 
     name: str
@@ -65,7 +66,7 @@ def fenced(pipeline: str, name: str, now: Subscription | None) -> Fenced:
 
 
 class Subscriptions:
-    """Of one pipeline."""
+    """The subscriptions of one pipeline."""
 
     def __init__(self, znodes: Znodes, layout: Layout, identity: Identity) -> None:
         self._z = znodes

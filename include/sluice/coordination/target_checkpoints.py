@@ -15,7 +15,7 @@ from sluice.model.positions import Position
 
 @dataclass(frozen=True, slots=True)
 class TargetRecord:
-    """What is kept for a target."""
+    """The record that is kept for a target."""
 
     epoch: int
     batch: int
@@ -43,7 +43,7 @@ class Superseded(Exception):
 
 
 class TargetRecords:
-    """Of one target of a pipeline."""
+    """The record of one target of a pipeline."""
 
     def __init__(self, znodes: Znodes, layout: Layout, target: str) -> None:
         self._z = znodes

@@ -25,7 +25,7 @@ class Hold:
 
 
 class Holds:
-    """Of a pipeline with these targets."""
+    """The quarantined targets of a pipeline with these targets."""
 
     def __init__(self, znodes: Znodes, layout: Layout, targets: Sequence[str]) -> None:
         self._z = znodes

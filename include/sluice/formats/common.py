@@ -1,4 +1,4 @@
-"""What the formats share: the columns of a change, values as text, and JSON that keeps every digit."""
+"""Shared parts of the formats: the columns of a change, values as text, and JSON that keeps every digit."""
 
 from __future__ import annotations
 

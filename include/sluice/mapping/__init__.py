@@ -1,4 +1,4 @@
-"""Where tables and columns go."""
+"""The tables and columns at the target."""
 
 from sluice.mapping.tables import Mapping, TableRoute
 

@@ -30,7 +30,7 @@ class NamedColumn:
 
     @property
     def place(self) -> str:
-        """Where it stands in the file."""
+        """The path of the name in the file."""
         return f"mapping.{self.number} ({self.line}): {self.field}"
 
     @property

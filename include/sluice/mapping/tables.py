@@ -1,4 +1,4 @@
-"""Where a source table goes: ``mapping:`` of the pipeline file, compiled."""
+"""The route of a source table: ``mapping:`` of the pipeline file, compiled."""
 
 from __future__ import annotations
 

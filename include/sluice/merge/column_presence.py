@@ -1,4 +1,4 @@
-"""Which columns of a row are known: the bitmaps of ``_present`` as masks, and back."""
+"""The known columns of a row: the bitmaps of ``_present`` as masks, and back."""
 
 from __future__ import annotations
 

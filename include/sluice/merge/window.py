@@ -1,7 +1,8 @@
-"""What of a chunk survives its window: rows whose key the log did not touch between the two watermarks.
+"""The rows of a chunk that survive its window: those whose key the log did not touch between the two watermarks.
 
-A key is compared as it is stored. That is enough whatever the collation: the select saw a version of the row that either stood there when
-the window began or was written inside it; so any change of that row in the window has exactly those bytes as its key, before or after.
+A key is compared as it is stored. That is enough whatever the collation: the select saw a version of the row that
+either stood there when the window began or was written inside it; so any change of that row in the window has exactly
+those bytes as its key, before or after.
 """
 
 from __future__ import annotations

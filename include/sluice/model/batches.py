@@ -10,7 +10,7 @@ from sluice.model.positions import BatchNumber, Epoch, Position
 
 
 class Op(StrEnum):
-    """What a stored row says happened (column ``_op``)."""
+    """The operation of a stored row (column ``_op``)."""
 
     INSERT = "i"
     UPDATE = "u"
@@ -23,7 +23,7 @@ class Op(StrEnum):
 
 
 class BatchState(StrEnum):
-    """How far a batch has come; moves only forward."""
+    """The progress of a batch; it moves only forward."""
 
     DRAINED = "drained"
     MERGED = "merged"
@@ -127,7 +127,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class DrainOutcome:
-    """What a drain did.
+    """The result of a capture.
 
     Attributes:
         batch: the batch to deliver, None if there was nothing.

@@ -12,7 +12,7 @@ from sluice.model.tables import TableId
 
 @dataclass(frozen=True, slots=True)
 class PlaceInTransaction:
-    """Where an event stands among those of its transaction, both counted from 1.
+    """An event's place among those of its transaction, both counted from 1.
 
     Attributes:
         id: of the transaction. total_order: among all events; table_order: among those of its table.

@@ -1,7 +1,7 @@
-"""What the values of a column are, whatever server it is of: values only.
+"""The values of a column, whatever server it belongs to: values only.
 
-A source describes each column by a :class:`ColumnType`, in addition to its own words. It decides the Arrow type of what is stored. A target has one
-table from it to a type of its own, and says what that one loses.
+A source describes each column by a :class:`ColumnType`, in addition to its own words. It decides the Arrow type of what
+is stored. A target has one table from it to a type of its own, and says what that one loses.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class ColumnType:
 
     @property
     def plain(self) -> ColumnType:
-        """The same without what means nothing to its kind."""
+        """The same type without what has no meaning for its kind."""
         kind = self.kind
         return ColumnType(
             kind,

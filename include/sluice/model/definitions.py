@@ -1,4 +1,4 @@
-"""What a table, a column, an index is declared as: values only, as ``information_schema`` of the server would say it."""
+"""The declarations of a table, a column, an index: values only, as ``information_schema`` of the server has them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ColumnDefinition:
 
     @property
     def unsigned(self) -> bool:
-        """For numbers."""
+        """True for an unsigned number."""
         return " unsigned" in self.type
 
     @property
@@ -127,9 +127,9 @@ class TableDefinition:
 
     @property
     def row_key(self) -> tuple[str, ...]:
-        """What a row is told apart by: the primary key, else the first unique key of columns that are not null, as the server chooses.
+        """The key that identifies rows: the primary one, else the first unique key of columns that are not null.
 
-        MariaDB looks at its first key only, and takes none that is a hash.
+        The server chooses it in this way. MariaDB looks at its first key only, and takes none that is a hash.
         """
         if self.primary_key:
             return self.primary_key

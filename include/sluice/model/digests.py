@@ -1,4 +1,4 @@
-"""What a server says of the rows of a key range without sending them."""
+"""Digests of a key range, which a server computes without sending the rows."""
 
 from __future__ import annotations
 

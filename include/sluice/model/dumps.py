@@ -1,4 +1,4 @@
-"""What a dump is: its request, its chunks, its marks. Values only; stored in ZooKeeper as JSON."""
+"""A dump: its request, its chunks, its marks. Values only; stored in ZooKeeper as JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOVED = "moved under a copy"
 
 
 class DumpState(StrEnum):
-    """What people want of a dump."""
+    """The state of a dump that people asked for."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -31,7 +31,7 @@ class DumpState(StrEnum):
 
 
 class ChunkState(StrEnum):
-    """How far a chunk has come. A chunk that is placed is gone: its rows are counted and its node is removed."""
+    """The progress of a chunk. A chunk that is placed is gone: its rows are counted and its node is removed."""
 
     TODO = "todo"
     """To be selected again: something made the last attempt unusable."""
@@ -43,7 +43,7 @@ class ChunkState(StrEnum):
 
 
 class Marking(StrEnum):
-    """How a chunk's window is marked."""
+    """The ways to mark a chunk's window."""
 
     TABLE = "table"
     """A row in a small table at the source, written before and after the select."""
@@ -55,7 +55,7 @@ class Marking(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What may change while a dump runs.
+    """Settings that may change while a dump runs.
 
     Attributes:
         chunk_rows: rows a chunk, at most.
@@ -155,7 +155,7 @@ class Dump:
 
 @dataclass(frozen=True, slots=True)
 class TablePlanned:
-    """How far a table is cut into chunks: keys up to ``upto`` are in chunks; ``exhausted``: all are."""
+    """The progress of cutting a table into chunks: keys up to ``upto`` are in chunks; ``exhausted``: all are."""
 
     upto: tuple[str, ...] = ()
     chunks: int = 0
@@ -172,7 +172,7 @@ class TablePlanned:
 
 @dataclass(frozen=True, slots=True)
 class TablePlaced:
-    """What the drain has placed of a table: chunks, rows, and rows left out because the log had newer ones.
+    """The placed chunks and rows of a table, and the rows left out because the log had newer ones.
 
     ``first_ms``, ``last_ms``: wall clock of the first and the last time, milliseconds since 1970.
     """
@@ -196,7 +196,7 @@ class TablePlaced:
 
 @dataclass(frozen=True, slots=True)
 class ChunkId:
-    """Which chunk: the dump, the ordinal of its table in the dump, and its own number within the table."""
+    """The identity of a chunk: the dump, the ordinal of its table in the dump, and its own number within the table."""
 
     dump: str
     table: int
@@ -264,7 +264,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a row of the watermark table says: which attempt at which chunk, and which end of its window."""
+    """A row of the watermark table: the attempt at a chunk that it marks, and which end of its window."""
 
     chunk: ChunkId
     attempt: int
@@ -272,7 +272,7 @@ class Mark:
 
     @property
     def text(self) -> str:
-        """As it stands in the table."""
+        """The mark as it is stored in the table."""
         return f"{self.chunk.dump}/{self.chunk.name}/{self.attempt}/{'high' if self.high else 'low'}"
 
     @classmethod

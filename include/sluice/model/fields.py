@@ -1,6 +1,7 @@
-"""What the metadata of an Arrow field says of a column: its true name, its SQL type, its place in the key, and whether its values are masked.
+"""Metadata of an Arrow field: the column's true name, its SQL type, its place in the key, and whether it is masked.
 
-Rules may make columns. Such a field has ``sluice.name`` alone, or no metadata at all; then its true name is its Arrow name.
+Rules may make columns. Such a field has ``sluice.name`` alone, or no metadata at all; then its true name is its Arrow
+name.
 """
 
 from __future__ import annotations

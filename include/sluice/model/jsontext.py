@@ -1,4 +1,4 @@
-"""How MySQL prints the numbers of a JSON value.
+"""Numbers of a JSON value as MySQL prints them.
 
 Source: ``my_gcvt`` in mysys/dtoa.cc, as json_dom.cc calls it.
 """

@@ -33,11 +33,13 @@ _COMMENT = re.compile(r"/\* sluice:([A-Za-z0-9_.]{1,400}) \*/\s*$")
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """How far the sites of a channel have each other's changes, in numbers of batches.
+    """The batches of each other's changes that the sites of a channel hold.
 
     Attributes:
-        loaded: the last batch of the pipeline that its target holds in whole, from the end of the marked transaction on.
-        seen: the last batch of the partner that the pipeline's source held in whole before the first of the loaded changes was made.
+        loaded: the last batch of the pipeline that its target holds in whole, from the end of the marked transaction
+            on.
+        seen: the last batch of the partner that the pipeline's source held in whole before the first of the loaded
+            changes was made.
     """
 
     loaded: int
@@ -46,7 +48,11 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What a mark says. ``channel``, ``name``: "" where there is none; ``number``: stored as ``_origin`` of the changes; ``held`` None: not said."""
+    """The contents of a mark.
+
+    ``channel``, ``name``: "" where there is none; ``number``: stored as ``_origin`` of the changes; ``held`` None: not
+    said.
+    """
 
     channel: str
     pipeline: str
@@ -55,7 +61,7 @@ class Token:
 
     @property
     def number(self) -> int:
-        """By which changes that ``pipeline`` loaded are known in a segment."""
+        """The number that marks changes that ``pipeline`` loaded in a segment."""
         return origin_number(self.pipeline)
 
 
@@ -66,12 +72,13 @@ def origin_number(pipeline: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LoadMark:
-    """With what a pipeline marks what it loads. Picklable: work units carry it.
+    """The mark that a pipeline puts on its loads. Picklable: work units carry it.
 
     Attributes:
         channel: of the pipeline, "" for one without. name: its named mark, or "". key: of the channel.
         numbered: marks say how far the sites have each other's changes. seen: see :class:`Held`.
-        gives_way: a row that holds a unique value that a loaded one needs is removed: it comes back, as all rows do where a channel loops back.
+        gives_way: a row that holds a unique value that a loaded one needs is removed: it comes back, as all rows do
+            where a channel loops back.
     """
 
     pipeline: str
@@ -94,13 +101,17 @@ class LoadMark:
 
 @dataclass(frozen=True, slots=True)
 class MarkRules:
-    """What a drain does with marked changes: those that are not dropped are captured, with the loading pipeline's number as their origin.
+    """The treatment of marked changes by a capture.
+
+    Those that are not dropped are captured, with the loading pipeline's number as their origin.
 
     Attributes:
         keys: of each channel whose marks are understood; "": of pipelines without a channel.
-        dropped: pipelines of the same channel that write to this source what this pipeline sent: their changes never go back.
+        dropped: pipelines of the same channel that write to this source what this pipeline sent: their changes never go
+            back.
         ignored: named marks whose changes are not wanted.
-        sends_back: what this pipeline captures was loaded by its partner, too: it can be loaded once more only into tables with a key.
+        sends_back: what this pipeline captures was loaded by its partner, too: it can be loaded once more only into
+            tables with a key.
         partner: the other pipeline of the channel, "" if there is none.
         repairs: of what the partner loaded, only what is in conflict is sent back (:mod:`sluice.merge.conflicts`).
     """
@@ -140,10 +151,11 @@ class MarkRules:
 
 @dataclass(frozen=True, slots=True)
 class PartnerLoads:
-    """What a stretch of a source's log says of its loads by the channel's other pipeline; None: nothing.
+    """Loads by the channel's other pipeline in a stretch of a source's log; None: nothing is known.
 
     Attributes:
-        before: the last batch that the source held in whole before the first captured change. after: the same at the end of the stretch.
+        before: the last batch that the source held in whole before the first captured change. after: the same at the
+            end of the stretch.
         saw: the least ``seen`` (:class:`Held`) of the loads that are captured; None: none is.
     """
 

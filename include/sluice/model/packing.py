@@ -1,10 +1,12 @@
-"""How much a work unit is given, and how parts of tables are packed into units.
+"""The size of a work unit, and the packing of parts of tables into units.
 
-A unit holds paths, bucket ranges, rule contents and routes, never rows. The number of units follows the rows, not the tables: small tables
-share a unit, large ones are cut by key bucket, so a batch of 1,000 tables is as many Spark tasks as one of five.
+A unit holds paths, bucket ranges, rule contents and routes, never rows. The number of units follows the rows, not the
+tables: small tables share a unit, large ones are cut by key bucket, so a batch of 1,000 tables is as many Spark tasks
+as one of five.
 
-Memory is counted in bytes of rows as Arrow holds them, never in bytes of a file: wide rows that compress 20:1 are small on disk only. A unit is
-cut so that four of them fit the memory that ``spark.memory`` gives a process. One that cannot be cut further runs alone (see ``spark.local``).
+Memory is counted in bytes of rows as Arrow holds them, never in bytes of a file: wide rows that compress 20:1 are small
+on disk only. A unit is cut so that four of them fit the memory that ``spark.memory`` gives a process. One that cannot
+be cut further runs alone (see ``spark.local``).
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class Position:
 
     @property
     def row_place(self) -> tuple[str, int]:
-        """What rows at this place have in ``_file`` and ``_offset``."""
+        """The ``_file`` and ``_offset`` of rows at this position."""
         return self.file, self.offset
 
     @property

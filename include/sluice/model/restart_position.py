@@ -1,4 +1,4 @@
-"""Where to read the log again from, when what was on its way is lost. Values only."""
+"""The position from which to read the log again when what was on its way is lost. Values only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sluice.model.positions import Position
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """What is on its way to one consumer.
+    """The batches on their way to one consumer.
 
     Attributes:
         enqueued: end of the last batch that was made for it; None: none ever was.

@@ -1,7 +1,8 @@
-"""What a changed column definition means for the values that are stored already: values only.
+"""The effect of a changed column definition on the values that are already stored: values only.
 
-A server that changes a column's type converts the rows that are there, and writes no row event of it. A source says for each column whether the
-values stay, are converted in a way that can be repeated elsewhere (:class:`Step`), or may have become something that cannot be told.
+A server that changes a column's type converts the rows that are there, and writes no row event of it. A source says for
+each column whether the values stay, are converted in a way that can be repeated elsewhere (:class:`Step`), or may have
+become something that cannot be told.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from sluice.model.tables import TableId
 
 
 class StepKind(StrEnum):
-    """What is done to every value that is not NULL, unless the kind says otherwise. ``number`` is :attr:`Step.number`."""
+    """The kinds of conversion of every value that is not NULL, unless the kind says otherwise.
+
+    ``number`` is :attr:`Step.number`.
+    """
 
     ROUND = "round"
     """A decimal number is rounded to ``number`` fractional digits, half away from zero."""
@@ -72,7 +76,7 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class ColumnEffect:
-    """What a statement did to the values of one column.
+    """The effect of a statement on the values of one column.
 
     Attributes:
         table: the source table, under its name before the statement.

@@ -1,4 +1,4 @@
-"""What a statement did to a definition, in kinds that a reader can act on."""
+"""Changes that a statement made to a definition, in kinds that a reader can act on."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ class ColumnChange:
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """What one statement did to one table (or database: ``table.table`` is ``""``).
+    """The change that one statement made to one table (or database: ``table.table`` is ``""``).
 
-    ``table``: its name before (or of the new table); ``before``, ``after``: None where there was none, or it is not known.
-    ``renamed_to``: its new name.
+    ``table``: its name before (or of the new table); ``before``, ``after``: None where there was none, or it is not
+    known. ``renamed_to``: its new name.
     """
 
     table: TableId

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StatementSession:
-    """What a replica sets before it runs a statement. None: the log does not say, as the statement did not use it.
+    """The settings of a session that a replica restores before it runs a statement.
+
+    None: the log does not say, as the statement did not use it.
 
     Attributes:
-        timestamp_us: when the statement began (microseconds since 1970): its NOW(). time_zone: ``SYSTEM``, an offset or a name.
+        timestamp_us: when the statement began (microseconds since 1970): its NOW(). time_zone: ``SYSTEM``, an offset or
+            a name.
         collation: number of collation_connection. utf8mb4_collation: number of default_collation_for_utf8mb4 (MySQL).
         lc_time_names: number of the language of months and days.
         auto_increment: step and offset of new numbers. timestamps_explicit: explicit_defaults_for_timestamp.

@@ -1,4 +1,4 @@
-"""How many bytes rows take in memory, row by row: what bounds a row group, a slice, a work unit."""
+"""The bytes that rows take in memory, row by row: they limit a row group, a slice, a work unit."""
 
 from __future__ import annotations
 

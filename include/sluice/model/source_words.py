@@ -14,6 +14,7 @@ from sluice.errors import DecodeError
 from sluice.model.column_types import ColumnType
 from sluice.model.default_values import DefaultValue
 from sluice.model.definitions import ColumnDefinition
+from sluice.model.planned import CreatedTable
 from sluice.model.row_effects import Ran
 from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange, column_changes
 
@@ -43,6 +44,9 @@ class SourceWords(Protocol):
 
     def default_value(self, column: ColumnDefinition, wrote: Ran | None = None) -> DefaultValue:
         """Return the value of a column's default. ``wrote``: the statement that it stands in, None for a text as the server prints it."""
+
+    def created_table(self, text: str, schema: str) -> CreatedTable | None:
+        """Return what a statement that makes a table says. None for another one, and for one that is not understood."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +81,7 @@ class StatementMeaning:
         return self.defaults.get(column, _NOT_ASKED)
 
     def altered_columns(self, change: TableChange) -> tuple[ColumnChange, ...] | None:
-        """Column by column, what the statement did to a table whose definitions before and after it are known.
-
-        None for a statement that alters no table. Raises DecodeError for one that is not understood.
-        """
+        """Return what the statement did, column by column, to a table whose definitions before and after are known."""
         assert change.before is not None
         assert change.after is not None
         if self.unclear:

@@ -134,7 +134,7 @@ class Column:
 
     @property
     def type(self) -> ColumnType:
-        """What its values are, whatever the source."""
+        """The type of its values, whatever the source."""
         charset, collation = self.charset or "", self.collation or ""
         return ColumnType(
             self.kind, self.precision, self.scale, self.fsp, self.length, self.unsigned, self.labels, charset, collation, self.shape

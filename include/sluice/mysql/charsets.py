@@ -127,7 +127,7 @@ class Tables(NamedTuple):
 
 @cache
 def tables_of(charset: str) -> Tables | None:
-    """The tables of a charset, None for Unicode's own and gb18030. Raises UnsupportedType for one that is not known."""
+    """Return the tables of a charset, None for Unicode's own and gb18030. Raises UnsupportedType for an unknown one."""
     first = np.full(256, NO_CHARACTER, np.int32)
     none = np.empty(0, np.int32)
     if charset in _SINGLE:
@@ -164,12 +164,15 @@ def tables_of(charset: str) -> Tables | None:
 
 
 def is_known(charset: str) -> bool:
-    """True if text of this charset can be read."""
+    """Return True if text of this charset can be read."""
     return charset in UTF8 or charset in _SINGLE or charset in _DOUBLE or charset in _CODECS
 
 
 def decode_bytes(value: bytes, charset: str) -> str:
-    """One value as text. Raises UnicodeDecodeError for bytes that are no character, UnsupportedType for a charset that is not known."""
+    """Decode one value.
+
+    Raises UnicodeDecodeError for bytes that are no character, UnsupportedType for an unknown charset.
+    """
     if charset in UTF8 or charset == "binary":
         return value.decode("utf-8")
     tables = tables_of(charset)
@@ -194,7 +197,7 @@ def decode_bytes(value: bytes, charset: str) -> str:
 
 
 def decoded(data: bytes, charset: str) -> str:
-    """Bytes of a statement's literal as text. Raises DecodeError."""
+    """Decode the bytes of a statement's literal. Raises DecodeError."""
     try:
         return decode_bytes(data, charset)
     except (UnicodeDecodeError, UnsupportedType) as error:
@@ -208,7 +211,7 @@ def _characters(charset: str) -> frozenset[int] | None:
 
 
 def has_character(charset: str, character: str) -> bool:
-    """True if the charset has this character. Raises UnsupportedType for a charset that is not known."""
+    """Return True if the charset has this character. Raises UnsupportedType for an unknown charset."""
     if charset in {"utf8mb3", "utf8", "ucs2"}:
         return ord(character) < 0x10000
     known = None if charset == "binary" else _characters(charset)

@@ -32,7 +32,7 @@ _COUNTER = re.compile(r" AUTO_INCREMENT=\d+")
 
 @contextmanager
 def undecoded(connection: Any) -> Iterator[None]:
-    """Texts of answers inside are bytes, as the server sends them: it may print some that are no UTF-8."""
+    """Return the texts of answers inside as bytes, as the server sends them: some may be no UTF-8."""
     before, connection.use_unicode = connection.use_unicode, False
     try:
         yield
@@ -70,7 +70,7 @@ class MySQLConnection(_Base):
     """Of each statement that was sent ahead and not answered yet: the number of its answer's first packet."""
 
     def ask_all(self, questions: Sequence[str]) -> list[Rows]:
-        """The rows of each of ``questions`` (SELECT or SHOW, a few kilobytes in all), in one round trip.
+        """Return the rows of each of ``questions`` (SELECT or SHOW, a few kilobytes in all), in one round trip.
 
         Raises what the first that fails raises, after all are answered.
         """
@@ -106,7 +106,10 @@ class MySQLConnection(_Base):
 
     # -- inside --------------------------------------------------------------------------------------------------------
     def _execute_command(self, command: int, sql: str | bytes) -> None:
-        """A command of 16 MiB or more leaves in several packets, and its answer's first number follows the last of them."""
+        """Send a command.
+
+        One of 16 MiB or more takes several packets, and its answer's first number follows the last of them.
+        """
         super()._execute_command(command, sql)  # type: ignore[misc]
         first, owed, self._owed = self._next_seq_id, self._owed, ()
         self._asks = False
@@ -147,5 +150,5 @@ class MySQLConnection(_Base):
         return [tuple(row) for row in result.rows or ()]
 
     def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
-        """Loading the system's certificates takes 20 ms a connection, and nothing is verified with them."""
+        """Share one TLS context if nothing is verified: to load the system's certificates takes 20 ms per connection."""
         return super()._create_ssl_ctx(sslp) if sslp else unverified()  # type: ignore[misc]

@@ -121,7 +121,7 @@ def default_value(column: ColumnDefinition, statement: Statement | None = None) 
 def _parsed(
     definition: ColumnDefinition, made: ColumnType, statement: Statement | None
 ) -> _Constant | pa.Scalar | None:
-    """The literal, or the value of a function of the statement's time; None for NULL."""
+    """Return the literal, or the value of a function of the statement's time; None for NULL."""
     found: Sequence[Token] = tokens(definition.default or "", Dialect(statement is not None and statement.mariadb))[:-1]
     expression = UnsupportedType(f"its default {definition.default} is an expression")
     bracketed = False
@@ -181,7 +181,7 @@ def _parsed(
 def _now(
     found: Sequence[Token], definition: ColumnDefinition, made: ColumnType, statement: Statement | None, *, bracketed: bool
 ) -> pa.Scalar:  # fmt: skip
-    """The value of NOW() and its like: the time at which the statement began, in its session's time zone."""
+    """Return the value of NOW() and its like: the time at which the statement began, in its session's time zone."""
     rest = [token.text for token in found[1:]]
     asked = int(rest[1]) if len(rest) == 3 and rest[1].isdigit() else 0
     session = statement.session if statement is not None else None
@@ -207,7 +207,7 @@ def _now(
 
 
 def _zone(session: StatementSession | None, what: str) -> dt.tzinfo:
-    """The session's time zone. Raises UnsupportedType."""
+    """Return the session's time zone. Raises UnsupportedType."""
     name = session.time_zone if session is not None else None
     if name is None:
         raise UnsupportedType(f"{what} is a time in a time zone that the log does not name")
@@ -227,7 +227,7 @@ def _zone(session: StatementSession | None, what: str) -> dt.tzinfo:
 
 
 def _in_utc(micros: int, zone: dt.tzinfo) -> int:
-    """A wall time as a point in time. Raises ValueError for one that the zone has twice, or not at all."""
+    """Convert a wall time to a point in time. Raises ValueError for one that the zone has twice, or not at all."""
     wall = dt.datetime(1970, 1, 1) + dt.timedelta(microseconds=micros)
     first, second = (wall.replace(tzinfo=zone, fold=fold).utcoffset() for fold in (0, 1))
     if first is None or first != second:
@@ -247,7 +247,7 @@ class _Reader:
     statement: Statement | None
 
     def read(self, found: _Constant) -> pa.Scalar:
-        """The value, of the column's Arrow type."""
+        """Return the value, of the column's Arrow type."""
         made, literal = self.made, type_named(self.definition.type).literal
         arrow_type = made.arrow_type
         as_printed = self.statement is None and (literal is Literal.BYTES or made.charset in _WIDE)
@@ -288,7 +288,7 @@ class _Reader:
 
     # -- numbers ---------------------------------------------------------------------------------------------------
     def _as_number(self, found: _Constant) -> _Constant:
-        """A hexadecimal or bit literal in a column of numbers."""
+        """Read a hexadecimal or bit literal in a column of numbers."""
         assert isinstance(found.value, bytes)
         text = (self.definition.default or "").lstrip("( ").lower()
         if found.charset:
@@ -338,7 +338,7 @@ class _Reader:
         return number
 
     def _cut(self, number: float, width: int, digits: int) -> float:
-        """A FLOAT(M,D) or DOUBLE(M,D) is rounded by the server's own arithmetic."""
+        """Round a FLOAT(M,D) or DOUBLE(M,D) by the server's own arithmetic."""
         down = float(np.floor(number))
         made = down + float(np.rint((number - down) * 10.0**digits)) / 10.0**digits
         if abs(made) > 10.0 ** (width - digits) - 10.0**-digits:
@@ -385,7 +385,11 @@ class _Reader:
         return pa.scalar(micros, pa.int64()).cast(made.arrow_type)
 
     def _is_next_day(self, text: str, rest: str, number: int) -> bool:
-        """MySQL rounds to microseconds, then to seconds, and keeps the day of that; MariaDB cuts the time off, whatever its mode."""
+        """Return True if the time rounds up to the next day.
+
+        MySQL rounds to microseconds, then to seconds, and keeps the day of that; MariaDB cuts the time off, whatever
+        its mode.
+        """
         known = self.statement
         cut = known is not None and bool(known.mariadb or known.sql_mode & _TRUNCATES)
         micros, there = read_moment(text, Precision(6, rounds=not cut))
@@ -396,7 +400,7 @@ class _Reader:
         return True
 
     def _require_day(self, there: bool, day: tuple[int, int, int]) -> None:
-        """A day that no calendar has is stored as it is if it has a zero, or if the session allows it."""
+        """Raise ValueError for a day that no calendar has, unless it has a zero, or the session allows it."""
         if not there and all(day) and self.statement is not None and not self.statement.sql_mode & _INVALID_DATES:
             raise ValueError(day)
 
@@ -416,7 +420,7 @@ class _Reader:
         return decode_bytes(found.value, self.made.charset or "utf8mb4")
 
     def _encoded(self, text: str) -> bytes:
-        """The bytes of a text in a column that keeps bytes: those of the session's charset, which only ASCII does without."""
+        """Return the bytes of a text in a column of bytes: those of the session's charset, so only ASCII is known."""
         if self.statement is not None and not text.isascii():
             raise self._unknown("has characters whose bytes depend on the session")
         return text.encode()
@@ -465,7 +469,10 @@ class _Reader:
         return value
 
     def _numbered(self, found: _Constant) -> str:
-        """A number of MariaDB's is the number of a label, or has a bit for each label of a SET. To MySQL it is text."""
+        """Return the label that a number of MariaDB's means: its number, or a bit per label of a SET.
+
+        To MySQL it is text.
+        """
         if self.statement is None or found.bracketed or not found.exact:
             raise self._unknown("is a number, and the servers do not mean the same label by it")
         number, labels = int(str(found.value)), self.made.labels
@@ -478,9 +485,10 @@ class _Reader:
         return ",".join(label for place, label in enumerate(labels) if number >> place & 1)
 
     def _label(self, value: str, *, exact: bool) -> str:
-        """The label that is meant: the server compares in the column's collation, by which no two labels are equal.
+        """Return the label that is meant.
 
-        ``exact``: of an expression, which is allowed to name no label.
+        The server compares in the column's collation, by which no two labels are equal. ``exact``: for an expression,
+        which is allowed to name no label.
         """
         value = value.rstrip(" ")
         for alike in (str,) if exact else (str, str.casefold, _bare):
@@ -491,13 +499,13 @@ class _Reader:
 
 
 def _bare(text: str) -> str:
-    """The text without case and accents."""
+    """Remove case and accents."""
     apart = unicodedata.normalize("NFKD", text.casefold())
     return "".join(character for character in apart if not unicodedata.combining(character))
 
 
 def _number_text(found: _Constant) -> str:
-    """A number as text: a decimal keeps its digits."""
+    """Return a number as text: a decimal keeps its digits."""
     assert isinstance(found.value, str)
     if not found.exact:
         number = float(found.value)
@@ -509,7 +517,7 @@ def _number_text(found: _Constant) -> str:
 
 
 def _json_text(value: Any) -> str:
-    """A document as MySQL prints it. Raises ValueError for what may be printed otherwise."""
+    """Return a document as MySQL prints it. Raises ValueError for one that may be printed otherwise."""
     match value:
         case None | bool():
             return json.dumps(value)
@@ -526,7 +534,7 @@ def _json_text(value: Any) -> str:
 
 
 def _address(text: str, kind: ColumnKind) -> str:
-    """An address as MariaDB prints it. Raises ValueError for what is none."""
+    """Return an address as MariaDB prints it. Raises ValueError for text that is none."""
     if kind is K.INET4:
         return inet4_text(ipaddress.IPv4Address(text).packed)
     return inet6_text(ipaddress.IPv6Address(text).packed)

@@ -24,7 +24,7 @@ _DECIMAL_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 
 
 class Meta(StrEnum):
-    """What a table map says of a column besides the number of its type."""
+    """The metadata of a column in a table map, besides the number of its type."""
 
     NONE = "nothing"
     UNSAID = "digits, which the log does not say"
@@ -57,7 +57,7 @@ class Collated(StrEnum):
 
 
 class Fill(StrEnum):
-    """How the decoder makes an Arrow column of the bytes of the log; ``decoder/rows.py`` has a function for each."""
+    """The ways to decode the bytes of the log to an Arrow column; ``decoder/rows.py`` has a function for each."""
 
     COPY = "copy"
     MEDIUM = "medium"
@@ -84,7 +84,7 @@ class Fill(StrEnum):
 
 
 class Wire(StrEnum):
-    """How a prepared statement's result sends it; ``snapshot/result_set.py`` has a function for each."""
+    """The forms in a prepared statement's result; ``snapshot/result_set.py`` has a function for each."""
 
     NUMBER = "number"
     DATE = "date"
@@ -99,7 +99,7 @@ class Wire(StrEnum):
 
 
 class Brackets(StrEnum):
-    """What the numbers in brackets mean (``decimal(12,2)``)."""
+    """The meaning of the numbers in brackets (``decimal(12,2)``)."""
 
     NONE = "none"
     WIDTH = "display width"
@@ -117,7 +117,7 @@ class Brackets(StrEnum):
 
 
 class Literal(StrEnum):
-    """How SQL writes a value exactly; :mod:`sluice.mysql.key_sql` has a function for each."""
+    """The exact forms of a value in SQL; :mod:`sluice.mysql.key_sql` has a function for each."""
 
     NUMBER = "number"
     DECIMAL = "decimal"
@@ -151,7 +151,10 @@ class LogForm:
     sign: bool = False
 
     def width(self, meta: int) -> int | None:
-        """Bytes of a fixed value, or minus the number of its length bytes; None for metadata that no server writes."""
+        """Return the bytes of a fixed value, or minus the number of its length bytes.
+
+        None for metadata that no server writes.
+        """
         match self.meta:
             case Meta.NONE | Meta.SIZE:
                 return self.sizes[0]
@@ -233,22 +236,22 @@ class MysqlType:
 
     @property
     def range(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Of an integer: (lowest, highest), signed and unsigned."""
+        """The (lowest, highest) number of an integer, signed and unsigned."""
         return (-(2 ** (self.bits - 1)), 2 ** (self.bits - 1) - 1), (0, 2**self.bits - 1)
 
     def form(self, code: int) -> LogForm | None:
-        """How the log writes it under a code, None if it never does."""
+        """Return how the log writes it under a code, None if it never does."""
         return next((form for form in self.log if form.code == code), None)
 
 
 def decimal_bytes(precision: int, scale: int) -> int:
-    """Bytes of DECIMAL(precision, scale) in the log."""
+    """Return the bytes of DECIMAL(precision, scale) in the log."""
     whole = precision - scale
     return whole // 9 * 4 + _DECIMAL_BYTES[whole % 9] + scale // 9 * 4 + _DECIMAL_BYTES[scale % 9]
 
 
 def label_bytes(labels: int, *, several: bool) -> int:
-    """Bytes of the number of an ENUM with this number of labels; ``several``: of a SET."""
+    """Return the bytes of the number of an ENUM with this number of labels; ``several``: of a SET."""
     if not several:
         return 1 if labels < 256 else 2
     size = (labels + 7) // 8
@@ -427,17 +430,17 @@ FORMS: Mapping[int, LogForm] = {form.code: form for row in reversed(TYPES) for f
 
 
 def word_of(declared: str) -> str:
-    """The first word of a type as SQL: ``varchar(40)`` -> ``varchar``."""
+    """Return the first word of a type as SQL: ``varchar(40)`` -> ``varchar``."""
     return declared.partition("(")[0].strip().partition(" ")[0].lower()
 
 
 def find_type(declared: str) -> MysqlType | None:
-    """The row of a type as SQL, None if it is not known (or the text is empty, of a column that a rule made)."""
+    """Return the row of a type as SQL, None if it is not known (or the text is empty, for a column that a rule made)."""
     return _BY_WORD.get(word_of(declared))
 
 
 def type_named(declared: str, where: str | None = None) -> MysqlType:
-    """The row of a type as SQL (``decimal(12,2) unsigned``, or only its word). Raises UnsupportedType."""
+    """Return the row of a type as SQL (``decimal(12,2) unsigned``, or only its word). Raises UnsupportedType."""
     found = find_type(declared)
     if found is None:
         raise UnsupportedType(f"column type {word_of(declared)!r} is not understood by this version", where=where)
@@ -445,16 +448,16 @@ def type_named(declared: str, where: str | None = None) -> MysqlType:
 
 
 def is_spatial(declared: str) -> bool:
-    """True for the spatial types."""
+    """Return True for the spatial types."""
     row = find_type(declared)
     return row is not None and row.shape is not None
 
 
 def types_of_code(code: int) -> tuple[MysqlType, ...]:
-    """The types whose values the log may write under a code."""
+    """Return the types whose values the log may write under a code."""
     return tuple(row for row in TYPES if row.form(code) is not None)
 
 
 def words(**attributes: object) -> tuple[str, ...]:
-    """Words of the types that have these attributes, in the order of :data:`TYPES`."""
+    """Return the words of the types that have these attributes, in the order of :data:`TYPES`."""
     return tuple(row.word for row in TYPES if all(getattr(row, name) == value for name, value in attributes.items()))

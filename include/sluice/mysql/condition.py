@@ -78,18 +78,21 @@ class _Token:
 
     @property
     def word(self) -> str:
-        """In capitals, for what may be a keyword; else ``""``."""
+        """The token in capitals if it may be a keyword; else ``""``."""
         return self.text.upper() if self.kind == "word" else ""
 
 
 def rendered(text: str, table: TableId, columns: Sequence[str]) -> str:
-    """``text``, one SQL condition on rows of ``table``, in the one form in which it may be sent. That form renders to itself.
+    """Return ``text``, one SQL condition on rows of ``table``, in the one form in which it is sent.
+
+    That form renders to itself.
 
     Args:
         columns: the table's. Names are compared as the server does, without case.
 
     Raises:
-        ConfigError: it is not one condition, names what is no column, or calls what is not on the list; says at which character.
+        ConfigError: it is not one condition, names what is no column, or calls what is not on the list; says at which
+            character.
     """
     return _Parser(text, table, columns).whole()
 
@@ -153,7 +156,7 @@ class _Parser:
         return token
 
     def _accept(self, *wanted: str) -> str:
-        """The sign or keyword if it is one of ``wanted``, else ``""``."""
+        """Return the sign or keyword and pass it if it is one of ``wanted``, else return ``""``."""
         token = self._now
         found = token.text if token.kind == "sign" else token.word
         if found and found in wanted:
@@ -168,7 +171,7 @@ class _Parser:
     # -- the grammar, loosest first -----------------------------------------------------------------------------------
 
     def whole(self) -> str:
-        """All of the text."""
+        """Read all of the text."""
         if self._now.kind == "end":
             self._refuse(0, "it is empty")
         found = self._expression()
@@ -266,7 +269,7 @@ class _Parser:
         return f"({' '.join(parts)})" if len(parts) > 1 else left
 
     def _interval(self, level: int) -> str:
-        """``INTERVAL 1 DAY`` after + and -."""
+        """Read ``INTERVAL 1 DAY`` after + and -."""
         if _LEVELS[level] != ("+", "-") or self._now.word != "INTERVAL":
             return ""
         return self._span()
@@ -330,7 +333,7 @@ class _Parser:
         return self._now.kind == "sign" and self._now.text == "("
 
     def _list(self) -> str:
-        """Expressions up to the closing parenthesis; at least one."""
+        """Read expressions up to the closing parenthesis; at least one."""
         if self._now.word in {"SELECT", "WITH", "VALUES", "TABLE"}:
             self._refuse(self._now.at, "subqueries are not allowed")
         found = [self._expression()]
@@ -456,12 +459,12 @@ _LEVELS: tuple[tuple[str, ...], ...] = (("|",), ("&",), ("<<", ">>"), ("+", "-")
 
 
 def _joined(parts: Sequence[str], word: str) -> str:
-    """Operations of one rank, which go from left to right, stand in one pair of parentheses."""
+    """Join operations of one rank, which go from left to right, in one pair of parentheses."""
     return f"({f' {word} '.join(parts)})" if len(parts) > 1 else parts[0]
 
 
 def literal(value: str) -> str:
-    """A text as a literal that reads the same under every ``sql_mode`` and character set."""
+    """Return a text as a literal that reads the same under every ``sql_mode`` and character set."""
     if re.fullmatch(r"[ -\[\]-~]*", value):
         return "'" + value.replace("'", "''") + "'"
     return f"_utf8mb4 x'{value.encode().hex()}'"

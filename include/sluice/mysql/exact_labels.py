@@ -24,17 +24,20 @@ _AT_ONCE = 1000
 
 
 def printed(text: str) -> str:
-    """The text as the server prints it, unless it is of bytes."""
+    """Return the text as the server prints it, unless it consists of bytes."""
     return _FOUR_BYTES.sub("?", text)
 
 
 def may_hide(labels: Sequence[str], charset: str | None) -> bool:
-    """True if a printed question mark in labels may stand for another character. ``charset``: MySQL names none for bytes."""
+    """Return True if a printed question mark in labels may stand for another character.
+
+    ``charset``: MySQL names none for bytes.
+    """
     return (charset or "binary") in _WIDE and any("?" in label for label in labels)
 
 
 def _is_printed(text: str, shown: str) -> bool:
-    """True if the server prints ``text`` as ``shown``: each byte of a character as ``?``, if it prints bytes."""
+    """Return True if the server prints ``text`` as ``shown``: each byte of a character as ``?``, if it prints bytes."""
     return shown in {printed(text), _FOUR_BYTES.sub("????", text)}
 
 
@@ -46,13 +49,15 @@ def exact_labels(
     labels: Sequence[str],
     charset: str | None,
 ) -> tuple[str, ...]:
-    """The labels as they are stored.
+    """Return the labels as they are stored.
 
     Args:
-        ask: runs a query, in utf8mb4. family: ``enum`` or ``set``. labels: as printed. charset: as for :func:`may_hide`.
+        ask: runs a query, in utf8mb4. family: ``enum`` or ``set``. labels: as printed. charset: as for
+            :func:`may_hide`.
 
     Raises:
-        UnsupportedType: the server does not answer (no right to SELECT; a server without recursive queries). Connection errors stay as they are.
+        UnsupportedType: the server does not answer (no right to SELECT; a server without recursive queries). Connection
+            errors stay as they are.
     """
     found = list(labels)
     hidden = [number for number, label in enumerate(labels) if "?" in label]

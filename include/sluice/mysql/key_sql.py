@@ -25,7 +25,10 @@ K = ColumnKind
 
 
 def literals(column: Column, values: pa.Array) -> list[str]:
-    """SQL literals of a key column's values (stored form, no nulls). Raises UnsupportedType for a type no key has."""
+    """Return SQL literals of a key column's values (stored form, no nulls).
+
+    Raises UnsupportedType for a type no key has.
+    """
     row = type_named(column.sql_type, column.name)
     if not row.key:
         raise UnsupportedType(f"a {row.word} column cannot be a key", where=column.name)
@@ -82,13 +85,15 @@ LITERALS: Mapping[Literal, Callable[[Column, pa.Array], list[str]]] = {
 
 
 def key_literals(columns: Sequence[Column], keys: pa.Table) -> list[tuple[str, ...]]:
-    """A tuple of literals a row; ``keys`` holds the key's columns in the order of ``columns``."""
+    """Return a tuple of literals per row; ``keys`` holds the key's columns in the order of ``columns``."""
     texts = [literals(c, keys.column(i).combine_chunks()) for i, c in enumerate(columns)]
     return list(zip(*texts, strict=True))
 
 
 def typed_literal(column: Column, text: str) -> str:
-    """The literal of a value that a person typed for a key column. Raises ConfigError for what is no value of its type.
+    """Return the literal of a value that a person typed for a key column.
+
+    Raises ConfigError for a value of another type.
 
     A server would take the text ``abc`` for the number 0, and dump another range than the one that was meant.
     """
@@ -112,7 +117,7 @@ def typed_literal(column: Column, text: str) -> str:
 
 
 def shown_literal(literal: str) -> str:
-    """The value of a literal, for people."""
+    """Return the value of a literal as readable text."""
     text = UTF8.fullmatch(literal)
     if text is not None:
         return bytes.fromhex(text[1]).decode(errors="backslashreplace")
@@ -126,7 +131,7 @@ _CLOCK = re.compile(r"(\d{1,3}):(\d{2})(?::(\d{2})(?:\.\d{1,6})?)?")
 
 
 def _require_moment(kind: ColumnKind, text: str) -> None:
-    """As the server prints it, months and days that are 0 included. Raises ValueError."""
+    """Raise ValueError for text that no server prints; months and days that are 0 are allowed."""
     date, clock = ("", text.removeprefix("-")) if kind is K.TIME else (*re.split("[ T]", text, maxsplit=1), "")[:2]
     if kind is not K.TIME:
         found = _DATE.fullmatch(date)
@@ -149,7 +154,10 @@ def _said(column: Column, text: str) -> Iterator[None]:
 
 
 def numbers_of(literals_: Sequence[str]) -> tuple[Decimal, ...] | None:
-    """The literals as numbers, None if one of them is not one: to see that a range has its ends in order."""
+    """Return the literals as numbers, None if one of them is not one.
+
+    It shows whether a range has its ends in order.
+    """
     try:
         return tuple(Decimal(text) for text in literals_)
     except ArithmeticError:
@@ -157,15 +165,16 @@ def numbers_of(literals_: Sequence[str]) -> tuple[Decimal, ...] | None:
 
 
 def after(names: Sequence[str], bound: Sequence[str], *, included: bool = False) -> str:
-    """Condition: the key is greater than ``bound`` (or equal, with ``included``), in key order. ``""`` for no bound.
+    """Return the condition that the key is greater than ``bound`` (or equal, with ``included``), in key order.
 
-    Written so that the range optimizer sees it: MySQL does not use an index for ``(a, b) > (1, 2)``.
+    ``""`` for no bound. Written so that the range optimizer sees it: MySQL does not use an index for ``(a, b) > (1,
+    2)``.
     """
     return _beyond(names, bound, ">", included)
 
 
 def upto(names: Sequence[str], bound: Sequence[str]) -> str:
-    """Condition: the key is ``bound`` or less. ``""`` for no bound."""
+    """Return the condition that the key is ``bound`` or less. ``""`` for no bound."""
     return _beyond(names, bound, "<", True)
 
 
@@ -180,7 +189,7 @@ def _beyond(names: Sequence[str], bound: Sequence[str], sign: str, included: boo
 
 
 def among(names: Sequence[str], keys: Sequence[Sequence[str]]) -> str:
-    """Condition: the key is one of ``keys``."""
+    """Return the condition that the key is one of ``keys``."""
     if len(names) == 1:
         return f"{quoted(names[0])} IN ({', '.join(key[0] for key in keys)})"
     rows = (" AND ".join(f"{quoted(n)} = {v}" for n, v in zip(names, key, strict=True)) for key in keys)
@@ -188,5 +197,5 @@ def among(names: Sequence[str], keys: Sequence[Sequence[str]]) -> str:
 
 
 def both(*conditions: str) -> str:
-    """All of them, those that are not empty; ``TRUE`` for none."""
+    """Join all conditions that are not empty; ``TRUE`` for none."""
     return " AND ".join(c for c in conditions if c) or "TRUE"

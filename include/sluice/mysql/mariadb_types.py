@@ -8,17 +8,22 @@ import uuid
 
 
 def uuid_text(value: bytes) -> str:
-    """16 bytes."""
+    """Return the text of a UUID of 16 bytes."""
     return str(uuid.UUID(bytes=value))
 
 
 def inet4_text(value: bytes) -> str:
-    """4 bytes."""
+    """Return the text of an address of 4 bytes."""
     return socket.inet_ntop(socket.AF_INET, value)
 
 
 def inet6_text(value: bytes) -> str:
-    """16 bytes; the first longest run of zero groups becomes ``::``, even a run of one. Source: ``Inet6::to_string`` in sql_type_inet.cc."""
+    """Return the text of an address of 16 bytes.
+
+    The first longest run of zero groups becomes ``::``, even a run of one.
+
+    Source: ``Inet6::to_string`` in sql_type_inet.cc.
+    """
     words = struct.unpack(">8H", value)
     gap, gap_size = -1, 0
     at = 0

@@ -37,7 +37,10 @@ _WIDTH = re.compile(r"\(\d+\)")
 
 
 def digest_word(declared: str, charset: str | None) -> str:
-    """How a column's values enter the text; equal at both sides: equal values have equal text. "": there is no such text for the type."""
+    """Describe how a column's values enter the text; "" if there is no such text for the type.
+
+    If both sides have the same description, equal values have equal text.
+    """
     row, folded = find_type(declared), declared.strip().lower()
     if row is None or "zerofill" in folded or row.shape is not None or not row.equals:
         return ""
@@ -55,7 +58,7 @@ def digest_word(declared: str, charset: str | None) -> str:
 
 
 def _is_numbered(row: MysqlType) -> bool:
-    """True if the value is taken as a number."""
+    """Return True if the value is taken as a number."""
     return row.literal in {Literal.LABEL, Literal.LABELS} or row.kind is ColumnKind.BIT
 
 
@@ -75,7 +78,7 @@ class DigestColumn:
 def digest_sql(
     table: TableId, columns: Sequence[DigestColumn], index: str, *conditions: str, mariadb: bool = False
 ) -> str:
-    """The select of (rows, checksum). ``index``: "" for any."""
+    """Return the select of (rows, checksum). ``index``: "" for any."""
     text = row_text(columns)
     if mariadb:
         checksum = f"BIT_XOR(CRC32({text}) * CRC32(SHA1({text})))"
@@ -86,7 +89,10 @@ def digest_sql(
 
 
 def row_text(columns: Sequence[DigestColumn]) -> str:
-    """SQL of a row's text. Columns of the same words in the same order give the same text of equal rows at both sides."""
+    """Return the SQL of a row's text.
+
+    Columns of equal descriptions in the same order give equal rows the same text at both sides.
+    """
     bits: list[tuple[str, int]] = []
     texts, strings = [], []
     for column in columns:
@@ -111,7 +117,7 @@ def row_text(columns: Sequence[DigestColumn]) -> str:
 
 
 def _number(name: str, row: MysqlType) -> tuple[str, int] | None:
-    """A whole number as an unsigned one, and its bits; None: it is none."""
+    """Return a whole number as an unsigned one, and its bits; None if it is none."""
     if row.kind is ColumnKind.YEAR or row.literal is Literal.LABEL:
         return f"CAST({name} AS UNSIGNED)", 16
     if _is_numbered(row):
@@ -120,7 +126,7 @@ def _number(name: str, row: MysqlType) -> tuple[str, int] | None:
 
 
 def _packed(bits: Sequence[tuple[str, int]]) -> list[str]:
-    """64-bit words of numbers, each into the first word that has room. An empty expression is 0."""
+    """Pack numbers into 64-bit words, each into the first word that has room. An empty expression is 0."""
     words: list[tuple[int, list[str]]] = []
     for expression, width in bits:
         place = next((i for i, (used, _) in enumerate(words) if used + width <= 64), len(words))
@@ -134,7 +140,7 @@ def _packed(bits: Sequence[tuple[str, int]]) -> list[str]:
 
 
 def exact_text(column: str, row: MysqlType) -> str:
-    """The text of a value, which tells all values of the type apart and holds no comma that is not counted."""
+    """Return the text of a value, which tells all values of the type apart and holds no comma that is not counted."""
     if _is_numbered(row):
         return f"IFNULL(CAST({column} AS UNSIGNED), 'N')"
     if row.most_bytes:

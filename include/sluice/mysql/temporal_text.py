@@ -25,13 +25,16 @@ _PIVOT = 70
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """How a fraction of a second becomes one of ``digits``: rounded, cut, or neither (None), where a digit that is lost is an error."""
+    """The treatment of a fraction of a second that has more than ``digits``.
+
+    It is rounded, cut, or neither (None), where a digit that is lost is an error.
+    """
 
     digits: int
     rounds: bool | None = None
 
     def of(self, fraction: str) -> int:
-        """Microseconds, 1,000,000 where it is rounded up to a second. Raises ValueError."""
+        """Return microseconds, 1,000,000 where they are rounded up to a second. Raises ValueError."""
         if not fraction[self.digits :].strip("0"):
             return int(fraction.ljust(6, "0")[:6])
         if self.rounds is None:
@@ -45,7 +48,7 @@ class Precision:
 
 
 def read_year(text: str, number: int, *, quoted: bool) -> int:
-    """A year: of one or two digits it means 1970 to 2069, and the number 0 is the year 0000."""
+    """Read a year: of one or two digits it means 1970 to 2069, and the number 0 is the year 0000."""
     if number < 0:
         raise ValueError(text)
     if number <= 99 and len(text) != 4 and (number or quoted):
@@ -56,7 +59,7 @@ def read_year(text: str, number: int, *, quoted: bool) -> int:
 
 
 def read_day(text: str) -> tuple[int, tuple[int, int, int], str]:
-    """(date32 number, (year, month, day), what stands after the day)."""
+    """Return (date32 number, (year, month, day), what follows the day)."""
     match = _DAY.match(text)
     rest = ""
     if match is not None:
@@ -80,12 +83,12 @@ def read_day(text: str) -> tuple[int, tuple[int, int, int], str]:
 
 
 def is_calendar_day(number: int) -> bool:
-    """False for a date32 number of a day that no calendar has."""
+    """Return False for a date32 number of a day that no calendar has."""
     return number > -(1 << 29)
 
 
 def read_moment(text: str, precision: Precision) -> tuple[int, bool]:
-    """(timestamp[us] number of the wall time, whether a calendar has it)."""
+    """Return (timestamp[us] number of the wall time, whether a calendar has it)."""
     number, day, rest = read_day(text)
     micros = _hours(rest, precision) if rest else 0
     if not is_calendar_day(number):
@@ -96,7 +99,7 @@ def read_moment(text: str, precision: Precision) -> tuple[int, bool]:
 
 
 def _hours(text: str, precision: Precision) -> int:
-    """Microseconds of the day, after a day."""
+    """Return the microseconds of the day, after a day."""
     match = _HOURS.match(text)
     if match is None:
         raise ValueError(text)
@@ -107,7 +110,7 @@ def _hours(text: str, precision: Precision) -> int:
 
 
 def read_span(text: str, precision: Precision) -> int:
-    """Microseconds of a TIME."""
+    """Return the microseconds of a TIME."""
     match = _CLOCK.match(text)
     if match is not None:
         days, hours, minutes, seconds, fraction = match[2], match[3], match[4], match[5], match[6]

@@ -1,7 +1,7 @@
-"""What is lost when a value of one MySQL type is written into a column of another: nothing, precision, range or characters.
+"""Losses when a value of one MySQL type is written into a column of another: none, precision, range or characters.
 
-Types are compared as declared (``decimal(12,2)``, ``bigint unsigned``, ``varchar(40)`` with its charset), so that what may be lost is known
-before a row is.
+Types are compared as declared (``decimal(12,2)``, ``bigint unsigned``, ``varchar(40)`` with its charset), so that what
+may be lost is known before a row is.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SqlType:
 
     @classmethod
     def parse(cls, declared: str, charset: str = "") -> SqlType:
-        """``decimal(12,2) unsigned`` and so on; an empty text gives an empty word."""
+        """Parse ``decimal(12,2) unsigned`` and so on; an empty text gives an empty word."""
         match = re.match(r"\s*([a-zA-Z0-9_]+)\s*(?:\((.*)\))?\s*(.*)$", declared, re.S)
         if match is None:
             return cls("")
@@ -49,7 +49,7 @@ class SqlType:
 
     @property
     def row(self) -> MysqlType | None:
-        """What is known of the type, None for one that is not."""
+        """The known facts of the type, None for an unknown one."""
         return find_type(self.word)
 
     @property
@@ -59,7 +59,7 @@ class SqlType:
         return row.kind if row is not None else None
 
     def neutral(self, collation: str = "") -> ColumnType | None:
-        """The type whatever the dialect; None for one that is not known."""
+        """Return the type whatever the dialect; None for one that is not known."""
         row = self.row
         if row is None:
             return None
@@ -91,7 +91,7 @@ def definition_type(column: ColumnDefinition) -> ColumnType | None:
 
 
 def loss(source: SqlType, target: SqlType) -> str:
-    """What may be lost or refused, as a sentence without a subject; ``""`` if every value of ``source`` fits ``target`` exactly."""
+    """Describe what may be lost or refused, as a sentence without a subject; ``""`` if every value fits exactly."""
     if not source.word or not target.word:
         return ""
     judge = JUDGES.get(source.kind, _other) if source.kind is not None else _other
@@ -238,7 +238,7 @@ def _text(source: SqlType, target: SqlType) -> str:
 
 
 def _characters(t: SqlType) -> int:
-    """Most characters a text column may hold (a TEXT column counts bytes)."""
+    """Return the most characters that a text column may hold (a TEXT column counts bytes)."""
     return type_named(t.word).most_bytes or t.first
 
 

@@ -1,4 +1,4 @@
-"""What built-in rules (and yours of type arrow) do to columns of a table."""
+"""Operations of built-in rules (and yours of type arrow) on columns of a table."""
 
 from __future__ import annotations
 

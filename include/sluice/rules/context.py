@@ -1,4 +1,4 @@
-"""What a rule gets in addition to the row."""
+"""The context that a rule gets in addition to the row."""
 
 from __future__ import annotations
 

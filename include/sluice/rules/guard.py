@@ -45,7 +45,7 @@ class Escaped(Exception):
 
 @dataclass(slots=True)
 class Clock:
-    """When the call under way began; whoever makes several calls in a row sets it anew at each."""
+    """The time at which the present call began. Whoever makes several calls in a row sets it anew at each."""
 
     since: float = field(default_factory=time.monotonic)
 

@@ -35,7 +35,7 @@ from sluice.rules.script import Rule
 
 @dataclass(frozen=True, slots=True)
 class RuleCount:
-    """What a rule did: rows in and out (old images are not counted), seconds, rows on which it raised.
+    """The counts of one rule: rows in and out (old images are not counted), seconds, rows on which it raised.
 
     ``changed``: rows that came out with other values or columns, or for another table; None: that was not counted.
     """
@@ -63,7 +63,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Ruled:
-    """What came of the merged rows of one table.
+    """The result of the rules for the merged rows of one table.
 
     Attributes:
         tables: MERGED_ROWS by the (source-side) table they go on as; the table itself is always among them.

@@ -28,7 +28,7 @@ _LINE = re.compile(r"^LINE (\d+):", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a rule's file became: its ``transform`` (None for SQL) and its declared parameters (None: any)."""
+    """A loaded rule file: its ``transform`` (None for SQL) and its declared parameters (None: any)."""
 
     function: Callable[..., Any] | None
     params: type[BaseModel] | None
@@ -56,7 +56,7 @@ class Rule:
 
     @property
     def kind(self) -> RuleKind:
-        """How it is written. Built-in rules are of type arrow."""
+        """The language of the rule. Built-in rules are of type arrow."""
         return RuleKind.ARROW if self.config.builtin else self.config.type
 
     @property

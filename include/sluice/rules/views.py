@@ -1,4 +1,4 @@
-"""What rules that work on whole tables see: the user's columns, and ours in a form that cannot be got wrong.
+"""The view of rules that work on whole tables: the user's columns, and Sluice's in a form that is hard to misuse.
 
 =============  ===================================================================================================
 ``_row``       number of the row; has to stay, since it says what row a result came from

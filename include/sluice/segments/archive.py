@@ -34,7 +34,7 @@ _NAME = re.compile(r"(\d{10,})-(\d{10,})-([0-9a-f]+)\.slog")
 
 @dataclass(frozen=True, slots=True, order=True)
 class ArchiveName:
-    """Which batches an archive has, and what tells it from another one of the same."""
+    """The name of an archive: its batches, and what distinguishes it from another archive of the same batches."""
 
     first: int
     last: int
@@ -62,7 +62,7 @@ class _Stored(BaseModel):
 
 
 class ArchivedFile(_Stored):
-    """Where a file is in the archive. ``path``: relative to the pipeline's folder, as before."""
+    """A file's place in the archive. ``path``: relative to the pipeline's folder, as before."""
 
     path: str
     start: int = Field(ge=0)
@@ -79,7 +79,7 @@ class ArchivedBatch(_Stored):
 
 
 class ArchiveIndex(_Stored):
-    """What an archive has."""
+    """The contents of an archive."""
 
     format_version: Literal[1] = 1
     batches: tuple[ArchivedBatch, ...]

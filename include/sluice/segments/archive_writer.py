@@ -15,7 +15,10 @@ UNFINISHED = ".tmp"
 
 @dataclass(frozen=True, slots=True)
 class BatchFiles:
-    """What an archive takes of a batch. ``kept``: the files that count; ``left``: the others in its folder, which are never read."""
+    """The files of a batch.
+
+    ``kept``: those that the archive takes; ``left``: the others in its folder, which are never read.
+    """
 
     batch: int
     kept: tuple[FileInfo, ...]
@@ -23,12 +26,12 @@ class BatchFiles:
 
     @property
     def size_bytes(self) -> int:
-        """Of the files that count."""
+        """The size of the files that the archive takes."""
         return sum(info.size_bytes for info in self.kept)
 
     @property
     def written_s(self) -> float:
-        """When the newest of them was written, seconds since 1970."""
+        """The time when the newest of them was written, seconds since 1970."""
         return max((info.written_s for info in self.kept), default=0.0)
 
 

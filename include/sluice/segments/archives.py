@@ -42,9 +42,10 @@ def batch_of(path: str) -> int | None:
 
 
 class Archives:
-    """Those in ``base``, the pipeline's folder in the file system; ``store``: what tells this store from all others. Safe to share between threads.
+    """The archives in ``base``, the pipeline's folder in the file system. Safe to share between threads.
 
-    Raises OSError, FileNotFoundError where an archive was removed meanwhile; SegmentError: one is damaged.
+    ``store``: what distinguishes this store from all others. Raises OSError; FileNotFoundError if an archive was
+    removed meanwhile; SegmentError if one is damaged.
     """
 
     def __init__(self, filesystem: fs.FileSystem, base: str, store: str) -> None:

@@ -18,7 +18,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from sluice.errors import SegmentError
 from sluice.model.column_types import ColumnType
 from sluice.model.fields import declared_type, key_ordinal, neutral_type, true_name
-from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.sizes import cuts, row_bytes
 from sluice.model.tables import META_COLUMNS, TableId
 from sluice.segments.checksums import ChecksumSink
@@ -96,14 +95,6 @@ class ChangesetColumn(_Stored):
         "", description="The type whatever the source, as ColumnType.to_text has it; empty in older manifests."
     )
 
-    @property
-    def planned(self) -> PlannedColumn:
-        """What a target's check wants to know."""
-        kind = ColumnType.from_text(self.kind) if self.kind else None
-        return PlannedColumn(
-            self.name, self.type, self.key, self.generated, self.charset, self.collation, self.arrow_type, type=kind
-        )
-
 
 class ChangesetTable(_Stored):
     """All files of one source table on its way to one target table."""
@@ -124,15 +115,9 @@ class ChangesetTable(_Stored):
     def rows(self) -> int:
         return sum(file.rows for file in self.files)
 
-    @property
-    def plan(self) -> PlannedTable:
-        """What a target's check wants to know."""
-        columns = tuple(column.planned for column in self.columns)
-        return PlannedTable(self.target, TableId(self.source_schema, self.source_table), columns)
-
 
 class RuleTotal(_Stored):
-    """What a rule did in the whole batch."""
+    """The total of a rule for the whole batch."""
 
     name: str
     rows_in: int
@@ -404,7 +389,7 @@ class ChangesetReader:
 
     @property
     def groups(self) -> int:
-        """How many row groups it has."""
+        """The number of row groups."""
         return int(self._footer.num_row_groups)
 
     def read(self, group: int) -> pa.Table:

@@ -30,7 +30,7 @@ RUN_BYTES = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What :func:`write_chunk` wrote."""
+    """The file that :func:`write_chunk` wrote."""
 
     rows: int
     size_bytes: int

@@ -1,4 +1,4 @@
-"""What is stored of conflicts in a two-way channel: which keys a batch sends, and the conflicts that were met last. Stored contracts."""
+"""Stored conflicts of a two-way channel: the keys that a batch sends, and the last conflicts. Stored contracts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a batch of captured changes consists of: ``manifest-e{epoch}.json``, written last. A stored contract, format version 1."""
+"""The manifest of a batch of captured changes: ``manifest-e{epoch}.json``, written last.
+
+A stored contract, format version 1.
+"""
 
 from __future__ import annotations
 
@@ -175,7 +178,10 @@ class ReplaceRecord(_Stored):
 
 
 class SegmentManifest(_Stored):
-    """All of a batch. ``first`` is the position before its first transaction, ``last`` the one after its last."""
+    """The files and positions of a batch.
+
+    ``first`` is the position before its first transaction, ``last`` the one after its last.
+    """
 
     format_version: Literal[1] = FORMAT_VERSION
     pipeline: str

@@ -239,7 +239,7 @@ def _file_changes(store: SegmentStore, file: SegmentFile) -> Iterator[Change]:
 
 
 class OfTable(Protocol):
-    """Whose rows they are."""
+    """The table that rows belong to."""
 
     @property
     def table_id(self) -> TableId: ...

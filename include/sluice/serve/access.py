@@ -1,4 +1,4 @@
-"""Who may read what."""
+"""Access control: readers, and what each may read."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ _SCHEME = "bearer "
 
 @dataclass(frozen=True)
 class Reader:
-    """Who reads.
+    """A reader of the service.
 
     Attributes:
-        name: for messages and the log. pipelines: regular expressions on schema.table, anchored, by pipeline; None: all of everything.
+        name: for messages and the log. pipelines: regular expressions on schema.table, anchored, by pipeline; None: all
+            of everything.
     """
 
     name: str

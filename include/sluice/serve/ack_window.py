@@ -1,4 +1,4 @@
-"""What of a subscription was sent and is not acknowledged yet: values only."""
+"""The batches of a subscription that were sent and are not acknowledged yet: values only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sluice.errors import ConfigError
 
 
 class AckWindow:
-    """Of one session.
+    """The window of one session.
 
     Attributes:
         acknowledged: everything up to this batch is; batches that nothing is sent of count with the one before them.

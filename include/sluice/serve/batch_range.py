@@ -1,4 +1,4 @@
-"""Which stored batches a request means."""
+"""The stored batches that a request means."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _PATIENCE_S = 0.5
 
 
 class Feed:
-    """Of one pipeline. Any thread may use it."""
+    """The feed of one pipeline. Any thread may use it."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

@@ -178,7 +178,7 @@ class _Asking(flight.ServerMiddlewareFactory):  # type: ignore[misc]
 
 
 class _Known(flight.ServerMiddleware):  # type: ignore[misc]
-    """Who calls."""
+    """The reader who calls."""
 
     def __init__(self, reader: Reader) -> None:
         super().__init__()

@@ -119,7 +119,7 @@ class WhatIsRead(HowSent):
 
 @dataclass(frozen=True)
 class _Asked:
-    """Who asks, and how the answer is sent."""
+    """The reader who asks, and the form of the answer."""
 
     reader: Reader
     how: HowSent
@@ -183,7 +183,7 @@ class HttpDoor:
 
 @dataclass
 class _Reads:
-    """What requests share."""
+    """State that requests share."""
 
     service: Service
     readers: Readers | None

@@ -1,4 +1,6 @@
-"""What a client of a subscription says while it reads: a thread of its own takes it, since a read waits until the client says something.
+"""Messages of a subscription's client while it reads.
+
+A thread of its own receives them, since a read waits until the client says something.
 
 However much is said, what is kept is the highest acknowledgement and whether a rollback was asked for.
 """
@@ -28,7 +30,7 @@ class _Message(BaseModel):
 
 
 class Incoming(threading.Thread):
-    """Of one call.
+    """The messages of one call.
 
     Args:
         stream: what the client sends. heard: called after something was said, and at the end.

@@ -44,11 +44,11 @@ class _ClientGone(Exception):
 
 
 class Shape(Protocol):
-    """What the rows of a read look like: the schema of all of it, and rows brought into it. See :class:`StreamShape`."""
+    """The shape of a read's rows: one schema for all, and rows brought into it. See :class:`StreamShape`."""
 
     @property
     def schema(self) -> pa.Schema:
-        """Of what is sent."""
+        """The schema of what is sent."""
 
     def require(self, columns: pa.Schema, table: TableId, batch: int) -> None:
         """Raise SchemaMoved if rows of these columns do not fit."""

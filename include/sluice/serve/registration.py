@@ -24,7 +24,7 @@ PIPELINES_S = 60.0
 
 
 class Registration:
-    """Of a service that clients reach at ``address`` (``grpc://host:port``). Begins at once."""
+    """The registration of a service that clients reach at ``address`` (``grpc://host:port``). Begins at once."""
 
     def __init__(self, service: Service, address: str) -> None:
         self._service = service

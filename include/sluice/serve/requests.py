@@ -1,4 +1,4 @@
-"""What a reader asks for: the JSON of a Flight ticket."""
+"""The request of a reader: the JSON of a Flight ticket."""
 
 from __future__ import annotations
 

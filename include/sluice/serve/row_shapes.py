@@ -72,7 +72,7 @@ def with_users(rows: pa.Table, users: Sequence[pa.Field]) -> pa.Table:
 
 @dataclass(frozen=True)
 class StreamShape:
-    """What the rows of a stream look like.
+    """The shape of a stream's rows.
 
     Attributes:
         users: the user's columns that the tables have; schema: of what is sent, ``users`` by name may be fewer there.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Settings:
-    """As the options of the command; docs/subscribe.md says what they mean."""
+    """The options of the command; docs/subscribe.md says what they mean."""
 
     host: str = "127.0.0.1"
     port: int = 8815

@@ -31,7 +31,7 @@ _log = structlog.get_logger()
 
 @dataclass
 class Slots:
-    """How many reads may be open: ``most`` in all, ``most_each`` of one reader. Any thread may use it."""
+    """The limit of open reads: ``most`` in all, ``most_each`` of one reader. Any thread may use it."""
 
     most: int = 16
     most_each: int = 4
@@ -90,7 +90,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Place:
-    """Where in ZooKeeper the state of pipelines is."""
+    """The location in ZooKeeper of the state of pipelines."""
 
     endpoint: Endpoint
     session_timeout_s: float

@@ -31,7 +31,7 @@ class Session:
 
     @property
     def hello(self) -> dict[str, Any]:
-        """What a client is told first."""
+        """The first message to a client."""
         return {
             "subscription": self.held.name,
             "session": self.held.session,

@@ -54,7 +54,7 @@ class SnapshotStart:
 
     @property
     def batch(self) -> int:
-        """Of which the rows are."""
+        """The batch as of which the rows are."""
         return self.held.batch
 
     def columns(self) -> Iterator[tuple[TableId, pa.Schema]]:
@@ -77,12 +77,12 @@ class SnapshotStart:
 
     @property
     def reset(self) -> bytes:
-        """Said before the first row: what the reader has of these tables goes, as all of their rows come."""
+        """The message before the first row: the reader drops what it has of these tables, as all of their rows follow."""
         return json.dumps({"reset": {"batch": self.batch}}, separators=(",", ":")).encode()
 
     @property
     def mark(self) -> bytes:
-        """Said after the last row: as after a stored batch, and that these were rows of the snapshot."""
+        """The mark after the last row: as after a stored batch, and that these were rows of the snapshot."""
         position = self.held.position
         said = {
             "batch": self.batch,

@@ -1,4 +1,4 @@
-"""Which tables the newest stored batches of a pipeline have, and with which columns."""
+"""The tables of the newest stored batches of a pipeline, and their columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOOK_BACK = 1_000
 
 
 class TableIndex:
-    """Of one pipeline. Any thread may use it."""
+    """The tables of one pipeline. Any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

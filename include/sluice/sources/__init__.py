@@ -23,9 +23,10 @@ READ_MARKS = frozenset({"mysql", "memory"})
 
 
 def open_source(pipeline: PipelineConfig, resolver: ConnectionResolver, loads: MarkRules | None = None) -> Source:
-    """The source that the pipeline's file describes; connects at first use.
+    """Return the source that the pipeline's file describes; it connects at first use.
 
-    ``loads``: what it does with what Sluice wrote there. Raises ConfigError for an unknown type, or one that cannot tell these changes.
+    ``loads``: what it does with what Sluice wrote there. Raises ConfigError for an unknown type, or one that cannot
+    tell these changes.
     """
     path = KINDS.get(pipeline.source.type)
     if path is None:
@@ -57,7 +58,9 @@ QUERIES = {
 def query_rows(
     endpoint: Endpoint, query: str, max_rows: int, *, doing: str, where: str
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Column names and at most ``max_rows`` rows of a query, for a rule's lookup. ``doing``, ``where``: for errors.
+    """Return column names and at most ``max_rows`` rows of a query, for a rule's lookup.
+
+    ``doing``, ``where``: for errors.
 
     Raises SourceUnavailable, ConfigError, RuleError.
     """

@@ -1,9 +1,11 @@
-"""What every source is: a port with a few verbs. Flows know this module, never a kind.
+"""The port of a source, with a few verbs. Flows know this module, never a kind.
 
-A source is one folder here and one line in the registry (``sources/__init__.py``). It passes ``tests/contract/test_sources.py``.
+A source is one folder here and one line in the registry (``sources/__init__.py``). It passes
+``tests/contract/test_sources.py``.
 
-A :class:`Source` is made without I/O. Questions and the log are a :class:`SourceSession`; one thread that copies rows while the log is read is a
-:class:`ChunkReader`. A source says where it is by an :data:`Offset`; flows keep it, compare it and give it back, and never look into it.
+A :class:`Source` is made without I/O. Questions and the log are a :class:`SourceSession`; one thread that copies rows
+while the log is read is a :class:`ChunkReader`. A source says where it is by an :data:`Offset`; flows keep it, compare
+it and give it back, and never look into it.
 """
 
 from __future__ import annotations
@@ -55,11 +57,12 @@ Key = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class SourceIdentity:
-    """Who answers.
+    """The server that answers.
 
     Attributes:
         server: its own id; another server has another one.
-        dialect: whose types and whose order of keys its rows have (``MySQL``, ``MariaDB``); ``version``: as it prints it.
+        dialect: whose types and whose order of keys its rows have (``MySQL``, ``MariaDB``); ``version``: as it prints
+            it.
         origin: the number that changes made at this server bear (``_origin``).
     """
 
@@ -85,7 +88,7 @@ class Finding:
 
 
 def raise_first(findings: Sequence[Finding], where: str) -> None:
-    """Raises the first error of a pre-flight, which names the others; logs its warnings."""
+    """Raise the first error of a pre-flight, which names the others; log its warnings."""
     for finding in findings:
         if finding.severity == "warning":
             _log.warning("preflight", setting=finding.setting, value=finding.value, why=finding.why, fix=finding.fix)
@@ -132,10 +135,11 @@ class SourceTable:
 
 @dataclass(frozen=True)
 class StreamLimits:
-    """When a batch closes: at the end of the transaction in which one of these is reached.
+    """The limits of a batch: it closes at the end of the transaction in which one of these is reached.
 
     Attributes:
-        max_changes: row changes; max_bytes: bytes of log since the first change; max_wait_s: seconds since the first change.
+        max_changes: row changes; max_bytes: bytes of log since the first change; max_wait_s: seconds since the first
+            change.
         idle_wait_s: seconds to wait for a first change before giving up.
         max_event_bytes: a larger event (a row, mostly) is refused.
         stop_at: read no further than this offset (the head, for a run that ends).
@@ -153,7 +157,7 @@ class StreamLimits:
 
 @dataclass(frozen=True)
 class StreamResult(Generic[M]):
-    """What one call of :meth:`SourceSession.stream` did.
+    """The result of one call of :meth:`SourceSession.stream`.
 
     Attributes:
         last: end of the last whole transaction read; may have moved even without a batch.
@@ -176,10 +180,13 @@ class StreamResult(Generic[M]):
 
 
 class ChangeSink(Protocol[M_co]):
-    """Where a batch's rows go; ``sluice.segments.writer.SegmentWriter`` is one. ``add`` is called from several threads."""
+    """The receiver of a batch's rows, such as ``sluice.segments.writer.SegmentWriter``.
+
+    ``add`` is called from several threads.
+    """
 
     def buckets(self, schema: TableSchema, keys: Any, rows: int) -> np.ndarray[Any, Any]:
-        """Key bucket of each row."""
+        """Return the key bucket of each row."""
 
     def add(self, schema: TableSchema, rows: pa.Table, *, in_order: bool = False) -> None:
         """Take SEGMENT_ROWS (:mod:`sluice.model.layouts`) of ``schema.arrow_schema``."""
@@ -205,7 +212,7 @@ class ChangeSink(Protocol[M_co]):
         """Forget the batch."""
 
     def branch(self, number: int, of: int) -> Any:
-        """A sink of the same batch for one of several readers, numbered from 1."""
+        """Return a sink of the same batch for one of several readers, numbered from 1."""
 
     def absorb(self, branch: Any) -> None:
         """Take what a branch has written."""
@@ -215,13 +222,13 @@ class SchemaHistory(Protocol):
     """Definitions as of an offset, of a source whose log does not contain them. Raises SourceUnavailable, LostPosition."""
 
     def snapshot(self, at: Offset, wanted: TableFilter, progress: Callable[[], None] | None = None) -> Definitions:
-        """All definitions as of ``at``, from the server. Tables that were changed since are unknown in it."""
+        """Return all definitions as of ``at``, from the server. Tables that were changed since are unknown in it."""
 
     def has(self, at: Offset) -> bool:
-        """False if the log from there on is no longer kept."""
+        """Return False if the log from there on is no longer kept."""
 
     def is_same_log(self, at: Offset) -> bool:
-        """True unless another log is there than the one that was read."""
+        """Return True unless another log is there than the one that was read."""
 
     def fold(
         self, definitions: Definitions, start: Offset, stop: Offset, progress: Callable[[], None] | None = None
@@ -229,10 +236,13 @@ class SchemaHistory(Protocol):
         """Apply the statements between two offsets to ``definitions``."""
 
     def definition(self, table: TableId, at: Offset) -> TableDefinition:
-        """Today's definition, if it was the same at ``at``; any thread may ask. Raises SchemaUnknown with the statement that changed it."""
+        """Return today's definition, if it was the same at ``at``; any thread may ask.
+
+        Raises SchemaUnknown with the statement that changed it.
+        """
 
     def parse(self, definitions: Definitions, table: TableId, sql: str) -> TableDefinition:
-        """The definition that a CREATE TABLE gives ``table`` among ``definitions``. Raises ConfigError."""
+        """Return the definition that a CREATE TABLE gives ``table`` among ``definitions``. Raises ConfigError."""
 
 
 class SourceSession(Protocol):
@@ -244,27 +254,27 @@ class SourceSession(Protocol):
 
     @property
     def identity(self) -> SourceIdentity:
-        """Who answers."""
+        """The server that answers."""
 
     @property
     def head(self) -> Offset | None:
-        """Where the log ends; None if the server keeps none."""
+        """The end of the log; None if the server keeps none."""
 
     @property
     def history(self) -> SchemaHistory | None:
         """None for a source whose log contains definitions."""
 
     def lag_bytes(self, at: Offset) -> int | None:
-        """Bytes of log between ``at`` and the head; None if that log is no longer there."""
+        """Return the bytes of log between ``at`` and the head; None if that log is no longer there."""
 
     def preflight(self, at: Offset | None) -> list[Finding]:
-        """Everything there is to say, errors first; ``at``: the captured offset, None before the first batch."""
+        """Return all findings, errors first. ``at``: the captured offset, None before the first batch."""
 
     def replication_findings(self) -> list[Finding]:
         """Return what a server that replicates from another one leaves out of captured tables, as far as its settings tell; empty: nothing."""
 
     def require_ready(self, at: Offset | None) -> None:
-        """Raises PreflightError, LostPosition or WrongServer for the first error of the pre-flight; logs its warnings."""
+        """Raise PreflightError, LostPosition or WrongServer for the first error of the pre-flight; log its warnings."""
 
     def confirm(self, at: Offset) -> None:
         """Compare the log with what was read up to ``at``. Raises LostPosition if another log is there.
@@ -273,16 +283,16 @@ class SourceSession(Protocol):
         """
 
     def goes_on(self, at: Offset) -> bool:
-        """True if an earlier :meth:`stream` of this session ended at ``at``, and left its log open for the next one."""
+        """Return True if an earlier :meth:`stream` of this session ended at ``at`` and left its log open for the next."""
 
     def look_again(self) -> None:
-        """What the server says of itself is asked anew."""
+        """Ask the server again what it says of itself."""
 
     def resolve_start(self, start: str | StartPosition) -> Offset:
-        """``latest``, ``earliest``, ``dump`` (begins at the head) or a place that a person names, as an offset.
+        """Return an offset for ``latest``, ``earliest``, ``dump`` (begins at the head) or a position of a person.
 
         Raises:
-            LostPosition: the server does not have it. ConfigError: it is none.
+            LostPosition: the server does not have it. ConfigError: it is no position.
         """
 
     def stream(
@@ -311,55 +321,63 @@ class SourceSession(Protocol):
         """
 
     def release(self, delivered: Offset) -> None:
-        """Every target holds everything up to ``delivered``: the source need not keep that log for this pipeline any more."""
+        """Tell the source that every target holds everything up to ``delivered``.
+
+        This pipeline needs no older log any more.
+        """
 
     def relocate(self, at: Offset, *, patience_s: float = 0.0) -> Offset:
-        """The place of this server's log up to which it has the same transactions as another server of its group had at ``at``.
+        """Return the offset in this log up to which it has the same transactions as another of the group at ``at``.
 
         ``patience_s``: how long to wait for transactions that are still on their way here.
 
         Raises:
-            LostPosition: this server lacks transactions that were read up to ``at`` (they are listed), or purged those after it.
+            LostPosition: this server lacks transactions that were read up to ``at`` (they are listed), or purged those
+                after it.
             ConfigError: the kind of source, or its settings, give a transaction no name that all servers know.
         """
 
     # -- tables ------------------------------------------------------------------------------------------------------------
     def tables(self, wants: Callable[[TableId], bool]) -> list[SourceTable]:
-        """Every table that ``wants`` takes, with its definition, by name."""
+        """Return every table that ``wants`` accepts, with its definition, by name."""
 
     def table_rows(self) -> dict[TableId, int]:
-        """Every table, with the server's estimate of its rows; it may be old."""
+        """Return every table, with the server's estimate of its rows; the estimate may be old."""
 
     def estimates(self, tables: Sequence[TableId]) -> dict[TableId, int]:
-        """The server's estimate of their rows now."""
+        """Return the server's present estimate of the tables' rows."""
 
     def empty_tables(self, tables: Sequence[TableId]) -> list[TableId]:
-        """Those of ``tables`` that have no row."""
+        """Return those of ``tables`` that have no row."""
 
     def keyless(self) -> set[TableId]:
-        """Tables whose rows nothing tells apart: no primary key, and no unique one of whole columns that are never null."""
+        """Return the tables without a primary key and without a unique key of whole columns that are never null."""
 
     def create_statement(self, table: TableId, named: TableId) -> str:
-        """What makes ``table`` under another name at a target of the same dialect; "" if the source has no such words."""
+        """Return the statement that creates ``table`` under another name at a target of the same dialect; "" for none."""
 
     def blindness(self) -> Blindness | None:
-        """None if the login sees every table there is."""
+        """Return what hides tables from the login; None if it sees every table."""
 
     def numbering(self) -> tuple[int, int] | None:
-        """Of the numbers that the source gives to new rows: the step from one to the next, and the first; None: it gives none."""
+        """Return (auto_increment_increment, auto_increment_offset), or None if the source has no auto-increment."""
 
     def same_keys(self, fields: Sequence[pa.Field], asked: Sequence[Asked]) -> Iterator[tuple[int, bool]]:
-        """For each (number, key, others): number, and True if the source holds ``key`` for one of ``others``.
+        """Yield (number, is_same) for each (number, key, others).
 
-        ``fields``: of the key's columns, as segments have them; only text columns are compared, the others are equal.
+        ``is_same``: the source treats ``key`` as equal to one of ``others``. ``fields``: of the key's columns, as
+        segments have them; only text columns are compared, the others are equal.
         """
 
     # -- dumps -------------------------------------------------------------------------------------------------------------
     def choose_marking(self) -> Marking:
-        """How a new dump is marked; makes what the watermarks need. Raises PreflightError if it cannot be marked."""
+        """Choose how a new dump is marked, and create what the watermarks need.
+
+        Raises PreflightError if it cannot be marked.
+        """
 
     def chunk_table(self, table: TableId) -> ChunkTable:
-        """A table as it is now, for the plan of a dump. Raises ConfigError, DumpRefused."""
+        """Return a table as it is now, for the plan of a dump. Raises ConfigError, DumpRefused."""
 
 
 # -- copies of rows ----------------------------------------------------------------------------------------------------------
@@ -367,7 +385,7 @@ class SourceSession(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChunkKey:
-    """What a table is cut by: ``columns`` of the primary key, or of the index the request names."""
+    """The key that cuts a table into chunks: ``columns`` of the primary key, or of the index the request names."""
 
     columns: tuple[Column, ...]
     index: str
@@ -381,13 +399,13 @@ class KeyText(Protocol):
     """Keys as literals of the source's dialect: what chunks, lists of keys and ranges are stored as."""
 
     def literals(self, columns: Sequence[Column], keys: pa.Table) -> list[Key]:
-        """A literal a column for each row of ``keys``."""
+        """Return a literal per column for each row of ``keys``."""
 
     def typed(self, column: Column, text: str) -> str:
-        """The literal of a value that a person typed. Raises ConfigError."""
+        """Return the literal of a value that a person typed. Raises ConfigError."""
 
     def shown(self, key: Key) -> list[str]:
-        """The values of a key for people."""
+        """Return the values of a key as readable text."""
 
 
 class ChunkTable(Protocol):
@@ -402,45 +420,45 @@ class ChunkTable(Protocol):
         """True if the log contains every column of a changed row."""
 
     def key(self, request: TableRequest) -> ChunkKey:
-        """What it is cut by; no columns: it comes in one piece."""
+        """Return the key that cuts the table into chunks; without columns the table is one chunk."""
 
     def has_prefix_key(self, key: ChunkKey) -> bool:
-        """True if the key holds only the beginning of a column."""
+        """Return True if the key holds only the beginning of a column."""
 
     def condition(self, text: str) -> str:
-        """A person's condition, checked, in the source's words."""
+        """Check a person's condition and return it in the source's dialect."""
 
     def is_reversed(self, lower: Key, upper: Key) -> bool:
-        """True if ``lower`` is certainly more than ``upper``."""
+        """Return True if ``lower`` is certainly more than ``upper``."""
 
     def estimate(self, request: TableRequest, key: ChunkKey) -> int:
-        """Rows, as the server guesses."""
+        """Return the server's estimate of the rows."""
 
     def require_taken(self, request: TableRequest, key: ChunkKey, keys: Sequence[Key]) -> None:
-        """Raises ConfigError if the server does not take one of the keys for a value."""
+        """Raise ConfigError if the server does not accept one of the keys as a value."""
 
 
 class SourceLoad(Protocol):
-    """What a server says of how busy it is, and how far it follows its own source."""
+    """The load of a server, and how far it follows its own source."""
 
     def running(self) -> int:
-        """Statements that run now."""
+        """Return the number of statements that run now."""
 
     def replica_lag_s(self) -> float | None:
-        """Seconds after its own source; None if it has none, infinite if it does not follow."""
+        """Return the seconds that it lags; None if it follows no server, infinite for a replica that has stopped."""
 
 
 class Watermarker(Protocol):
     """Marks the window of a chunk: what the log changed in it is newer than the rows of the chunk, or the same."""
 
     def low(self, chunk: Chunk) -> str:
-        """Before the select; returns what the chunk has to remember."""
+        """Mark the beginning of the window, before the select. Return what the chunk has to remember."""
 
     def reading(self, chunk: Chunk) -> AbstractContextManager[str | None]:
-        """Around the select; yields what replaces :meth:`low`'s answer, or None."""
+        """Wrap the select. Yields what replaces :meth:`low`'s answer, or None."""
 
     def high(self, chunk: Chunk) -> None:
-        """After the rows are durable."""
+        """Mark the end of the window, after the rows are durable."""
 
 
 class ChunkReader(SourceLoad, Protocol):
@@ -448,21 +466,21 @@ class ChunkReader(SourceLoad, Protocol):
 
     @property
     def watermarks(self) -> Watermarker:
-        """How its chunks are marked."""
+        """The marks of its chunks."""
 
     def end_of_log(self) -> str:
-        """The place where the log ends now, as :attr:`Offset.place` says it."""
+        """Return the present end of the log, as :attr:`Offset.place` says it."""
 
     def schema(self, table: TableId) -> TableSchema:
-        """The definition as of now."""
+        """Return the present definition."""
 
     def next_border(self, request: TableRequest, planned: TablePlanned, rows: int) -> tuple[Key, bool]:
-        """The last key of the next chunk of about ``rows`` (empty: open), and True if it is the last chunk."""
+        """Return the last key of the next chunk of about ``rows`` (empty: open), and True if it is the last chunk."""
 
     def rows(self, request: TableRequest, chunk: Chunk, keys: Iterable[Sequence[Key]] = ()) -> Iterator[pa.Table]:
-        """The rows of a chunk (SELECTED_ROWS): the columns of :meth:`schema` in their order, whatever their names.
+        """Yield the rows of a chunk (SELECTED_ROWS): the columns of :meth:`schema` in order, whatever their names.
 
-        ``keys``: of a request with a list of keys, those of the chunk in pieces.
+        ``keys``: the keys of the chunk, in pieces, for a request with a list of keys.
 
         Raises DumpRefused: the source cannot read rows under the request's condition.
         """
@@ -473,10 +491,13 @@ class DigestReader(Protocol):
     """Optional, of a :class:`ChunkReader`: the server computes checksums of ranges itself, without sending their rows."""
 
     def digest_words(self, table: TableId, columns: Sequence[str]) -> tuple[str, ...]:
-        """How the columns' values enter a checksum. Sides that say the same have the same checksum for the same rows. Empty: there is none."""
+        """Describe how the columns' values enter a checksum; empty if there is none.
+
+        Sides that return the same have the same checksum for the same rows.
+        """
 
     def digest(self, request: TableRequest, chunk: Chunk, columns: Sequence[str]) -> RangeDigest:
-        """Of the rows of a chunk, over these columns in this order."""
+        """Return the digest of the rows of a chunk, over these columns in this order."""
 
 
 class LogWatch(Protocol):
@@ -495,14 +516,17 @@ class LogWatch(Protocol):
         """
 
     def may_concern(self, since: Offset, wants: Callable[[TableId], bool]) -> bool:
-        """May something after ``since`` be about a table that ``wants`` takes? After a look that was made after ``since`` was read."""
+        """Return True if something after ``since`` may be about a table that ``wants`` accepts.
+
+        Call it after a look that was made after ``since`` was read.
+        """
 
     @property
     def end(self) -> Offset | None:
         """The end of the log, as a place where a drain can go on, if everything up to it was looked at."""
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""
 
 
 class Source(Protocol):
@@ -519,19 +543,22 @@ class Source(Protocol):
 
     @property
     def keys(self) -> KeyText:
-        """How it writes keys."""
+        """The way it writes keys."""
 
     def stored_definitions(self, base: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> Definitions:
-        """Definitions as the schema store kept them: ``Definitions.to_json``, then each ``Definitions.part``, oldest first. Pure."""
+        """Return the definitions that the schema store kept. Pure.
+
+        They are a ``Definitions.to_json``, then each ``Definitions.part``, oldest first.
+        """
 
     def stored_table(self, definition: TableDefinition) -> TableSchema:
-        """What the rows of a table with this definition look like in segments. Pure. Raises UnsupportedType."""
+        """Return what the rows of a table with this definition look like in segments. Pure. Raises UnsupportedType."""
 
     def dialect(self, at: Offset) -> str:
-        """Whose words the statements of the log around ``at`` are in: ``mysql``, ``mariadb`` or another. Pure."""
+        """Return the dialect of the log's statements around ``at``: ``mysql``, ``mariadb`` or another. Pure."""
 
     def row_effects(self, at: Offset, change: TableChange, statement: Ran) -> tuple[ColumnEffect, ...]:
-        """What a statement of the log around ``at`` did to the values of the columns that it changed. Pure."""
+        """Return what a statement of the log around ``at`` did to the values of the columns that it changed. Pure."""
 
     @property
     def watermark_table(self) -> TableId | None:
@@ -539,19 +566,22 @@ class Source(Protocol):
 
     @property
     def watch_key(self) -> str:
-        """The same for sources that one watch can serve: server and login. Holds secrets."""
+        """A value that is equal for sources that one watch can serve: server and login. Holds secrets."""
 
     def watch(self) -> LogWatch:
-        """What looks at its log for all pipelines of the same key."""
+        """Return a watch of its log, which serves all pipelines of the same key."""
 
     def open(self, *, to_stream: bool = False) -> AbstractContextManager[SourceSession]:
-        """A session for questions; ``to_stream``: and for the log, under the pipeline's own replica id."""
+        """Open a session for questions; ``to_stream``: also for the log, under the pipeline's own replica id."""
 
     def open_chunks(self, marking: Marking, owner: str) -> AbstractContextManager[ChunkReader]:
-        """For one thread of a dump; ``owner``: tells its marks from those of others."""
+        """Open a reader for one thread of a dump. ``owner``: tells its marks from those of others."""
 
     def open_replica(self, connection: str) -> AbstractContextManager[SourceLoad]:
-        """A replica of the source that a dump looks after, by its connection's id."""
+        """Open a replica of the source whose lag a dump watches, by its connection's id."""
 
     def after_low(self, marking: Marking, low: str, rows: Mapping[str, Any] | pa.Table) -> np.ndarray[Any, Any]:
-        """Mask: which changes (columns ``_gtid``, ``_file``, ``_offset``) came after the low watermark that a chunk remembers. Pure."""
+        """Return a mask of the changes that came after the low watermark that a chunk remembers. Pure.
+
+        ``rows``: columns ``_gtid``, ``_file``, ``_offset``.
+        """

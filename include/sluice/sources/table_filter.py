@@ -1,4 +1,4 @@
-"""Which tables and which kinds of change are captured."""
+"""The tables and the kinds of change that are captured."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Selection:
 
     @classmethod
     def compile(cls, config: CaptureConfig) -> Selection:
-        """From the pipeline's ``capture``."""
+        """Compile the pipeline's ``capture``."""
         return cls(
             tuple(re.compile(p) for p in config.include),
             tuple(re.compile(p) for p in config.exclude),
@@ -41,7 +41,7 @@ class Selection:
         )
 
     def wants(self, table: TableId) -> bool:
-        """True if rows of this table are captured."""
+        """Return True if rows of this table are captured."""
         known = self._seen.get(table)
         if known is None:
             known = self._seen[table] = self._decide(table)
@@ -57,7 +57,7 @@ class Selection:
         return bool(matching) and not any(p.fullmatch(name) for p in self.exclude)
 
     def looks_like_shadow(self, table: TableId) -> bool:
-        """True if the patterns fit, and the table is not captured because of its name alone."""
+        """Return True if the patterns fit, and the table is not captured because of its name alone."""
         return (
             not self.wants(table)
             and not table.table.startswith("#sql")
@@ -65,7 +65,7 @@ class Selection:
         )
 
     def wants_schema(self, schema: str) -> bool:
-        """True if tables of this schema may be captured: what is said of the schema itself concerns us."""
+        """Return True if tables of this schema may be captured: then statements about the schema itself matter."""
         if schema.lower() in SYSTEM_SCHEMAS:
             return False
         return any(_schema_part(p).fullmatch(schema) for p in self.include)
@@ -86,7 +86,7 @@ class Selection:
 
 
 def _schema_part(pattern: re.Pattern[str]) -> re.Pattern[str]:
-    """The part of a pattern in front of its dot; the whole where it has none that can be told."""
+    """Return the part of a pattern before its dot; any schema if the pattern has no such dot."""
     head, dot, _ = pattern.pattern.partition(r"\.")
     try:
         return re.compile(head if dot else r".*")

@@ -1,4 +1,4 @@
-"""Where work units run. A unit is a small picklable value: paths, bucket ranges, contents of rules; never rows."""
+"""Runners of work units. A unit is a small picklable value: paths, bucket ranges, contents of rules; never rows."""
 
 from __future__ import annotations
 

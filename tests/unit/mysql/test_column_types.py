@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from sluice.errors import UnsupportedType
+from sluice.flows.planned_columns import planned_columns
 from sluice.formats import canal, debezium, maxwell
 from sluice.formats.common import columns_of
 from sluice.model.column_types import ColumnKind
@@ -303,8 +303,8 @@ def test_a_mysql_target(row: MysqlType) -> None:
     assert target_types.own_type(column.type) == definition_of(row).type
     [listed] = columns_of_changeset(pa.schema([field]))
     found = ColumnInfo("c", False, False, definition_of(row).type, True, column.charset or "")
-    for planned in (listed.planned, replace(listed.planned, type=None)):
-        assert target_types.type_of(planned) == column.type
+    for planned in planned_columns((listed, listed.model_copy(update={"kind": ""}))):
+        assert planned.value_type == planned.sent_type == column.type
         assert target_types.lost(planned, found) == ""
         assert target_types.column_type(planned).startswith(definition_of(row).type)
     assert literals.literals(field, pa.nulls(1, field.type)).to_pylist() == [None]

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from sluice.model.definitions import ColumnDefinition
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId
+from sluice.sources.words import words_of
 from sluice.targets.base import KeyRange
 from sluice.targets.postgresql.catalog import ColumnInfo, TableInfo, UniqueKey
 from sluice.targets.postgresql.range_delete import LISTED_KEYS, replaceable, stretches
@@ -21,7 +23,12 @@ def text(value: str) -> str:
 
 
 def planned(sql_type: str) -> PlannedTable:
-    return PlannedTable(PLACE, PLACE, (PlannedColumn("w", sql_type, key=1, charset="utf8mb4"),))
+    return PlannedTable(PLACE, PLACE, (column(sql_type, "utf8mb4"),))
+
+
+def column(sql_type: str, charset: str = "") -> PlannedColumn:
+    made = words_of("mysql").column_type(ColumnDefinition("w", sql_type, charset=charset))
+    return PlannedColumn("w", sql_type, key=1, charset=charset, type=made)
 
 
 def info(declared: str, *, exact: bool = True) -> TableInfo:
@@ -77,5 +84,5 @@ def test_values_of_another_family_are_not_removed() -> None:
         there, why = replaceable(planned(sql_type), info(declared), listed=True)
         assert there is None
         assert "may tell apart otherwise" in why
-    whole = replace(planned("int"), columns=(PlannedColumn("w", "int", key=1),))
+    whole = replace(planned("int"), columns=(column("int"),))
     assert replaceable(whole, info("bigint"))[1] == replaceable(whole, info("bigint"), listed=True)[1] == ""

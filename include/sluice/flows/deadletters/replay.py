@@ -22,6 +22,7 @@ from sluice.errors import RuleError, SegmentError, SluiceError
 from sluice.flows.checkpoints import Sides
 from sluice.flows.deadletters.staleness import LaterBatches, Undecidable
 from sluice.flows.deadletters.store import DeadLetter, chosen, read_row, settle, skipped_manifest, skipped_tables
+from sluice.flows.planned_columns import planned_columns
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform.stage_manifest import stages_of
 from sluice.flows.transform.stage_rules import StageRules, tagged_as_made
@@ -204,7 +205,7 @@ class _Replay:
             return int(fresh.num_rows)
         lines = self.runtime.pipeline.mapping
         promised = [line.unique for line in lines if line.to == str(table) or line.to.endswith(".*") or "\\" in line.to]
-        plan = replace(planned_table(table, fresh), promised=tuple(key for keys in promised for key in keys))
+        plan = replace(_planned(table, fresh), promised=tuple(key for keys in promised for key in keys))
         given = BatchInput(
             one.batch,
             NOWHERE,  # the checkpoint stays where it is
@@ -220,16 +221,6 @@ class _Replay:
         return int(fresh.num_rows)
 
 
-def planned_table(table: TableId, rows: pa.Table) -> PlannedTable:
+def _planned(table: TableId, rows: pa.Table) -> PlannedTable:
     """What the target has to have for these rows."""
-    from sluice.segments.changeset import ChangesetTable
-
-    entry = ChangesetTable(
-        schema_=table.schema,
-        table=table.table,
-        source_schema=table.schema,
-        source_table=table.table,
-        columns=columns_of(rows.schema),
-        files=(),
-    )
-    return entry.plan
+    return PlannedTable(table, table, planned_columns(columns_of(rows.schema)))

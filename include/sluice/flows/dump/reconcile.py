@@ -22,6 +22,7 @@ import structlog
 from sluice.config.pipeline import DdlKind, DdlPolicy, Event
 from sluice.errors import MappingError, SegmentError
 from sluice.flows.dump.key_lists import stored_keys
+from sluice.flows.planned_columns import planned_columns
 from sluice.flows.runtime import Runtime
 from sluice.mapping import Mapping as Routes
 from sluice.mapping import TableRoute
@@ -173,7 +174,9 @@ def planned(store: SegmentStore, record: ReplaceRecord, route: TableRoute) -> Pl
     """The key of a stretch, as a target compares it with its own. Raises SegmentError."""
     if record.mapped:
         schema = _kept(store, record).schema
-        columns = tuple(replace(column.planned, key=number) for number, column in enumerate(columns_of(schema), 1))
+        columns = tuple(
+            replace(column, key=number) for number, column in enumerate(planned_columns(columns_of(schema)), 1)
+        )
         return PlannedTable(route.target, record.table_id, columns, flavour=record.flavour)
     return key_plan(
         record.table_id, _kept(store, record).schema if record.key else pa.schema([]), record.key, route, record.flavour
@@ -185,10 +188,10 @@ def key_plan(table: TableId, schema: pa.Schema, key: Sequence[str], route: Table
     ordinals = {(route.target_name(name) or name): number for number, name in enumerate(key, 1)}
     wanted = pa.schema([schema.field(stored_name(name)) for name in key])
     whole = replace(route, changed_only=False)  # keys are no changes
-    columns = columns_of(whole.apply(wanted.empty_table()).schema) if key else ()
+    columns = planned_columns(columns_of(whole.apply(wanted.empty_table()).schema)) if key else ()
     return PlannedTable(
         route.target,
         table,
-        tuple(replace(column.planned, key=ordinals[column.name]) for column in columns),
+        tuple(replace(column, key=ordinals[column.name]) for column in columns),
         flavour=flavour,
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 from sluice.config.pipeline import TargetConfig
 from sluice.flows.load.batch_rows import StoredRows
+from sluice.flows.planned_columns import planned_table
 from sluice.flows.transform.dead_letter_files import RefusedRows
 from sluice.mapping import Mapping as Routes
 from sluice.model.planned import PlannedTable
@@ -88,7 +89,8 @@ def batch_input(
     number = changeset.manifest.batch
 
     def planned(table: ChangesetTable) -> PlannedTable:
-        return table.plan if routes is None else replace(table.plan, promised=routes.route(table.plan.source).unique)
+        plan = planned_table(table)
+        return plan if routes is None else replace(plan, promised=routes.route(plan.source).unique)
 
     return BatchInput(
         number,

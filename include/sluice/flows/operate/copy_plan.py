@@ -13,6 +13,7 @@ from sluice.config.pipeline import ColumnConversion, TargetConfig
 from sluice.errors import SchemaUnknown, SluiceError
 from sluice.flows.incomplete_tables import with_definitions
 from sluice.flows.load.unique_keys import unique_at_target
+from sluice.flows.planned_columns import planned_columns, planned_table, wanted_type
 from sluice.flows.runtime import Runtime
 from sluice.flows.snapshot_columns import noted_columns
 from sluice.flows.stored_definitions import definitions_at
@@ -29,6 +30,7 @@ from sluice.segments.changeset import columns_of, read_changeset
 from sluice.segments.snapshot_columns import Way
 from sluice.sources.base import SourceSession, SourceTable
 from sluice.sources.table_filter import Selection
+from sluice.sources.words import words_of
 from sluice.targets.base import Finding, Target
 
 
@@ -171,18 +173,18 @@ def _told_by_rules(runtime: Runtime, tables: Sequence[SourceTable], routes: Mapp
             route = routes.route(table.id)
             with suppress(SluiceError):
                 fields = mapped_columns(ruling, route, table.schema).schema
-                columns = tuple(column.planned for column in columns_of(fields))
+                columns = planned_columns(columns_of(fields))
                 found[table.id, route.target] = PlannedTable(route.target, table.id, columns)
     return found
 
 
 def _tables_of(runtime: Runtime, changeset: str) -> tuple[PlannedTable, ...]:
-    return tuple(table.plan for table in read_changeset(runtime.store, changeset).manifest.tables)
+    return tuple(map(planned_table, read_changeset(runtime.store, changeset).manifest.tables))
 
 
 def _noted_table(way: Way, fields: pa.Schema) -> PlannedTable:
     source, target = way
-    return PlannedTable(target, source, tuple(column.planned for column in columns_of(fields)))
+    return PlannedTable(target, source, planned_columns(columns_of(fields)))
 
 
 def _with_made(plan: PlannedTable, made: _Made) -> PlannedTable:
@@ -225,6 +227,7 @@ def plan_of(table: SourceTable, route: TableRoute, flavour: str = "") -> Planned
         name = route.target_name(column.name)
         if name is None and not ordinal:
             continue
+        wanted, loses = _conversion(column.sql_type, route.conversion(column.name))
         columns.append(
             PlannedColumn(
                 name or dict(route.rename).get(column.name, column.name),
@@ -235,8 +238,10 @@ def plan_of(table: SourceTable, route: TableRoute, flavour: str = "") -> Planned
                 column.collation or "",
                 str(column.arrow_type),
                 column.nullable,
-                *_conversion(column.sql_type, route.conversion(column.name)),
+                wanted,
+                loses,
                 type=column.type,
+                wanted_type=wanted_type(wanted),
             )
         )
     return PlannedTable(
@@ -287,7 +292,9 @@ def _with_statement(source: SourceSession, table: SourceTable, plan: PlannedTabl
     route = routes.route(table.id)
     if not route.keeps_columns:
         return plan
-    return replace(plan, create_sql=source.create_statement(table.id, plan.target))
+    sql = source.create_statement(table.id, plan.target)
+    made = words_of(plan.flavour.lower()).created_table(sql, plan.target.schema)
+    return replace(plan, create_sql=sql, created=made)
 
 
 def _copy(

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from sluice.config.engine import RuleKind
 from sluice.errors import RuleError
+from sluice.flows.planned_columns import planned_columns
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform.spark_rules import framed_rows
 from sluice.flows.transform.stage_rules import StageRules
@@ -126,7 +127,7 @@ class AsLoaded:
     def _mapped(self, source: TableId, place: TableId, rows: pa.Table) -> Loaded:
         route = self.routes.whole_route(place)
         mapped = route.apply(rows)
-        columns = tuple(column.planned for column in columns_of(mapped.schema))
+        columns = planned_columns(columns_of(mapped.schema))
         plan = PlannedTable(route.target, source, columns, flavour=self.flavour)
         return Loaded(plan, mapped, rows["_seq"].to_numpy().astype(np.int64))
 

@@ -30,7 +30,7 @@ _PARTITION_VERBS = {
 
 
 def read_actions(r: Reader) -> Iterator[s.Action]:
-    """All clauses up to the end of the statement. Raises DecodeError for one that is not understood."""
+    """Read all clauses up to the end of the statement. Raises DecodeError for one that is not understood."""
     while not r.ended:
         yield from _action(r)
         if not r.accept(",") and not r.ended and not _may_follow(r):
@@ -38,7 +38,7 @@ def read_actions(r: Reader) -> Iterator[s.Action]:
 
 
 def _may_follow(r: Reader) -> bool:
-    """Table options and partitions may follow a clause without a comma."""
+    """Return True for table options and partitions, which may follow a clause without a comma."""
     word = r.peek().upper
     return word in _HARMLESS or word in {
         "PARTITION",

@@ -37,7 +37,10 @@ _NUMBER = re.compile(r"(['\"]?)([+-]?(?:\d+\.?\d*|\.\d+))([eE][+-]?\d+)?\1")
 def create_table(
     statement: s.CreateTable, database: DatabaseDefinition, flavour: Flavour, *, timestamps_explicit: bool = True
 ) -> TableDefinition:
-    """The definition a CREATE TABLE makes. ``timestamps_explicit``: explicit_defaults_for_timestamp. Raises DecodeError, UnsupportedType."""
+    """Return the definition that a CREATE TABLE makes. Raises DecodeError, UnsupportedType.
+
+    ``timestamps_explicit``: explicit_defaults_for_timestamp.
+    """
     if statement.options.versioned:
         raise DecodeError("system-versioned tables have columns that no statement names")
     charset, collation = flavour.collations.resolve(
@@ -59,7 +62,7 @@ def create_table(
 
 
 def _written_keys(statement: s.CreateTable, flavour: Flavour) -> list[s.IndexSpec]:
-    """All keys in the order in which they are written, on which the names that the server makes up depend."""
+    """Return all keys in the order in which they are written, on which the names that the server makes up depend."""
     keys: list[s.IndexSpec] = []
     for item in statement.order or (*statement.columns, *statement.indexes):
         keys += [item] if isinstance(item, s.IndexSpec) else _column_keys(item, flavour)
@@ -83,7 +86,10 @@ def alter_table(
     *,
     timestamps_explicit: bool = True,
 ) -> TableDefinition:
-    """The definition after an ALTER TABLE (its name as it was: see RenameTo). Raises DecodeError, UnsupportedType."""
+    """Return the definition after an ALTER TABLE (its name as it was: see RenameTo).
+
+    Raises DecodeError, UnsupportedType.
+    """
     before = table
     primary = {name.lower() for name in table.primary_key}
     primary |= {
@@ -165,10 +171,11 @@ def alter_table(
 def _implied_defaults(
     table: TableDefinition, named: Collection[str] | None = None, flavour: Flavour | None = None
 ) -> TableDefinition:
-    """With explicit_defaults_for_timestamp off, the first TIMESTAMP follows the clock and the others begin at zero.
+    """Add the defaults of TIMESTAMP columns that explicit_defaults_for_timestamp = off implies.
 
-    ``named``: columns that an ALTER TABLE names, in lower case; None: all are new. MySQL gives an older column the clock, never zero; when MariaDB
-    does so is not understood.
+    The first TIMESTAMP follows the clock and the others begin at zero. ``named``: columns that an ALTER TABLE names, in
+    lower case; None: all are new. MySQL gives an older column the clock, never zero; when MariaDB does so is not
+    understood.
     """
     columns = list(table.columns)
     first = True
@@ -254,7 +261,7 @@ def _altered(
 
 
 def _kept_default(default: str | None, family: str, flavour: Flavour) -> str | None:
-    """MySQL takes a literal as default of a BLOB, where it is not strict, and forgets it."""
+    """Drop a literal default of a BLOB: where MySQL is not strict, it accepts the default and forgets it."""
     forgets = not flavour.mariadb and (family in TEXTS or family in BLOBS or family == "json" or is_spatial(family))
     return None if forgets and default is not None and not default.startswith("(") else default
 
@@ -267,10 +274,10 @@ def _converted(
     database: DatabaseDefinition,
     flavour: Flavour,
 ) -> ColumnDefinition:
-    """A column after CONVERT TO.
+    """Return a column after CONVERT TO.
 
-    ``old``: as it was, and whether the statement changes it by name, too; None: it is new. ``written``: the type that the statement names, of which
-    the length is in characters of the new charset.
+    ``old``: as it was, and whether the statement changes it by name, too; None: it is new. ``written``: the type that
+    the statement names, of which the length is in characters of the new charset.
     """
     length = written_length(written, flavour) if written is not None else None
     if length is not None and column.charset is None:
@@ -311,7 +318,10 @@ def _converted(
 def _converted_size(
     column: ColumnDefinition, old: ColumnDefinition, changed: bool, charset: str, flavour: Flavour
 ) -> str:
-    """The TEXT type that CONVERT TO gives a column. MySQL goes by the old one's size even where the statement names another (tried)."""
+    """Return the TEXT type that CONVERT TO gives a column.
+
+    MySQL uses the old one's size even where the statement names another (tried).
+    """
     if changed and (flavour.mariadb or column.family == TEXTS[-1]):
         return column.type
     was = _text_size(old)
@@ -321,7 +331,7 @@ def _converted_size(
 
 
 def _still_binary(column: ColumnDefinition, actions: Sequence[s.Action], flavour: Flavour) -> ColumnDefinition:
-    """To MySQL, BINARY of a column that is added next to CONVERT TO is of the new charset."""
+    """Give BINARY of a column that is added next to CONVERT TO the new charset, as MySQL does."""
     added = any(
         isinstance(a, s.AddColumn) and a.column.type.binary and a.column.name.lower() == column.name.lower()
         for a in actions
@@ -332,7 +342,7 @@ def _still_binary(column: ColumnDefinition, actions: Sequence[s.Action], flavour
 
 
 def _text_size(old: ColumnDefinition) -> str:
-    """The TEXT type in which MySQL counts an old column's size."""
+    """Return the TEXT type in which MySQL counts an old column's size."""
     if old.family in BLOBS:
         return TEXTS[BLOBS.index(old.family)]
     if old.family in TEXTS:
@@ -352,7 +362,10 @@ def _where(columns: Sequence[ColumnDefinition], place: s.Place | None, table: Ta
 
 
 def _new_keys(actions: Sequence[s.Action], known: set[str], flavour: Flavour, there: set[str]) -> list[s.IndexSpec]:
-    """Keys that the clauses add. ``known``, ``there``: columns and keys before the statement, in lower case."""
+    """Return the keys that the clauses add.
+
+    ``known``, ``there``: columns and keys before the statement, in lower case.
+    """
     keys: list[s.IndexSpec] = []
     for action in actions:
         if isinstance(action, s.AddIndex):
@@ -365,12 +378,15 @@ def _new_keys(actions: Sequence[s.Action], known: set[str], flavour: Flavour, th
 
 
 def _conditional(keys: Sequence[s.IndexSpec], condition: bool) -> list[s.IndexSpec]:
-    """To MariaDB, IF (NOT) EXISTS of a column is IF NOT EXISTS of the keys that are written with it."""
+    """Mark keys IF NOT EXISTS if they are written with a column IF (NOT) EXISTS, as MariaDB understands that."""
     return [replace(key, if_not_exists=key.if_not_exists or condition) for key in keys]
 
 
 def _name_of(key: s.IndexSpec) -> str:
-    """What MariaDB looks for, in lower case: keys that are there before the statement, also if it drops them. ``""``: for no key."""
+    """Return what MariaDB looks for, in lower case: keys before the statement, also if it drops them.
+
+    ``""`` for no key.
+    """
     if key.kind in {"foreign", "check"}:
         return ""
     return (key.name or (key.columns[0][0] if key.columns else "")).lower()
@@ -386,7 +402,7 @@ def _column_keys(column: s.ColumnSpec, flavour: Flavour) -> list[s.IndexSpec]:
 
 
 def _marked_whole(default: str | None) -> str | None:
-    """A statement's own number has all its digits, though it may have as many as a server prints (:func:`may_be_cut`)."""
+    """Mark a statement's own number as complete, though a server might print as many digits (:func:`may_be_cut`)."""
     found = _NUMBER.fullmatch(default or "")
     if found is None or not may_be_cut(found[2]):
         return default

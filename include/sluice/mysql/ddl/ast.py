@@ -1,4 +1,4 @@
-"""What a data definition statement says, once parsed: values only."""
+"""The contents of a data definition statement, once parsed: values only."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class IndexSpec:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a column goes: ``after`` a column, or first; None stands for the end."""
+    """The place of a column: ``after`` a column, or first; None stands for the end."""
 
     after: str | None
 
@@ -165,7 +165,10 @@ class RenameTo:
 
 @dataclass(frozen=True, slots=True)
 class PartitionAction:
-    """``what``: add, drop, truncate, exchange, reorganize, coalesce, remove, by, ...; ``other``: the table of EXCHANGE."""
+    """A change of partitions.
+
+    ``what``: add, drop, truncate, exchange, reorganize, coalesce, remove, by, ...; ``other``: the table of EXCHANGE.
+    """
 
     what: str
     names: tuple[str, ...] = ()
@@ -197,7 +200,9 @@ Action = (
 
 @dataclass(frozen=True, slots=True)
 class CreateTable:
-    """``like``: the model of CREATE TABLE … LIKE; ``select``: it ends in a query whose columns the text does not name.
+    """A CREATE TABLE.
+
+    ``like``: the model of CREATE TABLE … LIKE; ``select``: it ends in a query whose columns the text does not name.
 
     ``order``: columns and keys as they follow each other.
     """

@@ -25,7 +25,7 @@ K = ChangeKind
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What a logged statement inherited from the session that ran it.
+    """The settings that a logged statement inherited from the session that ran it.
 
     ``sql_mode``: bits; ``charset``: in which it was sent;
     ``timestamps_explicit``: explicit_defaults_for_timestamp; ``server_collation``: default of new databases;
@@ -61,11 +61,11 @@ class SchemaState:
 
     # -- asking ------------------------------------------------------------------------------------------------------------
     def find(self, table: TableId) -> TableDefinition | None:
-        """The definition, None if it is not known."""
+        """Return the definition, None if it is not known."""
         return self.tables.get(self.canonical(table))
 
     def why_unknown(self, table: TableId) -> Unknown | None:
-        """Why the definition is not known; None if it is, or if nothing was ever heard of the table."""
+        """Return why the definition is not known; None if it is, or if the table was never seen."""
         return self.unknown.get(self.canonical(table))
 
     # -- changing ----------------------------------------------------------------------------------------------------------
@@ -79,14 +79,14 @@ class SchemaState:
         self.touched.add(name)
 
     def lose(self, table: TableId, unknown: Unknown) -> None:
-        """The table's definition is not known any more."""
+        """Record that the table's definition is not known any more."""
         name = self.canonical(table)
         self.tables.pop(name, None)
         self.unknown[name] = unknown
         self.touched.add(name)
 
     def forget(self, table: TableId) -> None:
-        """The table is gone."""
+        """Remove a table that is gone."""
         name = self.canonical(table)
         self.tables.pop(name, None)
         self.unknown.pop(name, None)
@@ -121,11 +121,11 @@ class SchemaState:
         return changes
 
     def canonical(self, table: TableId) -> TableId:
-        """The name as the server stores and logs it."""
+        """Return the name as the server stores and logs it."""
         return lowered(table) if self.flavour.lower_case_names else table
 
     def database(self, name: str) -> DatabaseDefinition:
-        """A database, with the server's defaults if it is not in the history."""
+        """Return a database, with the server's defaults if it is not in the history."""
         key = name.lower() if self.flavour.lower_case_names else name
         found = self.databases.get(key)
         if found is not None:
@@ -141,7 +141,7 @@ class SchemaState:
 
     # -- storing -----------------------------------------------------------------------------------------------------------
     def to_json(self) -> dict[str, Any]:
-        """All of it."""
+        """Return all definitions as JSON."""
         return {
             "flavour": {
                 "mariadb": self.flavour.mariadb,
@@ -155,7 +155,7 @@ class SchemaState:
         }
 
     def part(self, names: Iterable[TableId] | None) -> dict[str, Any]:
-        """The named tables and databases as they are now, and those of them that are gone; None: all there is."""
+        """Return the named tables and databases as they are now, and those of them that are gone; None: all there is."""
         wanted = (
             set(names)
             if names is not None
@@ -208,7 +208,7 @@ class SchemaState:
 
     @classmethod
     def from_stored(cls, base: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> SchemaState:
-        """``base``: of :meth:`to_json`; ``parts``: of :meth:`part`, oldest first."""
+        """Rebuild the state from ``base`` (of :meth:`to_json`) and ``parts`` (of :meth:`part`, oldest first)."""
         state = cls.from_json(base)
         for part in parts:
             state.take(part)
@@ -217,7 +217,7 @@ class SchemaState:
 
 
 def storable(text: str) -> str:
-    """The text, with what is no character of it escaped."""
+    """Escape what is no character in the text."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -234,7 +234,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def tables_of(statement: s.Statement) -> tuple[TableId, ...]:
-    """The tables that a statement changes, as far as it names them."""
+    """Return the tables that a statement changes, as far as it names them."""
     match statement:
         case s.CreateTable(table=table, temporary=temporary):
             return () if temporary else (table,)

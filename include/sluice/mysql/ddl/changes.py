@@ -1,4 +1,4 @@
-"""What an ALTER TABLE did to a definition, in the kinds of :mod:`sluice.model.schema_changes`."""
+"""Changes that an ALTER TABLE made to a definition, in the kinds of :mod:`sluice.model.schema_changes`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ def altered(
     *,
     ignore: bool = False,
 ) -> TableChange:
-    """What an ALTER TABLE did. ``ignore``: MariaDB's ALTER IGNORE, which removes rows that a new definition refuses and logs none of them."""
+    """Return what an ALTER TABLE did.
+
+    ``ignore``: MariaDB's ALTER IGNORE, which removes rows that a new definition refuses and logs none of them.
+    """
     renames = {a.old.lower(): a.new for a in actions if isinstance(a, s.RenameColumn)}
     renames |= {a.old.lower(): a.column.name for a in actions if isinstance(a, s.ChangeColumn)}
     dropped = {a.name.lower() for a in actions if isinstance(a, s.DropColumn)}
@@ -65,7 +68,7 @@ def _may_refuse_rows(
     actions: Sequence[s.Action],
     renames: Mapping[str, str],
 ) -> bool:
-    """True if rows that were there may be duplicates of others under a unique key of the new definition, or break a new CHECK or partition."""
+    """Return True if older rows may violate a unique key, a CHECK or a partition of the new definition."""
     if any(
         isinstance(a, s.PartitionAction) or (isinstance(a, s.AddIndex) and a.index.kind == "check") for a in actions
     ):

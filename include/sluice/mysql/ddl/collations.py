@@ -14,10 +14,11 @@ DEFAULT = "default"
 
 @dataclass(frozen=True)
 class Collations:
-    """What a name without a charset, or without a collation, stands for.
+    """The meaning of a name without a charset, or without a collation.
 
     Attributes:
-        charset_of: collation -> charset; default_of: charset -> its default collation; bytes_of: charset -> bytes of its longest character.
+        charset_of: collation -> charset; default_of: charset -> its default collation; bytes_of: charset -> bytes of
+            its longest character.
     """
 
     charset_of: Mapping[str, str] = field(default_factory=dict)
@@ -25,7 +26,7 @@ class Collations:
     bytes_of: Mapping[str, int] = field(default_factory=dict)
 
     def charset(self, name: str) -> str:
-        """The server's own spelling of a charset. Raises UnsupportedType."""
+        """Return the server's own spelling of a charset. Raises UnsupportedType."""
         lowered = name.lower()
         for known in (lowered, "utf8mb3" if lowered == "utf8" else "utf8" if lowered == "utf8mb3" else lowered):
             if known in self.default_of:
@@ -33,7 +34,10 @@ class Collations:
         raise UnsupportedType(f"charset {name!r} is not one the server lists")
 
     def collation(self, name: str, charset: str | None = None) -> str:
-        """The server's own spelling of a collation; MariaDB has some that are named without their charset. Raises UnsupportedType."""
+        """Return the server's own spelling of a collation. Raises UnsupportedType.
+
+        MariaDB has some that are named without their charset.
+        """
         lowered = name.lower()
         names = [lowered]
         if lowered.startswith("utf8_"):
@@ -48,7 +52,10 @@ class Collations:
         raise UnsupportedType(f"collation {name!r} is not one the server lists")
 
     def resolve(self, charset: str | None, collation: str | None, otherwise: tuple[str, str]) -> tuple[str, str]:
-        """(charset, collation) from what a definition says; ``otherwise`` where it says nothing, or DEFAULT. Raises UnsupportedType."""
+        """Return (charset, collation) of a definition; ``otherwise`` where it says nothing, or DEFAULT.
+
+        Raises UnsupportedType.
+        """
         named = self.charset(charset) if charset and charset.lower() != DEFAULT else None
         if (collation or charset or "").lower() == DEFAULT:
             of = named or otherwise[0]
@@ -59,11 +66,11 @@ class Collations:
         return (named, self.default_of[named]) if named else otherwise
 
     def binary_of(self, charset: str) -> str:
-        """The collation of a column declared BINARY."""
+        """Return the collation of a column declared BINARY."""
         return "binary" if charset == "binary" else self.collation(f"{charset}_bin")
 
     def max_bytes(self, charset: str | None) -> int:
-        """Bytes of the longest character, 1 where that is not known."""
+        """Return the bytes of the longest character, 1 where that is not known."""
         return self.bytes_of.get(charset or "", 1)
 
     def to_json(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ _KEY_WORDS = {"CONSTRAINT", "PRIMARY", "KEY", "INDEX", "UNIQUE", "FULLTEXT", "SP
 
 
 def read_type(r: Reader) -> TypeSpec:
-    """A type with its own attributes. Raises DecodeError."""
+    """Read a type with its own attributes. Raises DecodeError."""
     if r.peek().kind not in {Kind.WORD, Kind.NAME}:
         raise r.stuck("expected a type")
     name, charset = _type_name(r)
@@ -103,7 +103,7 @@ def _labels(r: Reader) -> tuple[str | bytes, ...]:
 
 
 def _label(r: Reader) -> str | bytes:
-    """A label: text, or the bytes it has in the column's charset."""
+    """Read a label: text, or the bytes it has in the column's charset."""
     token = r.next()
     introducer = ""
     if token.kind is Kind.WORD and r.peek().kind in {Kind.STRING, Kind.HEX, Kind.BITS}:
@@ -126,7 +126,7 @@ def _label(r: Reader) -> str | bytes:
 
 
 def read_charset(r: Reader) -> str | None:
-    """``CHARACTER SET x`` or ``CHARSET x``, gone over; None if it does not come next."""
+    """Read ``CHARACTER SET x`` or ``CHARSET x``; None if it does not come next."""
     if r.accept("CHARACTER", "SET") or r.accept("CHARSET") or r.accept("CHAR", "SET"):
         r.accept("=")
         return r.word_or_string()
@@ -150,7 +150,7 @@ def read_column(r: Reader) -> ColumnSpec:
 
 
 def _attribute(r: Reader, column: ColumnSpec) -> bool:
-    """One attribute of a column. False if none comes next."""
+    """Read one attribute of a column. Return False if none comes next."""
     if r.accept("NOT", "NULL"):
         column.nullable = False
     elif r.accept("NULL"):
@@ -240,7 +240,7 @@ def _skip_references(r: Reader) -> None:
 
 
 def read_default(r: Reader) -> str | None:
-    """The SQL text of a default; None for NULL. Raises DecodeError."""
+    """Read a default as SQL text; None for NULL. Raises DecodeError."""
     start = r.peek().start
     if r.accept("NULL"):
         return None
@@ -270,7 +270,7 @@ def read_default(r: Reader) -> str | None:
 
 
 def read_place(r: Reader) -> Place | None:
-    """FIRST or AFTER c."""
+    """Read FIRST or AFTER c."""
     if r.accept("FIRST"):
         return Place(None)
     if r.accept("AFTER"):
@@ -279,7 +279,7 @@ def read_place(r: Reader) -> Place | None:
 
 
 def at_key(r: Reader) -> bool:
-    """True if a key or a constraint comes next, not a column."""
+    """Return True if a key or a constraint comes next, not a column."""
     token = r.peek()
     if token.upper in _KEY_WORDS:
         return True
@@ -287,7 +287,7 @@ def at_key(r: Reader) -> bool:
 
 
 def read_key(r: Reader) -> IndexSpec:
-    """A key or a constraint. Raises DecodeError."""
+    """Read a key or a constraint. Raises DecodeError."""
     name = ""
     if r.accept("CONSTRAINT") and r.peek().upper not in {"PRIMARY", "UNIQUE", "FOREIGN", "CHECK"}:
         r.accept("IF", "NOT", "EXISTS")
@@ -319,7 +319,7 @@ def read_key(r: Reader) -> IndexSpec:
 
 
 def read_key_tail(r: Reader, kind: str, name: str = "") -> IndexSpec:
-    """What follows UNIQUE KEY and its like: a name, columns, options. Raises DecodeError."""
+    """Read what follows UNIQUE KEY and its like: a name, columns, options. Raises DecodeError."""
     if_not_exists = r.accept("IF", "NOT", "EXISTS")
     if not r.sees("(") and not r.sees("USING"):
         name = r.identifier()
@@ -358,7 +358,7 @@ def _key_columns(r: Reader) -> tuple[tuple[str, int], ...]:
 
 
 def read_option(r: Reader, options: TableOptions) -> bool:
-    """One option of a table or database. False if none of interest comes next."""
+    """Read one option of a table or database. Return False if none of interest comes next."""
     at_default = r.sees("DEFAULT") and r.peek(1).upper in {"CHARACTER", "CHARSET", "COLLATE"}
     if at_default:
         r.next()

@@ -29,7 +29,7 @@ _NAMED_UTF8MB3 = 10_06_00
 
 
 def as_hexadecimal(raw: bytes, dialect: Dialect) -> bytes:
-    """The statement with every literal that names its charset and is not ASCII as a hexadecimal one of the same charset.
+    """Return the statement with each non-ASCII literal that names its charset as a hexadecimal one of the same charset.
 
     ``dialect``: of the session, with its charset. What is not understood stays as it is.
     """
@@ -48,7 +48,10 @@ def as_hexadecimal(raw: bytes, dialect: Dialect) -> bytes:
 
 
 def _literals(raw: bytes, masked: bytes, dialect: Dialect) -> Iterator[tuple[int, int, bytes]]:
-    """(start, end, text) of the literals to write otherwise, introducer included. Raises DecodeError for a statement without an end."""
+    """Yield (start, end, text) of the literals to rewrite, introducer included.
+
+    Raises DecodeError for a statement without an end.
+    """
     tokens = list(scan(masked.decode("latin-1"), dialect))  # a byte a character: places are the same
     for before, token, after in zip(tokens, tokens[1:], tokens[2:], strict=False):
         if before.kind is not Kind.WORD or token.kind is not Kind.STRING:
@@ -63,7 +66,7 @@ def _literals(raw: bytes, masked: bytes, dialect: Dialect) -> Iterator[tuple[int
 
 
 def _charset(introducer: Token, literal: Token, dialect: Dialect) -> str:
-    """The charset that a word in front of a literal names, "" if it names none."""
+    """Return the charset that a word before a literal names, "" if it names none."""
     if introducer.text in {"n", "N"} and introducer.end == literal.start:
         return "utf8" if dialect.mariadb and 0 < dialect.version < _NAMED_UTF8MB3 else "utf8mb3"
     charset = introducer.text[1:].lower() if introducer.text.startswith("_") else ""
@@ -71,7 +74,7 @@ def _charset(introducer: Token, literal: Token, dialect: Dialect) -> str:
 
 
 def _content(raw: bytes, masked: bytes, token: Token, *, escapes: bool) -> bytes:
-    """A literal's bytes, without quotes and escapes."""
+    """Return a literal's bytes, without quotes and escapes."""
     quote = masked[token.start : token.start + 1]
     out, at, end = [], token.start + 1, token.end - 1
     while at < end:

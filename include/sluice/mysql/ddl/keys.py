@@ -37,7 +37,10 @@ def kept_indexes(
     actions: Sequence[s.Action],
     flavour: Flavour,
 ) -> list[IndexDefinition]:
-    """The keys that an ALTER TABLE leaves. ``columns``: old name in lower case -> (the column as it becomes, it was changed); none: dropped."""
+    """Return the keys that an ALTER TABLE leaves.
+
+    ``columns``: old name in lower case -> (the column as it becomes, whether it was changed); a dropped one is missing.
+    """
     gone = {a.name.lower() for a in actions if isinstance(a, s.DropIndex)}
     constraints = {a.name.lower() for a in actions if isinstance(a, s.DropConstraint)}
     renamed = {a.old.lower(): a.new for a in actions if isinstance(a, s.RenameIndex)}
@@ -63,7 +66,7 @@ def kept_indexes(
 
 
 def _kept_prefix(prefix: int, old: ColumnDefinition, new: ColumnDefinition, flavour: Flavour) -> int:
-    """The prefix after a column was changed; 0 (all of it) where it makes no sense any more."""
+    """Return the prefix after a column was changed; 0 (all of it) where it has no meaning any more."""
     if (
         old.labels and not flavour.mariadb
     ):  # to MySQL such a column is a string, and the bytes of its number are a prefix (tried)
@@ -85,7 +88,7 @@ def _may_have_prefix(column: ColumnDefinition) -> bool:
 
 
 def with_keys(table: TableDefinition, specs: Sequence[s.IndexSpec], flavour: Flavour) -> TableDefinition:
-    """Adds keys: names made up where none is given, the primary key first, its columns not null. Raises DecodeError."""
+    """Add keys: names made up where none is given, the primary key first, its columns not null. Raises DecodeError."""
     indexes = list(table.indexes)
     explicit = {index.name.lower() for index in indexes} | {spec.name.lower() for spec in specs if spec.name}
     for spec in specs:
@@ -123,16 +126,17 @@ def with_keys(table: TableDefinition, specs: Sequence[s.IndexSpec], flavour: Fla
 
 
 def in_order(table: TableDefinition, flavour: Flavour) -> TableDefinition:
-    """The table with its keys as the server keeps them, in its order. Raises DecodeError."""
+    """Return the table with its keys as the server keeps them, in its order. Raises DecodeError."""
     indexes = [_fitted(index, table, flavour) for index in table.indexes]
     return replace(table, indexes=tuple(sorted(indexes, key=lambda index: _rank(index, table))))
 
 
 def check_order(before: TableDefinition, kept: Sequence[IndexDefinition], after: TableDefinition) -> None:
-    """Raises DecodeError where the order of the keys, and so what tells rows apart, is not known after an ALTER TABLE that adds no key.
+    """Raise DecodeError if the order of the keys, and so the row identity, is unknown after an ALTER TABLE.
 
-    MariaDB keeps the old order then, but not always, and it is another where a key became a hash or is one no more. ``kept``: the keys that are
-    left, in the old order. Under a primary key the order is not followed.
+    The ALTER TABLE adds no key. MariaDB keeps the old order then, but not always, and it is another where a key became
+    a hash or is one no more. ``kept``: the keys that are left, in the old order. Under a primary key the order does not
+    matter.
     """
     unique = [index.name for index in after.indexes if index.unique]
     if after.primary_key or len(unique) < 2 or not any(i.kind == "hash" for i in (*before.indexes, *after.indexes)):
@@ -149,7 +153,10 @@ def _known(table: TableDefinition, name: str, prefix: int) -> tuple[str, int]:
 
 
 def _needed(indexes: Sequence[IndexDefinition]) -> list[IndexDefinition]:
-    """Without the keys that the server made for foreign keys and that another key begins with. Source: ``foreign_key_prefix``."""
+    """Drop the keys that the server made for foreign keys and that another key begins with.
+
+    Source: ``foreign_key_prefix``.
+    """
     redundant: set[int] = set()
     for number, index in enumerate(indexes):
         for earlier, other in enumerate(indexes[:number]):
@@ -162,7 +169,7 @@ def _needed(indexes: Sequence[IndexDefinition]) -> list[IndexDefinition]:
 
 
 def _begins(one: IndexDefinition, other: IndexDefinition) -> bool:
-    """True if one of the two was made for a foreign key and the other one begins with it."""
+    """Return True if one of the two was made for a foreign key and the other one begins with it."""
     if not one.generated or (other.generated and len(one.columns) > len(other.columns)):
         one, other = other, one
     if not one.generated or len(one.columns) > len(other.columns):
@@ -187,7 +194,10 @@ def _made_up(base: str, taken: set[str]) -> str:
 
 
 def _fitted(index: IndexDefinition, table: TableDefinition, flavour: Flavour) -> IndexDefinition:
-    """The key with prefixes as the server keeps them: none for a whole column, and no longer than the column or the engine allow."""
+    """Return the key with prefixes as the server keeps them.
+
+    A whole column has none, and none is longer than the column or the engine allow.
+    """
     if index.kind in _WHOLE:
         return replace(index, columns=tuple((name, 0) for name, _ in index.columns))
     limit = _PART_BYTES.get(table.engine.lower(), _INNODB_PART_BYTES)
@@ -203,7 +213,10 @@ def _fitted(index: IndexDefinition, table: TableDefinition, flavour: Flavour) ->
 
 
 def _is_hash(index: IndexDefinition, table: TableDefinition, limit: int, flavour: Flavour) -> bool:
-    """True if MariaDB makes a hash of a unique key, because it is too long. Raises DecodeError if that is not known and matters."""
+    """Return True if MariaDB makes a hash of a unique key, because it is too long.
+
+    Raises DecodeError if that is not known and matters.
+    """
     least = most = 0
     for name, prefix in index.columns:
         column = table.column(name)
@@ -248,7 +261,10 @@ def _prefix(prefix: int, column: ColumnDefinition, unique: bool, limit: int, fla
 
 
 def _rank(index: IndexDefinition, table: TableDefinition) -> tuple[bool, ...]:
-    """The order in which the server keeps keys, and so the unique key that it picks where there is no primary one (``sort_keys``)."""
+    """Return the sort key of the server's order of keys (``sort_keys``).
+
+    By it the server picks a unique key if there is no primary one.
+    """
     nullable = any(not name or table.column(name).nullable for name, _ in index.columns)
     partial = any(prefix for _, prefix in index.columns)
     hashed = index.kind == "hash"  # of these MariaDB keeps the order

@@ -30,7 +30,10 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """``text``: a word as written, a name or string without its quotes; ``start``, ``end``: where it stands in the statement."""
+    """A token.
+
+    ``text``: a word as written, a name or string without quotes; ``start``, ``end``: its place in the statement.
+    """
 
     kind: Kind
     text: str
@@ -45,9 +48,10 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """Which server, and how its session read quotes. ``version``: 80403 for 8.4.3, 101105 for MariaDB 10.11.5; 0: the newest.
+    """The server that logged a statement, and how its session read quotes.
 
-    ``charset``: of the session, in which the statement was sent.
+    ``version``: 80403 for 8.4.3, 101105 for MariaDB 10.11.5; 0: the newest. ``charset``: of the session, in which the
+    statement was sent.
     """
 
     mariadb: bool = False
@@ -56,7 +60,7 @@ class Dialect:
     charset: str = "utf8mb4"
 
     def runs(self, maker: str, number: str) -> bool:
-        """True if this server executes what stands in ``/*!number`` (``maker``: ``""`` or ``M``)."""
+        """Return True if this server executes what stands in ``/*!number`` (``maker``: ``""`` or ``M``)."""
         if maker and not self.mariadb:
             return False
         if not number:
@@ -89,12 +93,12 @@ _QUOTE_PARTS = {
 
 
 def tokens(sql: str, dialect: Dialect) -> list[Token]:
-    """All tokens, then one of kind END. Raises DecodeError for a quote or comment that does not end."""
+    """Return all tokens, then one of kind END. Raises DecodeError for a quote or comment that does not end."""
     return list(scan(sql, dialect))
 
 
 def scan(sql: str, dialect: Dialect) -> Iterator[Token]:
-    """The tokens one by one, so that only what is asked for is read: the body of a routine is in a language of its own.
+    """Yield the tokens one by one, so that only what is asked for is read: a routine's body is in another language.
 
     Raises what :func:`tokens` raises, where it gets there.
     """
@@ -128,7 +132,7 @@ def scan(sql: str, dialect: Dialect) -> Iterator[Token]:
 
 
 def _comment_end(sql: str, at: int, *, nested: bool) -> int:
-    """Where a comment ends. ``nested``: a versioned one that is not run may hold comments of its own."""
+    """Return where a comment ends. ``nested``: a versioned one that is not run may hold comments of its own."""
     depth = 1
     while depth:
         edge = _COMMENT_EDGE.search(sql, at)
@@ -176,7 +180,7 @@ _MAY_BE_QUALIFIED = {Kind.WORD, Kind.NAME}
 
 
 def _variable(sql: str, at: int, dialect: Dialect) -> Token:
-    """``@a.b``, ``@@global``, ``@'x'``, ``@`x```; and the host of an account, which is written as a variable is."""
+    """Read ``@a.b``, ``@@global``, ``@'x'``, ``@`x```; and the host of an account, which is written as a variable is."""
     start = at + (2 if sql.startswith("@@", at) else 1)
     if start < len(sql) and sql[start] in "`'\"":
         name = sql[start] == "`" or (sql[start] == '"' and bool(dialect.sql_mode & ANSI_QUOTES))

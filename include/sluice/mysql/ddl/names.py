@@ -1,4 +1,4 @@
-"""Where a statement names tables and schemas, and the same statement with other names in these places."""
+"""The places where a statement names tables and schemas, and the same statement with other names there."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class NamesReader(Reader):
 
 
 def replaced(sql: str, parts: Sequence[Replacement]) -> str:
-    """``sql`` with other text in some places, which do not overlap."""
+    """Return ``sql`` with other text in some places, which do not overlap."""
     text, at = [], 0
     for start, end, written in sorted(parts):
         text += [sql[at:start], written]
@@ -63,7 +63,7 @@ def replaced(sql: str, parts: Sequence[Replacement]) -> str:
 
 
 def lower_names(sql: str, schema: str, dialect: Dialect) -> str:
-    """The statement with its tables and schemas in lower case, as a server with ``lower_case_table_names`` stores, logs and compares them.
+    """Write tables and schemas of the statement in lower case, as a server with ``lower_case_table_names`` has them.
 
     A statement that is not understood stays as it is.
     """
@@ -84,12 +84,12 @@ def lower_names(sql: str, schema: str, dialect: Dialect) -> str:
 
 
 def lowered(table: TableId) -> TableId:
-    """The name as such a server has it."""
+    """Return the name as such a server has it."""
     return TableId(table.schema.lower(), table.table.lower())
 
 
 def _has_schema(written: str, table: TableId) -> bool:
-    """True unless only the table's own name is written."""
+    """Return True unless only the table's own name is written."""
     plain = written.strip('`"')
     return plain.replace("``", "`").replace('""', '"') != table.table
 

@@ -48,9 +48,10 @@ _OTHER_OBJECTS = {
 
 
 def parse_statement(sql: str, schema: str, dialect: Dialect, reader: Reader | None = None) -> Statement:
-    """One statement as logged, run with the default schema ``schema``. ``reader``: one over the same text, that notes what it reads.
+    """Parse one statement as logged, run with the default schema ``schema``.
 
-    Raises DecodeError for what is not understood.
+    ``reader``: one over the same text, that notes what it reads. Raises DecodeError for a statement that is not
+    understood.
     """
     r = reader or Reader(sql, schema, dialect)
     if r.ended:
@@ -74,7 +75,10 @@ def parse_statement(sql: str, schema: str, dialect: Dialect, reader: Reader | No
 
 
 def dropped_by_failure(sql: str, schema: str, dialect: Dialect) -> TableId | None:
-    """The table that a statement which failed has dropped: CREATE OR REPLACE TABLE drops the old one first. None: it is no such statement."""
+    """Return the table that a failed statement dropped, None if it is no such statement.
+
+    CREATE OR REPLACE TABLE drops the old table first.
+    """
     try:
         statement = parse_statement(sql, schema, dialect)
     except DecodeError:
@@ -84,9 +88,9 @@ def dropped_by_failure(sql: str, schema: str, dialect: Dialect) -> TableId | Non
 
 
 def concerned(sql: str, schema: str, dialect: Dialect) -> tuple[TableId, ...] | None:
-    """The tables that a statement may change, for one that does not parse as a whole: only its beginning has to be understood.
+    """Return the tables that a statement may change, for one that does not parse as a whole.
 
-    None: not even that is.
+    Only its beginning has to be understood. None: not even that is.
     """
     r = Reader(sql, schema, dialect)
     try:
@@ -134,7 +138,7 @@ def _concerned_by_index(r: Reader) -> tuple[TableId, ...] | None:
 
 
 def _other_tables(r: Reader) -> Iterator[TableId]:
-    """New names, and the tables that partitions are exchanged with. Raises DecodeError."""
+    """Yield new names, and the tables that partitions are exchanged with. Raises DecodeError."""
     while not r.ended:
         word = r.next().upper
         if word == "RENAME" and r.peek().upper not in {"COLUMN", "INDEX", "KEY"}:

@@ -1,8 +1,9 @@
-"""What an ALTER TABLE did to the values that were stored before it, as far as it can be told from the definitions and the session's settings.
+"""The effect of an ALTER TABLE on the values stored before it, as far as definitions and session settings tell it.
 
-The server copies a table row by row into its new definition: a value that does not fit is an error in strict mode, and is cut or becomes another
-one without it. What is not in these rules is unknown. Source: ``Field::get_copy_func`` and the ``store`` functions of both servers; what is
-claimed here is compared with the servers' own rows by ``test_row_effects_truth``.
+The server copies a table row by row into its new definition: a value that does not fit is an error in strict mode, and
+is cut or becomes another one without it. What is not in these rules is unknown. Source: ``Field::get_copy_func`` and
+the ``store`` functions of both servers; what is claimed here is compared with the servers' own rows by
+``test_row_effects_truth``.
 """
 
 from __future__ import annotations
@@ -48,10 +49,11 @@ _ANY_TEXT = frozenset({"utf8mb4", "utf16", "utf16le", "utf32"})
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Under which a server converts rows.
+    """The conditions under which a server converts rows.
 
     Attributes:
-        strict: a value that does not fit is an error. mode: bits of sql_mode; None: not known (rows were copied by another program).
+        strict: a value that does not fit is an error. mode: bits of sql_mode; None: not known (rows were copied by
+            another program).
         mariadb: the server is MariaDB.
     """
 
@@ -61,7 +63,7 @@ class Conditions:
 
     @classmethod
     def of(cls, change: TableChange, mode: int, *, ignore: bool, mariadb: bool) -> Conditions:
-        """The conditions of an ALTER TABLE. STRICT_TRANS_TABLES does not protect tables without transactions."""
+        """Return the conditions of an ALTER TABLE. STRICT_TRANS_TABLES does not protect tables without transactions."""
         engines = {d.engine.lower() for d in (change.before, change.after) if d is not None}
         strict = bool(mode & _STRICT_ALL or (mode & _STRICT and engines <= _TRANSACTIONAL))
         return cls(strict and not ignore, mode, mariadb)
@@ -124,7 +126,7 @@ def _pairs(parts: Sequence[ColumnChange]) -> list[tuple[ColumnDefinition, Column
 
 
 def _converted(old: ColumnDefinition, new: ColumnDefinition, under: Conditions) -> list[Step]:
-    """Raises _UnknownError."""
+    """Return the steps between two definitions of a column. Raises _UnknownError."""
     one, other = old.family, new.family
     if (old.type, old.charset) == (new.type, new.charset):
         return []
@@ -162,7 +164,7 @@ def _bits(column: ColumnDefinition) -> int:
 
 
 def _range(column: ColumnDefinition) -> tuple[int, int]:
-    """The whole numbers between which the values of a number lie."""
+    """Return the least and the greatest whole number of a column of numbers."""
     if column.family == "year":
         return 0, 2155
     if column.family == "decimal":
@@ -188,7 +190,7 @@ def _of_numbers(old: ColumnDefinition, new: ColumnDefinition, under: Conditions)
 
 
 def _signed(old: ColumnDefinition, new: ColumnDefinition, under: Conditions) -> list[Step]:
-    """Floating point numbers that stay what they are, but for the sign."""
+    """Return no steps: floating point numbers stay what they are, but for the sign. Raises _UnknownError."""
     if new.unsigned and not old.unsigned and not under.strict:
         raise _UnknownError("negative numbers become 0")
     return []
@@ -234,7 +236,7 @@ def _as_text(old: ColumnDefinition, new: ColumnDefinition, under: Conditions) ->
 
 
 def _holds(column: ColumnDefinition) -> int:
-    """Characters that a column of text holds, whatever they are."""
+    """Return how many characters a column of text holds, whatever they are."""
     row = find_type(column.type)
     assert row is not None
     return row.most_bytes // MAX_BYTES.get(column.charset or "", 1) if row.most_bytes else column.arguments[0]
@@ -275,7 +277,10 @@ def _of_characters(old: ColumnDefinition, new: ColumnDefinition, under: Conditio
 
 
 def _copied_as_it_is(old: ColumnDefinition, new: ColumnDefinition) -> bool:
-    """True for a VARCHAR that is copied without being stored anew: only then blanks that do not fit are an error in strict mode, too."""
+    """Return True for a VARCHAR that is copied without being stored anew.
+
+    Only then are blanks that do not fit an error in strict mode, too.
+    """
 
     def is_long(column: ColumnDefinition) -> bool:
         return column.arguments[0] * MAX_BYTES.get(column.charset or "", 1) > _ONE_BYTE
@@ -284,7 +289,7 @@ def _copied_as_it_is(old: ColumnDefinition, new: ColumnDefinition) -> bool:
 
 
 def _bytes_fit(old: ColumnDefinition, new: ColumnDefinition) -> bool:
-    """True if a TEXT type has room for every value."""
+    """Return True if a TEXT type has room for every value."""
     if old.family not in _TEXTS:
         return old.arguments[0] <= _holds(new)
     was, now = _TEXTS.index(old.family), _TEXTS.index(new.family)
@@ -293,13 +298,16 @@ def _bytes_fit(old: ColumnDefinition, new: ColumnDefinition) -> bool:
 
 
 def _keeps_characters(old: str, new: str) -> bool:
-    """True if every text in one charset is a text in the other."""
+    """Return True if every text in one charset is a text in the other."""
     utf8 = {"utf8", "utf8mb3"}
     return old == new or new in _ANY_TEXT or {old, new} <= utf8 or (old == "ascii" and new in {"latin1", *utf8})
 
 
 def _of_labels(old: ColumnDefinition, new: ColumnDefinition, under: Conditions) -> list[Step]:
-    """The server finds a value's label by its text, under the collation, or keeps its number where labels were only added."""
+    """Return the steps of labels.
+
+    The server finds a value's label by its text, or keeps its number if labels were only added.
+    """
     if new.labels[: len(old.labels)] == old.labels:
         return []
     distinct = len({label.lower() for label in new.labels}) == len(new.labels) and all(map(_is_plain, new.labels))
@@ -319,7 +327,7 @@ def _of_labels(old: ColumnDefinition, new: ColumnDefinition, under: Conditions) 
 
 
 def _is_plain(label: str) -> bool:
-    """True for a label that is no number, and that every collation takes for another one if its letters are others."""
+    """Return True for a label that is no number, and that every collation distinguishes if its letters differ."""
     return label.isascii() and label.replace("_", "a").isalnum() and not label.isdigit()
 
 

@@ -38,7 +38,10 @@ class Reader:
         self.in_transaction: tuple[int, int] | None = None
 
     def peek(self, ahead: int = 0) -> Token:
-        """A token further on; the last one is of kind END. Raises DecodeError for a quote or comment that does not end."""
+        """Return a token further on; the last one is of kind END.
+
+        Raises DecodeError for a quote or comment that does not end.
+        """
         wanted = self._at + ahead
         while wanted >= len(self._tokens):
             if self._tokens and self._tokens[-1].kind is Kind.END:
@@ -47,7 +50,7 @@ class Reader:
         return self._tokens[wanted]
 
     def next(self) -> Token:
-        """The token here; goes on."""
+        """Return the token here, and move on."""
         token = self.peek()
         if token.kind is not Kind.END:
             self._at += 1
@@ -64,18 +67,18 @@ class Reader:
         return self.peek().kind is Kind.END or self.peek().upper == ";"
 
     def sees(self, *words: str) -> bool:
-        """True if these words (or signs) come next."""
+        """Return True if these words (or signs) come next."""
         return all(self.peek(i).upper == word for i, word in enumerate(words))
 
     def accept(self, *words: str) -> bool:
-        """Go over these words if they come next."""
+        """Pass these words if they come next."""
         if not self.sees(*words):
             return False
         self._at += len(words)
         return True
 
     def accept_any(self, *words: str) -> str:
-        """Go over one of these words; ``""`` if none comes next."""
+        """Pass one of these words; ``""`` if none comes next."""
         upper = self.peek().upper
         if upper and upper in words:
             self.next()
@@ -83,17 +86,17 @@ class Reader:
         return ""
 
     def expect(self, *words: str) -> None:
-        """Go over these words. Raises DecodeError."""
+        """Pass these words. Raises DecodeError."""
         if not self.accept(*words):
             raise self.stuck(f"expected {' '.join(words)}")
 
     def stuck(self, why: str) -> DecodeError:
-        """The error for a statement that cannot be read on here."""
+        """Return the error for a statement that cannot be read on here."""
         near = self.sql[self.peek().start :][:60]
         return DecodeError(f"{why} at {near!r}" if near else f"{why} at the end of the statement")
 
     def identifier(self) -> str:
-        """A name, quoted or not. Raises DecodeError."""
+        """Read a name, quoted or not. Raises DecodeError."""
         token = self.peek()
         if token.kind in {Kind.WORD, Kind.NAME} or (token.kind is Kind.STRING and self.sql[token.start] == '"'):
             if _NO_CHARACTER.search(token.text):
@@ -102,7 +105,10 @@ class Reader:
         raise self.stuck("expected a name")
 
     def table(self, schema: str | None = None) -> TableId:
-        """``t``, ``s.t`` or ``.t``; one without a schema is of ``schema``, by default the session's. Raises DecodeError."""
+        """Read ``t``, ``s.t`` or ``.t``.
+
+        A table without a schema is in ``schema``, by default the session's. Raises DecodeError.
+        """
         otherwise = self.schema if schema is None else schema
         if self.accept("."):
             return TableId(otherwise, self.identifier())
@@ -110,31 +116,33 @@ class Reader:
         return TableId(first, self.identifier()) if self.accept(".") else TableId(otherwise, first)
 
     def database(self) -> str:
-        """The name of a schema. Raises DecodeError."""
+        """Read the name of a schema. Raises DecodeError."""
         return self.identifier()
 
     def note_charset(self, start: int, end: int, name: str) -> None:
-        """A charset of the table stands there, without its keyword."""
+        """Note where a charset of the table is written, without its keyword."""
 
     def note_type(self, end: int, column: ColumnSpec) -> None:
-        """The type of a column ends there; more of ``column`` may be read yet."""
+        """Note where the type of a column ends; more of ``column`` may be read yet."""
 
     def note_columns(self, end: int) -> None:
-        """The list of columns of CREATE TABLE ends there."""
+        """Note where the list of columns of CREATE TABLE ends."""
 
     def own_table(self) -> TableId:
-        """The table that the statement makes or alters. Raises DecodeError."""
+        """Read the table that the statement makes or alters. Raises DecodeError."""
         found = self.table()
         self.own_schema = found.schema
         return found
 
     def parent_table(self) -> TableId:
-        """The table that a foreign key refers to: without a schema it is in the schema of the one that has the key, whatever the session's
-        default is. Raises DecodeError."""
+        """Read the table that a foreign key refers to. Raises DecodeError.
+
+        Without a schema it is in the schema of the table that has the key, whatever the session's default is.
+        """
         return self.table(self.own_schema)
 
     def column_name(self) -> str:
-        """A column, also as ``t.c``, ``s.t.c`` or ``.c``. Raises DecodeError."""
+        """Read a column, also as ``t.c``, ``s.t.c`` or ``.c``. Raises DecodeError."""
         self.accept(".")
         name = self.identifier()
         while self.accept("."):
@@ -142,40 +150,46 @@ class Reader:
         return name
 
     def word_or_string(self) -> str:
-        """A value that may be quoted or bare. Raises DecodeError."""
+        """Read a value that may be quoted or bare. Raises DecodeError."""
         token = self.peek()
         if token.kind in {Kind.WORD, Kind.NAME, Kind.STRING, Kind.NUMBER}:
             return self.next().text
         raise self.stuck("expected a value")
 
     def number(self) -> int:
-        """A whole number. Raises DecodeError."""
+        """Read a whole number. Raises DecodeError."""
         token = self.peek()
         if token.kind is Kind.NUMBER and token.text.isdigit():
             return int(self.next().text)
         raise self.stuck("expected a number")
 
     def length(self) -> int:
-        """The length of a type, of which the server takes the whole part: DECIMAL(19.5). Raises DecodeError."""
+        """Read the length of a type, of which the server takes the whole part: DECIMAL(19.5). Raises DecodeError."""
         token = self.peek()
         if token.kind is Kind.NUMBER and token.text[0].isdigit() and "e" not in token.text.lower():
             return int(self.next().text.partition(".")[0])
         return self.number()
 
     def literal_bytes(self, token: Token) -> bytes:
-        """A string's bytes as the session sent them: a charset before it says what they mean. Raises DecodeError."""
+        """Return a string's bytes as the session sent them: a charset before it says what they mean.
+
+        Raises DecodeError.
+        """
         if token.text.isascii() or self.dialect.charset in UTF8:
             return token.text.encode("utf-8", "surrogateescape")
         raise self.stuck(f"a literal of another charset in a statement in {self.dialect.charset} is not understood")
 
     def in_brackets(self) -> str:
-        """Source text of a bracket with what is in it, brackets included. Raises DecodeError."""
+        """Return the source text of a bracket with what is in it, brackets included. Raises DecodeError."""
         start = self.peek().start
         self.skip_brackets()
         return self.source(start, self.read_to)
 
     def source(self, start: int, end: int) -> str:
-        """The statement's text from ``start`` to ``end``, with strings as a session without NO_BACKSLASH_ESCAPES writes them."""
+        """Return the statement's text from ``start`` to ``end``.
+
+        Strings are written as a session without NO_BACKSLASH_ESCAPES writes them.
+        """
         text = self.sql[start:end]
         if "\\" not in text or not self.dialect.sql_mode & NO_BACKSLASH_ESCAPES:
             return text
@@ -187,7 +201,7 @@ class Reader:
         return "".join([*pieces, self.sql[at:end]])
 
     def skip_brackets(self) -> None:
-        """Go over ``( … )``. Raises DecodeError."""
+        """Pass ``( … )``. Raises DecodeError."""
         self.expect("(")
         depth = 1
         while depth:
@@ -197,7 +211,7 @@ class Reader:
             depth += (token.upper == "(") - (token.upper == ")")
 
     def skip_clause(self) -> str:
-        """Go to the next comma or closing bracket of this level, or the end. Returns the text gone over."""
+        """Pass everything to the next comma or closing bracket of this level, or the end. Return the text."""
         start, end = self.peek().start, self.peek().start
         while not self.ended and not self.sees(",") and not self.sees(")"):
             if self.sees("("):

@@ -18,7 +18,7 @@ BLOBS = words(kind=ColumnKind.BLOB)
 
 @dataclass(frozen=True)
 class Flavour:
-    """How a server prints types and what its defaults are.
+    """The way a server prints types, and its defaults.
 
     ``version``: 80403 for 8.4.3, 101105 for MariaDB 10.11.5.
     """
@@ -45,7 +45,10 @@ class StoredType:
 
 
 def stored_type(spec: TypeSpec, default: tuple[str, str], flavour: Flavour) -> StoredType:
-    """The type that is stored. ``default``: charset and collation of the table. Raises DecodeError, UnsupportedType."""
+    """Return the type that is stored.
+
+    ``default``: charset and collation of the table. Raises DecodeError, UnsupportedType.
+    """
     row = find_type(spec.name)
     if row is None:
         raise DecodeError(f"the column type {spec.name!r} is not understood")
@@ -94,7 +97,10 @@ def _plain(row: MysqlType, spec: TypeSpec, flavour: Flavour) -> str:
 
 
 def _has_length(arguments: tuple[int, ...], flavour: Flavour) -> bool:
-    """BLOB(0) is the shortest type for MySQL; for MariaDB it says nothing."""
+    """Return True if the arguments are a length.
+
+    BLOB(0) is the shortest type for MySQL; for MariaDB it says nothing.
+    """
     return bool(arguments) and (arguments[0] > 0 or not flavour.mariadb)
 
 
@@ -140,7 +146,7 @@ _VARCHAR_BYTES = 65_535
 
 
 def varying(name: str, length: int, charset: str, flavour: Flavour) -> str:
-    """VARCHAR and VARBINARY, which become a TEXT or BLOB where they are too long and the session is not strict."""
+    """Return VARCHAR and VARBINARY, or the TEXT or BLOB that a too long one becomes if the session is not strict."""
     width = flavour.collations.max_bytes(charset)
     if length * width > _VARCHAR_BYTES:
         return _sized(TEXTS if name == "varchar" else BLOBS, length, width)
@@ -148,7 +154,7 @@ def varying(name: str, length: int, charset: str, flavour: Flavour) -> str:
 
 
 def written_length(spec: TypeSpec, flavour: Flavour) -> int | None:
-    """The length that a VARCHAR, a TEXT or their like was written with; None: there is none, or it has no part in which type is stored."""
+    """Return the length that a VARCHAR, a TEXT or their like was written with; None if the stored type ignores it."""
     row = find_type(spec.name)
     if row is None or row.word not in {"varchar", "varbinary", "text", "blob"} or not spec.arguments:
         return None
@@ -156,7 +162,7 @@ def written_length(spec: TypeSpec, flavour: Flavour) -> int | None:
 
 
 def of_length(spec: TypeSpec, length: int, charset: str, flavour: Flavour) -> str:
-    """The type for ``length`` characters of a charset that is stored for a VARCHAR or TEXT, or for what has such a twin."""
+    """Return the type that is stored for a VARCHAR or TEXT (or a type with such a twin) of ``length`` characters."""
     binary = charset == "binary"
     if type_named(spec.name).brackets is Brackets.SIZE:
         return _sized(BLOBS if binary else TEXTS, length, flavour.collations.max_bytes(charset))
@@ -164,17 +170,17 @@ def of_length(spec: TypeSpec, length: int, charset: str, flavour: Flavour) -> st
 
 
 def bytes_at_most(type_: str) -> int:
-    """Of TEXT and BLOB types."""
+    """Return the largest number of bytes of a TEXT or BLOB type."""
     return type_named(type_).most_bytes
 
 
 def labelled(name: str, labels: tuple[str, ...]) -> str:
-    """``enum('a','b')``."""
+    """Return ``enum('a','b')``."""
     return f"{name}({','.join(_quoted(label) for label in labels)})"
 
 
 def stored_label(label: str | bytes, charset: str) -> str:
-    """A label as the server keeps it: in the column's charset, without spaces at its end. Raises DecodeError."""
+    """Return a label as the server keeps it: in the column's charset, without spaces at its end. Raises DecodeError."""
     if isinstance(label, bytes):
         text = decoded(label, charset)
     else:
@@ -192,7 +198,10 @@ def _sized(names: tuple[str, ...], length: int, max_bytes: int) -> str:
 
 
 def converted_text(type_: str, old_bytes: int, new_bytes: int) -> str:
-    """A TEXT type after CONVERT TO CHARACTER SET: it still holds as many characters. ``…_bytes``: of the charsets' longest character."""
+    """Return a TEXT type after CONVERT TO CHARACTER SET: it still holds as many characters.
+
+    ``…_bytes``: of the charsets' longest character.
+    """
     number = TEXTS.index(type_)
     if number == len(TEXTS) - 1:
         return type_

@@ -42,7 +42,7 @@ class RowChange:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """What was committed together.
+    """Changes that were committed together.
 
     Attributes:
         changes: of rows. schemas: the tables' definitions as of then.
@@ -145,7 +145,10 @@ class MemoryStore:
         *,
         filled: Mapping[str, Any] | None = None,
     ) -> None:
-        """One statement that changed definitions. ``schemas``: of all tables that are there after it; ``filled``: values of new columns."""
+        """Run one statement that changes definitions.
+
+        ``schemas``: of all tables after it; ``filled``: values of new columns.
+        """
         with self.changed:
             now = {schema.table: schema for schema in schemas}
             for change in changes:
@@ -172,7 +175,10 @@ class MemoryStore:
             )
 
     def commit(self, *changes: RowChange, damage: str = "", mark: str = "") -> None:
-        """One transaction. ``damage``: it is not readable in the log; ``mark``: the token of the load that wrote it."""
+        """Commit one transaction.
+
+        ``damage``: why it is not readable in the log; ``mark``: the token of the load that wrote it.
+        """
         with self.changed:
             for change in changes:
                 self._write(change)
@@ -180,22 +186,22 @@ class MemoryStore:
             self._append(Transaction(changes, schemas, time.time_ns() // 1000, damage=damage, mark=mark))
 
     def insert(self, table: TableId, *rows: Row) -> None:
-        """One transaction of inserts."""
+        """Commit one transaction of inserts."""
         self.commit(*(RowChange(table, None, row) for row in rows))
 
     def update(self, table: TableId, key: tuple[Any, ...], **values: Any) -> None:
-        """One transaction that changes a row."""
+        """Commit one transaction that changes a row."""
         with self.changed:
             before = self._rows[table][key]
             self.commit(RowChange(table, before, {**before, **values}))
 
     def delete(self, table: TableId, *keys: tuple[Any, ...]) -> None:
-        """One transaction of deletes."""
+        """Commit one transaction of deletes."""
         with self.changed:
             self.commit(*(RowChange(table, self._rows[table][key], None) for key in keys))
 
     def upsert(self, table: TableId, row: Row) -> None:
-        """One transaction that leaves ``row`` under its key."""
+        """Commit one transaction that leaves ``row`` under its key."""
         with self.changed:
             place = _place(self._rows[table], self.tables[table], row)
             before = self._rows[table].get(place) if place is not None else None
@@ -207,12 +213,12 @@ class MemoryStore:
             self.released = max(self.released, transactions)
 
     def begin_anew(self) -> None:
-        """Another log in the place of this one, as after a restore: as many transactions, but others."""
+        """Replace the log by another one, as after a restore: as many transactions, but others."""
         with self.changed:
             self.log = [replace(t, commit_time_us=t.commit_time_us + 1) for t in self.log]
 
     def replica(self, name: str) -> MemoryStore:
-        """Another member of this store's group, under ``name``: what was committed here has the same names there."""
+        """Return another member of this store's group, ``name``: what was committed here has the same names there."""
         with self.changed:
             made = _STORES[name] = MemoryStore(name)
             made.tables, made.log = dict(self.tables), list(self.log)
@@ -252,7 +258,7 @@ class MemoryStore:
         self.changed.notify_all()
 
     def _new_key(self, schema: TableSchema, row: Row) -> tuple[Any, ...]:
-        """The key of a row; in a table without a key, that of its turn."""
+        """Return the key of a row; in a table without a key, a new number."""
         if schema.primary_key:
             return tuple(row[name] for name in schema.primary_key)
         self._turn += 1
@@ -260,13 +266,13 @@ class MemoryStore:
 
     # -- reading -----------------------------------------------------------------------------------------------------------
     def rows(self, table: TableId) -> list[Row]:
-        """All rows now, in key order; of a table without a key, in the order they were written."""
+        """Return all rows now, in key order; for a table without a key, in the order they were written."""
         with self.changed:
             found = self._rows[table]
             return [found[key] for key in (sorted(found) if self.tables[table].primary_key else found)]
 
     def position(self, transactions: int) -> Position:
-        """The place after this number of transactions."""
+        """Return the position after this number of transactions."""
         with self.changed:
             if not transactions:
                 return Position(self.server, FILE, 0)
@@ -284,7 +290,7 @@ def read_executed(text: str) -> dict[str, int]:
 
 
 def definition_of(schema: TableSchema) -> TableDefinition:
-    """A table as statements that change definitions describe it."""
+    """Return a table as statements that change definitions describe it."""
     columns = tuple(
         ColumnDefinition(c.name, c.sql_type, c.nullable, c.charset, c.collation, c.labels) for c in schema.columns
     )
@@ -293,7 +299,7 @@ def definition_of(schema: TableSchema) -> TableDefinition:
 
 
 def _place(rows: Mapping[tuple[Any, ...], Row], schema: TableSchema, row: Row) -> tuple[Any, ...] | None:
-    """Where a row stands; None if it does not."""
+    """Return where a row is stored; None if it is not."""
     if schema.primary_key:
         return tuple(row[name] for name in schema.primary_key)
     return next((place for place, there in rows.items() if there == row), None)
@@ -302,7 +308,7 @@ def _place(rows: Mapping[tuple[Any, ...], Row], schema: TableSchema, row: Row) -
 def _carried(
     rows: Mapping[tuple[Any, ...], Row], change: TableChange, schema: TableSchema, filled: Mapping[str, Any]
 ) -> dict[tuple[Any, ...], Row]:
-    """The rows under the columns of ``schema``: those that came have the values of ``filled``."""
+    """Return the rows under the columns of ``schema``; new columns have the values of ``filled``."""
     olds = {one.new.name: one.old.name for one in change.columns if one.new is not None and one.old is not None}
     new = {one.new.name for one in change.columns if one.new is not None and one.old is None}
     names = [column.name for column in schema.columns]
@@ -316,10 +322,10 @@ _STORES: dict[str, MemoryStore] = {}
 
 
 def store_of(name: str) -> MemoryStore:
-    """The store of that name in this process; made at the first call."""
+    """Return the store of that name in this process, created at the first call."""
     return _STORES.setdefault(name, MemoryStore(name))
 
 
 def forget_store(name: str) -> None:
-    """Its next user finds an empty one."""
+    """Forget a store: the next user of its name finds an empty one."""
     _STORES.pop(name, None)

@@ -83,7 +83,7 @@ class MemorySource:
 
     @cached_property
     def endpoint(self) -> Endpoint:
-        """Whose host is the store's name."""
+        """The connection whose host is the store's name."""
         return self.resolver(self.pipeline.source.connection)
 
     @property
@@ -158,7 +158,7 @@ class MemoryWatch:
             return self._store.position(self._transactions).order != since.order
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 class MemorySession:
@@ -466,7 +466,7 @@ class _Reading:
         numbers: list[int],
         token: Token | None,
     ) -> None:
-        """Rows of one table, as segments have them; an update of a key stands under its old key, too."""
+        """Add rows of one table, as segments have them; an update of a key also has a row under its old key."""
         assert self.sink is not None
         written: list[tuple[Op, int, Row | None, Row]] = []
         for row, change in rows:
@@ -601,7 +601,7 @@ class MemoryChunkReader(MemoryLoad):
 
 
 def _table(store: MemoryStore, table: TableId) -> TableSchema:
-    """A table as it is now. Raises DumpRefused."""
+    """Return a table as it is now. Raises DumpRefused."""
     with store.changed:
         if table not in store.tables:
             raise DumpRefused(f"there is no table {table}")
@@ -609,7 +609,7 @@ def _table(store: MemoryStore, table: TableId) -> TableSchema:
 
 
 def key_of(schema: TableSchema, request: TableRequest) -> ChunkKey:
-    """What a table is cut by: its primary key. Raises DumpRefused."""
+    """Return the key that cuts a table: its primary key. Raises DumpRefused."""
     if request.index:
         raise DumpRefused(f"{schema.table} has no index {request.index!r}", hint="it is cut by its primary key")
     if request.keyless:
@@ -623,7 +623,7 @@ def key_of(schema: TableSchema, request: TableRequest) -> ChunkKey:
 def _within(
     rows: Sequence[Row], names: Sequence[str], request: TableRequest, after: Sequence[str], upto: Sequence[str]
 ) -> list[Row]:
-    """Rows of ``lower <= key <= upper`` and ``after < key <= upto``; a bound may have the first columns only."""
+    """Return the rows of ``lower <= key <= upper`` and ``after < key <= upto``; a bound may have first columns only."""
     lower, upper, low, high = read_key(request.lower), read_key(request.upper), read_key(after), read_key(upto)
     found = []
     for row in rows:

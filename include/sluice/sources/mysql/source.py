@@ -188,7 +188,7 @@ class MySQLSession:
         self._layouts: dict[bytes, RowLayout] = {}
 
     def close(self) -> None:
-        """Hang up the log's connection, if it is open."""
+        """Close the log's connection, if it is open."""
         if self._log is not None:
             self._log.close()
             self._log = None
@@ -201,13 +201,13 @@ class MySQLSession:
 
     @cached_property
     def info(self) -> ServerInfo:
-        """What the server says about itself."""
+        """The server's description of itself."""
         with self._asking():
             return server_info(self.connection)
 
     @cached_property
     def collations(self) -> dict[int, tuple[str, str]]:
-        """Of the server, by number."""
+        """The server's collations, by number."""
         with self._asking():
             return collations(self.connection)
 
@@ -336,7 +336,7 @@ class MySQLSession:
         )
 
     def release(self, delivered: Offset) -> None:
-        """The server keeps its log as long as it is configured to, whoever reads it."""
+        """Do nothing: the server keeps its log as long as it is configured to, whoever reads it."""
 
     # -- tables ------------------------------------------------------------------------------------------------------------
     def tables(self, wants: Callable[[TableId], bool]) -> list[SourceTable]:

@@ -18,7 +18,7 @@ from sluice.model.batches import Op
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.fields import true_name
 from sluice.model.key_literals import key_values
-from sluice.model.planned import PlannedColumn, PlannedTable
+from sluice.model.planned import PlannedTable
 from sluice.model.tables import META_COLUMNS, TableId
 from sluice.targets.kafka.channel import Place
 from sluice.targets.kafka.registry import Registry
@@ -111,7 +111,7 @@ class ReadBack:
     def not_listed(self, plan: PlannedTable) -> str:
         """Why keys of the table cannot be read back, "" if they can."""
         for column in plan.key_columns:
-            if type_of(column).kind not in KEYS:
+            if column.value_type.kind not in KEYS:
                 return f"the key column {column.name} ({column.sql_type}) is not read back from messages"
         return ""
 
@@ -121,7 +121,7 @@ class ReadBack:
         try:
             return pa.table(
                 [
-                    pa.array([self._stored(type_of(c), _found(row, c.name)) for row in rows], type_of(c).arrow_type)
+                    pa.array([self._stored(c.value_type, _found(row, c.name)) for row in rows], c.value_type.arrow_type)
                     for c in columns
                 ],
                 names=[column.name for column in columns],
@@ -169,17 +169,14 @@ class ReadBack:
         return value.encode("latin-1") if self.place.options.format == "canal-json" else b64decode(value)
 
 
-def type_of(column: PlannedColumn) -> ColumnType:
-    """What its values are."""
-    return column.type or ColumnType.of_arrow(column.arrow_type)
-
-
 def listed_keys(plan: PlannedTable, listed: Sequence[Sequence[str]], schema: pa.Schema) -> pa.Table:
     """Literals of the source's keys as columns, as ``schema`` describes them. Raises LoadError."""
     columns = plan.key_columns
     fields = {true_name(one): one for one in schema}
     try:
-        values = [key_values(type_of(column), [key[number] for key in listed]) for number, column in enumerate(columns)]
+        values = [
+            key_values(column.value_type, [key[number] for key in listed]) for number, column in enumerate(columns)
+        ]
     except UnsupportedType as error:
         raise LoadError(str(error), where=str(plan.target)) from error
     return pa.Table.from_arrays(values, schema=pa.schema([fields[column.name] for column in columns]))

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import pyarrow as pa
 
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.planned import PlannedColumn
-from sluice.mysql.type_loss import SqlType
 
 K = ColumnKind
 
@@ -93,23 +91,9 @@ def own_type(made: ColumnType, wide_decimals: str = "refuse") -> str:
     return "string" if not kind and wide_decimals == "string" else kind
 
 
-def type_of(column: PlannedColumn) -> ColumnType:
-    """What values are sent for a planned column: a column whose time zone the mapping changes is a timestamp, or is none any more."""
-    made = column.type
-    if made is None:
-        made = SqlType.parse(column.sql_type, column.charset).neutral(column.collation)
-    if made is None:
-        made = ColumnType.of_arrow(column.arrow_type)
-    wanted = SqlType.parse(column.wanted).neutral()
-    if wanted is not None and {made.kind, wanted.kind} == {K.DATETIME, K.TIMESTAMP}:
-        return replace(made, kind=wanted.kind)
-    return made
-
-
 def made_type(column: PlannedColumn, wide_decimals: str = "refuse") -> str:
     """The type for a table that is made here: the mapping's own words (``convert: {type: …}``) where all values fit, else :func:`own_type`."""
-    made = type_of(column)
-    wanted = SqlType.parse(column.wanted).neutral()
+    made, wanted = column.sent_type, column.wanted_type
     if wanted is not None:
         kind = own_type(wanted, wide_decimals)
         if kind and takes(made, kind):

@@ -11,7 +11,7 @@ from sluice.errors import LoadError, UnsupportedType
 from sluice.model.column_types import ColumnKind
 from sluice.model.key_literals import key_values
 from sluice.model.planned import PlannedColumn, PlannedTable
-from sluice.targets.lake.column_types import WHOLE, made_type, type_of
+from sluice.targets.lake.column_types import WHOLE, made_type
 from sluice.targets.lake.columns import TableInfo
 from sluice.targets.lake.values import converted, stored
 
@@ -34,7 +34,7 @@ KINDS = frozenset({
 def not_listed(plan: PlannedTable, info: TableInfo) -> str:
     """Why keys of the table cannot be read back, "" if they can."""
     for column in plan.key_columns:
-        there, made = info.find(column.name), type_of(column)
+        there, made = info.find(column.name), column.sent_type
         as_text = there is not None and there.kind == "string" and made_type(column) != "string"
         if there is None or as_text or made.kind not in KINDS:
             return f"the key column {column.name} ({column.sql_type}) is not read back from the table"
@@ -43,14 +43,14 @@ def not_listed(plan: PlannedTable, info: TableInfo) -> str:
 
 def stored_key(column: PlannedColumn, values: pa.Array) -> pa.Array:
     """A key column of the table as the source's values are stored."""
-    return stored(values, type_of(column).arrow_type)
+    return stored(values, column.sent_type.arrow_type)
 
 
 def listed_keys(plan: PlannedTable, info: TableInfo, listed: Sequence[Sequence[str]]) -> dict[str, pa.Array]:
     """Literals of the source's keys as the table has them, by column in key order. Raises LoadError for a key that it does not hold."""
     found = {}
     for number, column in enumerate(plan.key_columns):
-        there, made = info.find(column.name), type_of(column)
+        there, made = info.find(column.name), column.sent_type
         if there is None or not isinstance(there.kind, str):
             raise LoadError(f"table {plan.target} at the target has no column {column.name!r}", where=str(plan.target))
         try:

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from sluice.model.planned import PlannedTable
 from sluice.targets.base import OtherWriter, RowReader, StoredRange
-from sluice.targets.lake.column_types import type_of
 from sluice.targets.lake.columns import TableInfo
 from sluice.targets.lake.keys import keys_of, listed_keys, not_listed
 from sluice.targets.lake.rows import Part
@@ -56,7 +55,7 @@ def removed_part(info: TableInfo, reader: RowReader, stored: StoredRange) -> Par
         for column, name in zip(plan.key_columns, listed, strict=True):
             there = info.find(name)
             kind = str(there.kind) if there is not None else ""
-            kept[name], _ = converted(plain(item.kept[column.name]), type_of(column), kind)
+            kept[name], _ = converted(plain(item.kept[column.name]), column.sent_type, kind)
     stay = set(keys_of(kept, list(kept))) if kept else set()
     gone = np.array([key not in stay for key in keys_of(listed, list(listed))], bool)
     return Part({name: values.filter(pa.array(gone)) for name, values in listed.items()}, np.ones(gone.sum(), bool))

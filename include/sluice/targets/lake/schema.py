@@ -13,7 +13,7 @@ from sluice.model.tables import TableId
 from sluice.targets.base import Finding
 from sluice.targets.lake.changelog import BEFORE, ENVELOPE, column_name, planned
 from sluice.targets.lake.checkpoints import Raced
-from sluice.targets.lake.column_types import TOO_WIDE, lost, made_type, takes, type_of
+from sluice.targets.lake.column_types import TOO_WIDE, lost, made_type, takes
 from sluice.targets.lake.columns import LakeColumn, Shape, TableInfo, clusterable, partitionable
 from sluice.targets.lake.site import LakeSite
 from sluice.targets.lake.statements import Statement, add_text, create_text, read_statement, type_text
@@ -195,7 +195,7 @@ class LakeSchema(ABC):
     def _column(
         self, plan: PlannedTable, column: PlannedColumn, name: str, info: TableInfo, parts: TableInfo | None
     ) -> list[Finding]:
-        made, own = type_of(column), made_type(column, self.site.wide_decimals)
+        made, own = column.sent_type, made_type(column, self.site.wide_decimals)
         there = info.find(name)
         said = column.sql_type or column.arrow_type
         new = [LakeColumn(name, own)] if there is None else []

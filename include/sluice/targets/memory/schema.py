@@ -9,13 +9,12 @@ from typing import Any
 import pyarrow as pa
 
 from sluice.errors import LoadError, MappingError
-from sluice.model.column_types import ColumnType
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId
 from sluice.model.temporal import is_special
 from sluice.targets.base import Finding, SchemaChange
-from sluice.targets.memory.column_types import OwnType, own_type
+from sluice.targets.memory.column_types import own_type
 from sluice.targets.memory.store import MemoryStore, Table
 from sluice.targets.schema.conversions import effects_on, not_converted
 from sluice.targets.schema.policy import Answer, OnlyColumns, has, require_held
@@ -55,7 +54,7 @@ class MemorySchema:
                 statement = json.dumps({
                     "create": [plan.target.schema, plan.target.table],
                     "columns": [column.name for column in plan.columns],
-                    "types": [_type_of(column).python.__name__ for column in plan.columns],
+                    "types": [own_type(column.value_type).python.__name__ for column in plan.columns],
                     "key": list(plan.key),
                 })
                 found.append(Finding("error", plan.target, "", error.message, statement, absent=held is None))
@@ -63,7 +62,7 @@ class MemorySchema:
             found += [
                 Finding("warning", plan.target, column.name, f"{column.sql_type}: {loses}")
                 for column in plan.columns
-                if (loses := _type_of(column).loses)
+                if (loses := own_type(column.value_type).loses)
             ]
         return found
 
@@ -82,10 +81,6 @@ class MemorySchema:
 
 def _lacks(table: Table, column: PlannedColumn) -> bool:
     return column.name not in table.columns and not column.generated
-
-
-def _type_of(column: PlannedColumn) -> OwnType:
-    return own_type(column.type if column.type is not None else ColumnType.of_arrow(column.arrow_type))
 
 
 def require(store: MemoryStore, plan: PlannedTable) -> None:

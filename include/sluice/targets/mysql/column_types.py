@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from sluice.model.column_types import LONGEST, ColumnKind, ColumnType
 from sluice.model.labels import declared
@@ -72,34 +71,17 @@ def own_type(made: ColumnType) -> str:
     return OWN[made.kind](made)
 
 
-def type_of(column: PlannedColumn) -> ColumnType:
-    """What the column's values are. Batches of an earlier version say it in MySQL's words, or not at all."""
-    if column.type is not None:
-        return column.type
-    told = SqlType.parse(column.sql_type, column.charset).neutral(column.collation)
-    return told if told is not None else ColumnType.of_arrow(column.arrow_type)
-
-
 def column_type(column: PlannedColumn) -> str:
     """The type for a column definition: the source's own words where they are this dialect's."""
     if column.wanted:
         return column.wanted
-    kind = column.sql_type if find_type(column.sql_type) is not None else own_type(type_of(column))
+    kind = column.sql_type if find_type(column.sql_type) is not None else own_type(column.value_type)
     if column.charset and column.collation:
         kind += f" CHARACTER SET {column.charset} COLLATE {column.collation}"
     return kind
 
 
-def sent_type(column: PlannedColumn) -> ColumnType:
-    """The type as which values are sent: a timestamp stays one, whatever its column was; the rest as the source has it."""
-    made = type_of(column)
-    wanted = find_type(column.wanted)
-    if wanted is not None and {made.kind, wanted.kind} == {K.DATETIME, K.TIMESTAMP}:
-        return replace(made, kind=wanted.kind)
-    return made
-
-
 def lost(column: PlannedColumn, found: ColumnInfo, sent: ColumnType | None = None) -> str:
     """What a column of the target may lose or refuse of the values, "" if nothing; ``sent``: as which they are sent."""
-    made = sent if sent is not None else type_of(column)
+    made = sent if sent is not None else column.value_type
     return loss(SqlType.parse(own_type(made), made.charset), SqlType.parse(found.sql_type, found.charset))

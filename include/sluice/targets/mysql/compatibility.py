@@ -14,7 +14,7 @@ from sluice.mysql.ddl.ast import CreateTable
 from sluice.mysql.ddl.lexer import Dialect
 from sluice.mysql.ddl.parser import parse_statement
 from sluice.targets.base import Finding
-from sluice.targets.mysql.column_types import column_type, lost, sent_type
+from sluice.targets.mysql.column_types import column_type, lost
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo
 from sluice.targets.mysql.tables import add_column, compare, create_table, rows_about
 
@@ -159,7 +159,7 @@ def _losses(plan: PlannedTable, info: TableInfo) -> list[Finding]:
         found = there.get(column.name.casefold())
         if found is None or found.generated or not column.sql_type:
             continue
-        why = lost(column, found, sent_type(column)) or column.loses
+        why = lost(column, found, column.sent_type) or column.loses
         if not why and not found.nullable and column.nullable and not column.key:
             why = "NULL is refused"
         if why:

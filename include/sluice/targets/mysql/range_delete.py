@@ -19,7 +19,7 @@ from sluice.mysql.key_sql import after, among, both, upto
 from sluice.mysql.type_loss import SqlType
 from sluice.targets.base import KeyRange, WriteResult
 from sluice.targets.mysql import statements
-from sluice.targets.mysql.column_types import lost, own_type, type_of
+from sluice.targets.mysql.column_types import lost, own_type
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo
 from sluice.targets.mysql.tables import read_tables, target_table
 from sluice.targets.sql.tables import TargetTable
@@ -130,7 +130,7 @@ def replaceable(plan: PlannedTable, info: TableInfo | None, *, mariadb: bool) ->
 
 
 def _sorts_otherwise(source: PlannedColumn, target: ColumnInfo, plan: PlannedTable, *, mariadb: bool) -> str:
-    made = type_of(source)
+    made = source.value_type
     mine, theirs = SqlType.parse(own_type(made), made.charset), SqlType.parse(target.sql_type, target.charset)
     name, why = source.name, lost(source, target)
     if why:

@@ -17,7 +17,7 @@ from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.client import create_table_of, without_counter
 from sluice.mysql.exact_labels import exact_labels, may_hide
-from sluice.targets.mysql.column_types import column_type, lost, type_of
+from sluice.targets.mysql.column_types import column_type, lost
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo, UniqueKey
 from sluice.targets.mysql.uniqueness import padded_keys, refuse_merging
 from sluice.targets.sql.tables import TargetTable
@@ -262,7 +262,7 @@ def add_column(plan: PlannedTable, column: PlannedColumn, there: Collection[str]
     kept = source is not None and source.generated is None and not column.wanted
     default = source.default if source is not None and kept else None
     nullable = column.nullable if source is None else source.nullable
-    if not nullable and (default is not None or type_of(column).kind not in _NEEDS_A_VALUE):
+    if not nullable and (default is not None or column.value_type.kind not in _NEEDS_A_VALUE):
         words += " NOT NULL"
     elif column.sql_type.lower().startswith("timestamp"):
         words += " NULL"  # a server without explicit_defaults_for_timestamp would make it NOT NULL

@@ -16,7 +16,7 @@ from sluice.model.column_types import ColumnKind
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import quoted, quoted_table, stored_name
 from sluice.mysql.charsets import MAX_BYTES
-from sluice.targets.mysql.column_types import column_type, lost, type_of
+from sluice.targets.mysql.column_types import column_type, lost
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo, UniqueKey
 from sluice.targets.sql.rows import sent_fields
 from sluice.targets.sql.tables import TargetTable
@@ -83,7 +83,7 @@ def _merges(column: PlannedColumn, found: ColumnInfo) -> str:
 
 def _compared_by(column: PlannedColumn) -> str:
     """The collation by which the source tells values apart, "" if it is not known or the values are no text. Bytes have none of their own."""
-    return column.collation or (_BINARY if type_of(column).kind in _BYTES else "")
+    return column.collation or (_BINARY if column.value_type.kind in _BYTES else "")
 
 
 def _is_harmless(key: UniqueKey, plan: PlannedTable, info: TableInfo) -> bool:

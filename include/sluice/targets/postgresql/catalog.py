@@ -11,11 +11,10 @@ from sluice.errors import MappingError
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId
-from sluice.mysql.column_defaults import default_value
 from sluice.targets.base import Finding
 from sluice.targets.postgresql import extras
 from sluice.targets.postgresql.collations import NO_COLLATIONS, Collation, Collations, clause
-from sluice.targets.postgresql.column_types import LABEL, OIDS, lost, made_type, pg_type, sent_type, takes
+from sluice.targets.postgresql.column_types import LABEL, OIDS, lost, made_type, pg_type, takes
 from sluice.targets.postgresql.defaults import default_of
 from sluice.targets.postgresql.names import quoted, quoted_table, refuse_long
 from sluice.targets.sql.tables import Reference, TargetTable
@@ -231,12 +230,12 @@ def _collations(plan: PlannedTable, wanted: Wanted) -> list[tuple[str, str]]:
 
 def _collation(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> Collation | None:
     """The ICU collation that the column is to have, None for the database's own."""
-    return None if column.wanted else wanted.collations.of(plan.target, sent_type(column), key=bool(column.key))
+    return None if column.wanted else wanted.collations.of(plan.target, column.sent_type, key=bool(column.key))
 
 
 def _loss(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> str:
     """What the column that is to be made does not keep of the values, and of how they compare."""
-    made, kind = sent_type(column), pg_type(made_type(column, wanted.json, wanted.spatial))
+    made, kind = column.sent_type, pg_type(made_type(column, wanted.json, wanted.spatial))
     if column.generated:
         return column.loses
     said = column.loses or (lost(made, kind) if takes(made, kind) else "")
@@ -247,7 +246,7 @@ def _compares(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> str:
     """What to know of how its texts compare, where the options name its table."""
     if column.wanted:
         return ""
-    return wanted.collations.lost(plan.target, sent_type(column), key=bool(column.key))
+    return wanted.collations.lost(plan.target, column.sent_type, key=bool(column.key))
 
 
 def _typed(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> str:
@@ -277,10 +276,10 @@ def _error(column: str, why: str, statement: str = "", hint: str = "", *, absent
 
 def _preset(column: PlannedColumn, made: ColumnType) -> str:
     """The source's DEFAULT and NOT NULL of a column that is added: without a default no table with rows takes NOT NULL."""
-    source = column.definition
-    if source is None or source.default is None or source.generated is not None or column.wanted:
+    source, known = column.definition, column.default
+    if source is None or known is None or source.default is None or source.generated is not None or column.wanted:
         return ""
-    default = default_of(source, made, default_value(source)).later
+    default = default_of(source, made, known).later
     return f" DEFAULT {default}{'' if source.nullable else ' NOT NULL'}" if default else ""
 
 
@@ -333,7 +332,7 @@ def _triggers(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[_Prob
 def _of_column(
     plan: PlannedTable, column: PlannedColumn, found: Sequence[ColumnInfo], wanted: Wanted
 ) -> list[_Problem]:
-    made, place = sent_type(column), quoted_table(plan.target)
+    made, place = column.sent_type, quoted_table(plan.target)
     own, typed = made_type(column, wanted.json, wanted.spatial), _typed(plan, column, wanted)
     collation = _collation(plan, column, wanted)
     if not found:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.planned import PlannedColumn
-from sluice.mysql.type_loss import SqlType
 
 K = ColumnKind
 
@@ -138,26 +137,10 @@ def own_type(made: ColumnType, json: str = "jsonb", spatial: str = "") -> str:
     return found if isinstance(found, str) else found(made)
 
 
-def type_of(column: PlannedColumn) -> ColumnType:
-    """What the column's values are. Batches of an earlier version say it in MySQL's words, or not at all."""
-    if column.type is not None:
-        return column.type
-    told = SqlType.parse(column.sql_type, column.charset).neutral(column.collation)
-    return told if told is not None else ColumnType.of_arrow(column.arrow_type)
-
-
-def sent_type(column: PlannedColumn) -> ColumnType:
-    """The type as which values are sent: a column whose time zone the mapping changes is a timestamp, or is none any more."""
-    made, wanted = type_of(column), SqlType.parse(column.wanted).neutral()
-    if wanted is not None and {made.kind, wanted.kind} == {K.DATETIME, K.TIMESTAMP}:
-        return replace(made, kind=wanted.kind)
-    return made
-
-
 def made_type(column: PlannedColumn, json: str = "jsonb", spatial: str = "") -> str:
     """The type for a column definition: the mapping's own words (``convert: {type: …}``), else what holds every value."""
-    sent = sent_type(column)
-    return column.wanted if column.wanted and sent == type_of(column) else own_type(sent, json, spatial)
+    sent = column.sent_type
+    return column.wanted if column.wanted and sent == column.value_type else own_type(sent, json, spatial)
 
 
 _INTEGERS = (K.TINYINT, K.SMALLINT, K.MEDIUMINT, K.INT, K.BIGINT, K.YEAR)

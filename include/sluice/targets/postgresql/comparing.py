@@ -21,7 +21,7 @@ from sluice.model.key_literals import key_values
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
 from sluice.targets.base import SHOWN_CHARACTERS, ComparesRowsOnly, KeyRange, RangeDifferences, RowCounts, RowDifference
-from sluice.targets.postgresql.column_types import pg_type, type_of
+from sluice.targets.postgresql.column_types import pg_type
 from sluice.targets.postgresql.names import quoted, quoted_table
 from sluice.targets.postgresql.range_delete import TOLD_ALIKE, spelt, stretches
 from sluice.targets.postgresql.session import Session
@@ -80,7 +80,7 @@ class PostgreSQLComparer(ComparesRowsOnly):
         table = self.target.check([plan])[plan.target]
         declared = dict(zip(table.columns, table.types, strict=True))
         for column, name in zip(plan.key_columns, table.key, strict=True):
-            if pg_type(declared[name]).word not in TOLD_ALIKE.get(type_of(column).kind, frozenset()):
+            if pg_type(declared[name]).word not in TOLD_ALIKE.get(column.value_type.kind, frozenset()):
                 return f"the key column {column.name} ({column.sql_type}) is not read back from PostgreSQL's {declared[name]}"
         return ""
 
@@ -101,7 +101,7 @@ class PostgreSQLComparer(ComparesRowsOnly):
             if not found:
                 return
             after = found[-1]
-            values = [key_values(type_of(one), [key[at] for key in found]) for at, one in enumerate(columns)]
+            values = [key_values(one.value_type, [key[at] for key in found]) for at, one in enumerate(columns)]
             yield pa.table(values, names=list(plan.key))
 
     def count(

@@ -17,7 +17,7 @@ from sluice.model.column_types import ColumnKind
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.targets.base import KeyRange, WriteResult
 from sluice.targets.postgresql.catalog import ColumnInfo, TableInfo
-from sluice.targets.postgresql.column_types import pg_type, sent_type
+from sluice.targets.postgresql.column_types import pg_type
 from sluice.targets.postgresql.names import quoted, quoted_table
 from sluice.targets.postgresql.staging import ROWS, Stage, StagedColumn
 from sluice.targets.sql.rows import sent_fields
@@ -142,7 +142,7 @@ def _otherwise(column: PlannedColumn, mine: ColumnInfo, *, listed: bool) -> str:
     """Why values of a column are not those of the source, or, unless they are listed, not in its order; "" if they are."""
     alike, does = (TOLD_ALIKE, "tell apart") if listed else (SORTED_ALIKE, "sort")
     word = pg_type(mine.declared).word
-    if word not in alike.get(sent_type(column).kind, frozenset()):
+    if word not in alike.get(column.sent_type.kind, frozenset()):
         return f"column {column.name} is {mine.declared}, which PostgreSQL may {does} otherwise than the source its {column.sql_type}"
     if not mine.exact:
         return f"column {column.name} has the collation {mine.collation}, to which different texts are equal"

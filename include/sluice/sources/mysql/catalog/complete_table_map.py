@@ -21,7 +21,7 @@ BINARY_COLLATION = 63
 def complete(
     table_map: t.TableMap, definition: TableDefinition, collation_ids: Mapping[str, int], *, trust_key: bool = True
 ) -> t.TableMap:
-    """The table map with names, signs, collations, labels and key filled in.
+    """Return the table map with names, signs, collations, labels and key filled in.
 
     Args:
         collation_ids: collation -> number at the server.

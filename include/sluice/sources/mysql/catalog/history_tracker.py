@@ -50,7 +50,7 @@ Rereader = Callable[[TableId, Position], TableDefinition]
 
 
 def once(load: Callable[[], SchemaState]) -> Callable[[], SchemaState]:
-    """Calls ``load`` at the first call, from whatever thread; all get the same state."""
+    """Return a function that calls ``load`` at its first call, in whatever thread; all calls get the same state."""
     lock = threading.Lock()
     loaded: list[SchemaState] = []
 
@@ -117,12 +117,15 @@ class SchemaTracker:
             return self._not_understood(storable(sql), self.schema(query), where, storable(error.message))
 
     def sql_mode(self, query: Query) -> int:
-        """How the statement is to be read: what the server wrote has backslashes as escapes, whatever the session's mode is."""
+        """Return the sql_mode to read the statement with.
+
+        In what the server wrote itself, backslashes are escapes whatever the session's mode is.
+        """
         mode = parse_status(query.status).sql_mode
         return mode & ~NO_BACKSLASH_ESCAPES if _is_printed(query.raw) else mode
 
     def _doubted(self, changes: list[TableChange], query: Query, sql: str, where: str) -> list[TableChange]:
-        """``changes``, with a new table unknown if its statement may not say what it is."""
+        """Return ``changes``, with a new table unknown if its statement may not say what the table is."""
         made = [change.after for change in changes if change.after and ChangeKind.CREATE_TABLE in change.kinds]
         if not made:
             return changes
@@ -153,11 +156,11 @@ class SchemaTracker:
         return status.timestamps_explicit
 
     def schema(self, query: Query) -> str:
-        """The session's default schema, as the server stores its name."""
+        """Return the session's default schema, as the server stores its name."""
         return query.schema.lower() if self.state.flavour.lower_case_names else query.schema
 
     def text(self, query: Query) -> str:
-        """A statement as text that can be stored and run again: in the log it has the session's charset."""
+        """Return a statement as text that can be stored and run again; in the log it has the session's charset."""
         status = parse_status(query.status)
         return storable(self._text(query, self._collations().get(status.client_collation or 0, ("", "utf8mb4"))[1]))
 
@@ -189,7 +192,10 @@ class SchemaTracker:
         return changes
 
     def definition(self, table: TableId, position: Position, where: str) -> TableDefinition:
-        """A table's definition as of ``position``. Raises SchemaUnknown that says since when and what to run."""
+        """Return a table's definition as of ``position``.
+
+        Raises SchemaUnknown that says since when, and what to run.
+        """
         found = self.state.find(table)
         if found is not None:
             return found
@@ -200,7 +206,7 @@ class SchemaTracker:
         raise unknown_table(table, self.state.why_unknown(table), where)
 
     def complete(self, table_map: t.TableMap, position: Position, where: str) -> t.TableMap:
-        """``table_map`` with what the log leaves out. Raises SchemaUnknown, DecodeError."""
+        """Return ``table_map`` with what the log leaves out. Raises SchemaUnknown, DecodeError."""
         definition = self.definition(table_map.table, position, where)
         if self._ids is None:
             self._ids = {name: number for number, (name, _) in self._collations().items()}
@@ -215,7 +221,10 @@ class SchemaTracker:
 
 
 def _text(query: Query, raw: bytes, charset: str) -> str:
-    """The statement, of which ``raw`` is what there is to decode; what is no character of the session's charset as lone surrogates."""
+    """Decode ``raw``, a part of the statement.
+
+    Bytes that are no character of the session's charset become lone surrogates.
+    """
     if query.raw.isascii():
         return query.sql
     try:
@@ -225,7 +234,7 @@ def _text(query: Query, raw: bytes, charset: str) -> str:
 
 
 def _is_printed(raw: bytes) -> bool:
-    """True for a statement as a server prints it, in UTF-8."""
+    """Return True for a statement as a server prints it, in UTF-8."""
     if _PRINTED.fullmatch(raw) is None:
         return False
     try:
@@ -236,13 +245,16 @@ def _is_printed(raw: bytes) -> bool:
 
 
 def _by_server(raw: bytes) -> bool:
-    """True for a statement that the server wrote itself, in place of the session's; False where the session may have sent what was dumped."""
+    """Return True for a statement that the server wrote itself, in place of the session's.
+
+    It is False where the session may have sent what was dumped.
+    """
     found = _PRINTED.fullmatch(raw)
     return found is not None and (_SELECTED.match(found[1]) is not None or _DUMPED.search(found[1]) is None)
 
 
 def unknown_table(table: TableId, why: Unknown | None, where: str) -> SchemaUnknown:
-    """The error for a table whose definition is not known."""
+    """Return the error for a table whose definition is not known."""
     reason = why.reason if why else "it is not in the schema history (may the pipeline's user see it?)"
     statement = f", since {why.where}: {' '.join(why.sql.split())[:200]}" if why and why.sql else ""
     return SchemaUnknown(

@@ -43,7 +43,7 @@ _NOW = re.compile(r"^(CURRENT_TIMESTAMP|NOW|LOCALTIME)", re.I)
 
 
 def flavour_of(connection: Any, info: ServerInfo) -> Flavour:
-    """What the folding of statements has to know of a server."""
+    """Return what the folding of statements has to know of a server."""
     numbers = (*info.numbers, 0, 0, 0)[:3]
     version = numbers[0] * 10_000 + numbers[1] * 100 + numbers[2]
     lower = info.variables.get("lower_case_table_names", "0") in {"1", "2"}  # with 2 the log has lower-case names, too
@@ -51,7 +51,7 @@ def flavour_of(connection: Any, info: ServerInfo) -> Flavour:
 
 
 def read_collations(connection: Any) -> Collations:
-    """Names, defaults and widths of all charsets and collations of the server."""
+    """Return names, defaults and widths of all charsets and collations of the server."""
     charset_of: dict[str, str] = {}
     default_of: dict[str, str] = {}
     table = "information_schema.COLLATION_CHARACTER_SET_APPLICABILITY"
@@ -69,7 +69,7 @@ def read_collations(connection: Any) -> Collations:
 
 
 def read_state(connection: Any, info: ServerInfo) -> SchemaState:
-    """Every table and database the user may see, as of now."""
+    """Return every table and database the user may see, as of now."""
     flavour = flavour_of(connection, info)
     collation = rows_of(connection, "SELECT @@GLOBAL.collation_server")[0][0]
     state = SchemaState(flavour, _timestamps_explicit(connection), str(collation))
@@ -94,7 +94,7 @@ def _timestamps_explicit(connection: Any) -> bool:
 
 
 def read_databases(connection: Any) -> list[DatabaseDefinition]:
-    """All databases but the system's."""
+    """Return all databases but the system's."""
     sql = (
         "SELECT SCHEMA_NAME, DEFAULT_CHARACTER_SET_NAME, DEFAULT_COLLATION_NAME FROM information_schema.SCHEMATA "
         f"WHERE SCHEMA_NAME NOT IN ({_SYSTEM})"
@@ -111,9 +111,10 @@ def read_tables(
     *,
     broken: dict[TableId, str] | None = None,
 ) -> list[TableDefinition]:
-    """Definitions of the named tables (those that exist), or of all.
+    """Return the definitions of the named tables (those that exist), or of all.
 
-    ``broken`` takes the tables that are not understood, with the reason; without it they raise DecodeError or UnsupportedType.
+    ``broken`` takes the tables that are not understood, with the reason; without it they raise DecodeError or
+    UnsupportedType.
     """
     where, names = _where(tables)
     heads = {
@@ -219,7 +220,10 @@ def _column(row: Sequence[Any], flavour: Flavour) -> ColumnDefinition:
 
 
 def _with_exact_labels(connection: Any, table: TableId, column: ColumnDefinition) -> ColumnDefinition:
-    """The column with the characters that information_schema does not print. Raises UnsupportedType if the server does not say them."""
+    """Return the column with the characters that information_schema does not print.
+
+    Raises UnsupportedType if the server does not say them.
+    """
     if not may_hide(column.labels, column.charset):
         return column
     labels = exact_labels(
@@ -238,10 +242,10 @@ def _with_exact_labels(connection: Any, table: TableId, column: ColumnDefinition
 def _with_whole_floats(
     connection: Any, table: TableId, columns: tuple[ColumnDefinition, ...]
 ) -> tuple[ColumnDefinition, ...]:
-    """Defaults of FLOAT columns that may have more digits than the six that are printed, as the server itself knows them.
+    """Complete defaults of FLOAT columns that may have more than the six printed digits, as the server knows them.
 
-    Without the right to select from the table they stay as they are, as do those of NOT NULL columns while the table is empty (a row that
-    is not there has no default then); what needs them says so.
+    Without the right to select from the table they stay as they are, and so do those of NOT NULL columns while the
+    table is empty (a missing row has no default). What needs them says so.
     """
     cut = [c for c in columns if c.family == "float" and c.default is not None and _is_cut(c.default)]
     if not cut:
@@ -267,7 +271,10 @@ def _is_cut(default: str) -> bool:
 
 
 def _shown_default(connection: Any, table: TableId, name: str, flavour: Flavour) -> str | None:
-    """A default that information_schema leaves out (MySQL: of a TEXT after SET DEFAULT of an expression), as SHOW CREATE TABLE says."""
+    """Return a default that information_schema leaves out, from SHOW CREATE TABLE.
+
+    MySQL leaves out that of a TEXT after SET DEFAULT of an expression.
+    """
     try:
         sql = create_table_of(connection, table).decode()
     except UnicodeDecodeError as error:
@@ -281,7 +288,7 @@ def _shown_default(connection: Any, table: TableId, name: str, flavour: Flavour)
 
 
 def _ends_at_a_zero(column: ColumnDefinition) -> bool:
-    """True for bytes that information_schema of MySQL prints up to the first zero among them, so that there may be more."""
+    """Return True for bytes that MySQL's information_schema prints only up to the first zero: there may be more."""
     row = find_type(column.family)
     printed_ = column.default or ""
     if row is None or row.literal is not Literal.BYTES or not printed_.startswith("0x"):
@@ -290,7 +297,10 @@ def _ends_at_a_zero(column: ColumnDefinition) -> bool:
 
 
 def _whole_bytes(connection: Any, table: TableId, column: ColumnDefinition, flavour: Flavour) -> str | None:
-    """The default of a column of bytes as SHOW CREATE TABLE has it: with its zeros, but for those that BINARY is filled with."""
+    """Return the default of a column of bytes from SHOW CREATE TABLE.
+
+    It has its zeros, but for those that BINARY is filled with.
+    """
     shown = _shown_default(connection, table, column.name, flavour) or ""
     found = tokens(shown, Dialect(flavour.mariadb, flavour.version))[:-1]
     data = "".join(
@@ -305,7 +315,7 @@ def _whole_bytes(connection: Any, table: TableId, column: ColumnDefinition, flav
 
 
 def _default(value: str | None, family: str, extra: str, expression: str | None, flavour: Flavour) -> str | None:
-    """SQL text of a default. MariaDB prints SQL, MySQL the bare value."""
+    """Return the SQL text of a default. MariaDB prints SQL, MySQL the bare value."""
     if value is None or expression:
         return None
     if flavour.mariadb:
@@ -342,7 +352,7 @@ def _indexes(connection: Any, where: str, names: Sequence[str]) -> dict[TableId,
 
 
 def _in_key_order(connection: Any, table: TableDefinition) -> TableDefinition:
-    """Unique keys in the server's own order, where the first of several is what identifies a row."""
+    """Sort unique keys in the server's own order, in which the first of several identifies a row."""
     if table.primary_key or sum(index.unique for index in table.indexes) < 2:
         return table
     try:

@@ -103,7 +103,10 @@ def read_definition(connection: Any, table: TableId, collations: Callable[[], di
 def _with_exact_labels(
     connection: Any, table: TableId, row: tuple[Any, ...], charsets: dict[str, str]
 ) -> tuple[Any, ...]:
-    """A row of ``_COLUMNS`` with the characters that information_schema does not print. ``charsets``: by collation."""
+    """Return a row of ``_COLUMNS`` with the characters that information_schema does not print.
+
+    ``charsets``: by collation.
+    """
     name, kind, column_type = str(row[0]), str(row[2]).lower(), str(row[3])
     labels = labels_of(column_type)
     charset = charsets.get(str(row[8]))
@@ -125,7 +128,7 @@ def _read_indexes(connection: Any, table: TableId) -> dict[str, Index]:
 
 
 def _row_key(connection: Any, table: TableId, indexes: dict[str, Index]) -> str:
-    """Of several unique indexes the server takes the first in its own order, which only SHOW INDEX tells."""
+    """Return the index that identifies rows: the first unique one in the server's order, which SHOW INDEX tells."""
     fit = [name for name, index in indexes.items() if index.unique and not index.prefix]
     hashed = [name for name, index in indexes.items() if index.hashed]
     if not fit or (len(fit) < 2 and not hashed):
@@ -210,7 +213,7 @@ def _collation(name: Any, numbers: dict[str, int], where: str) -> int:
 
 
 def _encoded(label: str, charset: str) -> bytes:
-    """The label's bytes as a table map holds them: in the column's charset."""
+    """Encode a label as a table map holds it: in the column's charset."""
     if charset in UTF8 or charset == "binary":
         return label.encode()
     if charset in _WIDE:
@@ -220,7 +223,7 @@ def _encoded(label: str, charset: str) -> bytes:
 
 @cache
 def _bytes_of(charset: str) -> dict[str, bytes]:
-    """The bytes of every character of a charset that has tables."""
+    """Return the bytes of every character of a charset that has tables."""
     tables = tables_of(charset)
     assert tables is not None
     found: dict[str, bytes] = {}

@@ -1,4 +1,4 @@
-"""What the log's table maps leave open: from the schema history as of that place in the log, and names of collations from the server."""
+"""Completion of the log's table maps, from the schema history at that place in the log and the server's collations."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ class TableResolver:
         self.tracker = SchemaTracker(history, self.collations, reread) if history is not None else None
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._stack.close()
 
     def plan(self, table_map: TableMap, position: Position, where: str) -> RowLayout:
-        """The plan of a captured table. ``position``: the end of the transaction before its rows.
+        """Return the plan of a captured table. ``position``: the end of the transaction before its rows.
 
         Raises:
             UnsupportedType, DecodeError, SchemaUnknown, SourceUnavailable.
@@ -100,7 +100,7 @@ class TableResolver:
         return replace(plan, definition=definition)
 
     def _agreed(self, table_map: TableMap, where: str) -> tuple[TableMap, TableDefinition | None]:
-        """The log describes the table itself: what it says counts, and a history that says otherwise is wrong."""
+        """Return the table map as the log describes it. Its description counts, and a history that differs is wrong."""
         assert self.tracker is not None
         state = self.tracker.state
         if state.find(table_map.table) is None:
@@ -119,7 +119,7 @@ class TableResolver:
         return frozenset(str(row[0]) for row in rows)
 
     def _settle(self, table_map: TableMap, definition: TableDefinition | None) -> None:
-        """What MariaDB's log leaves open even with full metadata."""
+        """Settle what MariaDB's log leaves open even with full metadata."""
         columns = {column.name: column for column in table_map.columns if is_left_open(column)}
         if not self._mariadb or not columns:
             return
@@ -139,7 +139,10 @@ class TableResolver:
         return self._connection
 
     def is_sequence(self, table_map: TableMap) -> bool:
-        """True for a sequence of MariaDB, whose next values the log has as rows of a table. It is asked again only of tables with its columns."""
+        """Return True for a sequence of MariaDB, whose next values the log has as rows of a table.
+
+        The server is asked only about tables with a sequence's columns.
+        """
         if [column.type for column in table_map.columns] != _SEQUENCE_TYPES:
             return False
         if table_map.named:
@@ -150,7 +153,10 @@ class TableResolver:
         return self._rows(asked, (table_map.table.schema, table_map.table.table)) == [("SEQUENCE",)]
 
     def engine(self, table: TableId, definition: TableDefinition | None = None) -> str:
-        """The storage engine of a table in lower case: as the history has it, or, where no statement named it, as the server has it now."""
+        """Return the storage engine of a table in lower case.
+
+        It is the one of the history, or, where no statement named it, the one that the server has now.
+        """
         if definition is None and self.tracker is not None:
             definition = self.tracker.state.find(table)
         if definition is not None and definition.engine:
@@ -164,7 +170,7 @@ class TableResolver:
             return rows_of(self._sql(), sql, names)
 
     def collations(self) -> Mapping[int, tuple[str, str]]:
-        """Collation id -> (collation, charset). Raises SourceUnavailable."""
+        """Return collation id -> (collation, charset). Raises SourceUnavailable."""
         if self._collations is None:
             with source_errors(self._endpoint, "asking the source for its collations"):
                 self._collations = collations(self._sql())

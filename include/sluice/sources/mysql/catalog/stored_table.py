@@ -9,7 +9,7 @@ from sluice.mysql.type_loss import SqlType
 
 
 def schema_of(definition: TableDefinition) -> TableSchema:
-    """Raises UnsupportedType."""
+    """Return how the rows of a stored definition look in segments. Raises UnsupportedType."""
     columns = tuple(_column(definition.table, column) for column in definition.columns)
     return TableSchema(definition.table, columns, definition.row_key)
 

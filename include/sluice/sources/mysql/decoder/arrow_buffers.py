@@ -15,7 +15,7 @@ _TYPES = {
 
 
 def numbers(values: np.ndarray[Any, Any], kind: pa.DataType | None = None) -> pa.Array:
-    """The array's own numbers (as ``kind``, of the same width), no nulls."""
+    """Return the array's own numbers (as ``kind``, of the same width), without nulls."""
     values = np.ascontiguousarray(values)
     return pa.Array.from_buffers(
         kind or _TYPES[str(values.dtype)], len(values), [None, pa.py_buffer(values)], null_count=0
@@ -23,19 +23,19 @@ def numbers(values: np.ndarray[Any, Any], kind: pa.DataType | None = None) -> pa
 
 
 def booleans(mask: np.ndarray[Any, Any]) -> pa.Array:
-    """A mask."""
+    """Return a mask as an Arrow array."""
     return pa.Array.from_buffers(
         pa.bool_(), len(mask), [None, pa.py_buffer(np.packbits(mask, bitorder="little"))], null_count=0
     )
 
 
 def strings(values: Sequence[str | None]) -> pa.Array:
-    """Text."""
+    """Return texts as an Arrow array."""
     return blobs([None if v is None else v.encode("utf-8", "surrogateescape") for v in values], pa.string())
 
 
 def blobs(values: Sequence[bytes | None], kind: pa.DataType | None = None) -> pa.Array:
-    """Bytes (or, with ``kind``, text given as UTF-8)."""
+    """Return bytes as an Arrow array (or, with ``kind``, text given as UTF-8)."""
     ends = np.zeros(len(values) + 1, np.int64)
     np.cumsum([0 if v is None else len(v) for v in values], out=ends[1:])
     data = b"".join(v for v in values if v)

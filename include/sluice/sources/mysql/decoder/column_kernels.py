@@ -73,7 +73,7 @@ def _length(arena: Any, at: Any, w: Any) -> Any:
 
 @kernel
 def fill_copy(arena: Any, offsets: Any, select: Any, width: Any, out: Any, valid: Any) -> Any:
-    """Values of 1, 2, 4 or 8 bytes, as they are. ``out``: uint8[rows * width]. Returns the number of nulls."""
+    """Copy values of 1, 2, 4 or 8 bytes. ``out``: uint8[rows * width]. Returns the number of nulls."""
     nulls = 0
     for i in range(len(select)):
         m = select[i]
@@ -96,7 +96,7 @@ def fill_copy(arena: Any, offsets: Any, select: Any, width: Any, out: Any, valid
 
 @kernel
 def fill_little(arena: Any, offsets: Any, select: Any, width: Any, signed: Any, out: Any, valid: Any) -> Any:
-    """Little-endian integers of 1 to 8 bytes. ``out``: int64[rows]. Returns the number of nulls."""
+    """Read little-endian integers of 1 to 8 bytes. ``out``: int64[rows]. Returns the number of nulls."""
     nulls = 0
     shift = np.uint64(64 - 8 * width)
     for i in range(len(select)):
@@ -123,7 +123,7 @@ def _big(arena: Any, at: Any, count: Any) -> Any:
 
 @kernel
 def fill_big(arena: Any, offsets: Any, select: Any, width: Any, out: Any, valid: Any) -> Any:
-    """Big-endian unsigned integers of 1 to 8 bytes (BIT). ``out``: int64[rows]. Returns the number of nulls."""
+    """Read big-endian unsigned integers of 1 to 8 bytes (BIT). ``out``: int64[rows]. Returns the number of nulls."""
     nulls = 0
     for i in range(len(select)):
         m = select[i]
@@ -140,7 +140,7 @@ def fill_big(arena: Any, offsets: Any, select: Any, width: Any, out: Any, valid:
 
 @kernel
 def _days(year: Any, month: Any, day: Any) -> Any:
-    """Days since 1970-01-01 of a date of the proleptic Gregorian calendar."""
+    """Return the days since 1970-01-01 of a date of the proleptic Gregorian calendar."""
     y = year - (1 if month <= 2 else 0)
     era = y // 400
     yoe = y - era * 400
@@ -151,7 +151,7 @@ def _days(year: Any, month: Any, day: Any) -> Any:
 
 @kernel
 def _calendar(year: Any, month: Any, day: Any) -> Any:
-    """True if the calendar has this day."""
+    """Return True if the calendar has this day."""
     if year < 1 or month < 1 or month > 12 or day < 1:
         return False
     if day <= 28:
@@ -183,9 +183,11 @@ def _fraction(arena: Any, at: Any, digits: Any) -> Any:
 
 @kernel
 def fill_temporal(arena: Any, offsets: Any, select: Any, mode: Any, digits: Any, out: Any, valid: Any) -> Any:
-    """DATE (days), DATETIME, TIMESTAMP, TIME (microseconds), new and old encodings. ``out``: int64[rows]. Returns the number of nulls.
+    """Read DATE (days), DATETIME, TIMESTAMP, TIME (microseconds), in new and old encodings.
 
-    Days that no calendar has are stored as :mod:`sluice.model.temporal` says.
+    Returns the number of nulls.
+
+    ``out``: int64[rows]. Days that no calendar has are stored as :mod:`sluice.model.temporal` says.
     """
     nulls = 0
     unit = np.int64(1)  # of the old formats' last digit, in microseconds
@@ -279,9 +281,12 @@ def _digits_bytes(digits: Any) -> Any:
 def fill_decimal(
     arena: Any, offsets: Any, select: Any, precision: Any, scale: Any, limbs: Any, out: Any, valid: Any
 ) -> Any:
-    """DECIMAL as little-endian two's complement. ``out``: uint32[rows, limbs], 4 limbs for decimal128, 8 for decimal256.
+    """Read DECIMAL as little-endian two's complement.
 
-    Returns the number of nulls. Source: ``decimal2bin`` in MySQL's strings/decimal.cc (groups of nine digits, big-endian).
+    ``out``: uint32[rows, limbs], 4 limbs for decimal128, 8 for decimal256.
+
+    Returns the number of nulls. Source: ``decimal2bin`` in MySQL's strings/decimal.cc (groups of nine digits,
+    big-endian).
     """
     nulls = 0
     whole = precision - scale
@@ -357,7 +362,10 @@ def fill_decimal(
 
 @kernel
 def fill_ends(arena: Any, offsets: Any, select: Any, prefix: Any, ends: Any, valid: Any) -> Any:
-    """Lengths of variable values as Arrow offsets: ``ends`` is int64[rows + 1]. Returns the number of nulls. ``prefix``: length bytes."""
+    """Sum the lengths of variable values to Arrow offsets. Returns the number of nulls.
+
+    ``ends`` is int64[rows + 1]. ``prefix``: length bytes.
+    """
     nulls = 0
     total = np.int64(0)
     ends[0] = 0
@@ -385,7 +393,12 @@ def fill_bytes(arena: Any, offsets: Any, select: Any, prefix: Any, ends: Any, ou
 
 @kernel
 def fill_padded(arena: Any, offsets: Any, select: Any, prefix: Any, size: Any, ends: Any, out: Any, valid: Any) -> Any:
-    """BINARY(size): the log leaves trailing zero bytes out. ``out`` (zeroed): uint8[rows * size]. Returns nulls, -1 for a value too long."""
+    """Read BINARY(size), whose trailing zero bytes the log leaves out.
+
+    Returns the number of nulls, -1 for a value too long.
+
+    ``out`` (zeroed): uint8[rows * size].
+    """
     nulls = 0
     total = np.int64(0)
     ends[0] = 0
@@ -408,7 +421,7 @@ def fill_padded(arena: Any, offsets: Any, select: Any, prefix: Any, size: Any, e
 
 @kernel
 def all_present(arena: Any, bitmaps: Any, select: Any, columns: Any) -> Any:
-    """True if no row's columns-present bitmap lacks a column."""
+    """Return True if no row's columns-present bitmap lacks a column."""
     size = columns >> 3
     rest = (1 << (columns & 7)) - 1
     for i in range(len(select)):

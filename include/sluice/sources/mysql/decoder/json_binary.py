@@ -32,7 +32,10 @@ Node = dict[bytes, Any] | list[Any] | str
 
 
 def tree(data: bytes) -> Node:
-    """A binary JSON value as nodes; an empty value (an old server's damaged row) is ``null``. Raises DecodeError."""
+    """Parse a binary JSON value to nodes.
+
+    An empty value (an old server's damaged row) is ``null``. Raises DecodeError.
+    """
     if not data:
         return "null"
     try:
@@ -42,7 +45,7 @@ def tree(data: bytes) -> Node:
 
 
 def tree_text(node: Node) -> str:
-    """The text of a node; keys in the server's order, shorter ones first."""
+    """Return the text of a node; keys in the server's order, shorter ones first."""
     if isinstance(node, str):
         return node
     if isinstance(node, list):
@@ -52,7 +55,10 @@ def tree_text(node: Node) -> str:
 
 
 def opaque_at(d: Any, at: int) -> str:
-    """The text of the opaque value at ``at`` (its type, its length, its bytes) of a uint8 array. Raises DecodeError."""
+    """Return the text of the opaque value at ``at`` (its type, its length, its bytes) of a uint8 array.
+
+    Raises DecodeError.
+    """
     head = bytes(d[at : at + 6])
     size, behind = _varlen(head, 1)
     try:
@@ -141,7 +147,7 @@ def _varlen(d: bytes, at: int) -> tuple[int, int]:
 
 
 def quote(text: str) -> str:
-    """A JSON string as the server prints it."""
+    """Return a JSON string as the server prints it."""
     return f'"{text.translate(_ESCAPES)}"'
 
 
@@ -155,13 +161,13 @@ def _opaque(field_type: int, value: bytes) -> str:
 
 
 def decimal_text(value: bytes) -> str:
-    """An opaque decimal: precision, scale, then the binary form."""
+    """Return the text of an opaque decimal: precision, scale, then the binary form."""
     precision, scale = value[0], value[1]
     return decimal_from_binary(value[2:], precision, scale)
 
 
 def decimal_from_binary(data: bytes, precision: int, scale: int) -> str:
-    """DECIMAL(precision, scale) in the server's binary form as text."""
+    """Return the text of a DECIMAL(precision, scale) in the server's binary form."""
     whole = precision - scale
     raw = bytearray(data)
     negative = raw[0] & 0x80 == 0

@@ -17,7 +17,10 @@ Leg = bytes | int
 
 
 def patched_text(before: bytes, diffs: bytes) -> str:
-    """The text of the binary value ``before`` once ``diffs`` are applied, as the server prints it. Raises DecodeError."""
+    """Apply ``diffs`` to the binary value ``before``, and return the text that the server prints.
+
+    Raises DecodeError.
+    """
     node = tree(before)
     at = 0
     try:
@@ -40,7 +43,7 @@ def patched_text(before: bytes, diffs: bytes) -> str:
 
 
 def parse_path(path: str) -> list[Leg]:
-    """``$.a[3]."b c"`` -> keys (UTF-8) and indexes. Raises ValueError."""
+    """Parse ``$.a[3]."b c"`` to keys (UTF-8) and indexes. Raises ValueError."""
     if not path.startswith("$"):
         raise ValueError(f"{path!r} is not a path")
     legs: list[Leg] = []

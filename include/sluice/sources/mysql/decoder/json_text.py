@@ -26,7 +26,7 @@ _DOUBLE, _STRING, _OPAQUE = 11, 12, 15
 
 @kernel
 def _number(value: Any, negative: Any, write: Any, out: Any, q: Any) -> Any:
-    """Digits of ``value`` (uint64), with a sign. Returns the offset after."""
+    """Write the digits of ``value`` (uint64), with a sign. Returns the offset after."""
     ten = np.uint64(10)
     size = 1
     rest = value // ten
@@ -47,7 +47,7 @@ def _number(value: Any, negative: Any, write: Any, out: Any, q: Any) -> Any:
 
 @kernel
 def _quoted(d: Any, at: Any, size: Any, write: Any, out: Any, q: Any) -> Any:
-    """A JSON string with its quotes. Returns the offset after."""
+    """Write a JSON string with its quotes. Returns the offset after."""
     if write:
         out[q] = 34
     q += 1
@@ -90,7 +90,7 @@ def _quoted(d: Any, at: Any, size: Any, write: Any, out: Any, q: Any) -> Any:
 
 @kernel
 def _literal(which: Any, write: Any, out: Any, q: Any) -> Any:
-    """null, true or false."""
+    """Write null, true or false. Returns the offset after."""
     if not write:
         return q + (5 if which == 2 else 4)
     if which == 0:
@@ -105,7 +105,7 @@ def _literal(which: Any, write: Any, out: Any, q: Any) -> Any:
 
 @kernel
 def _varlen(d: Any, at: Any, end: Any) -> Any:
-    """(size, offset after) of a length of seven bits a byte; (-1, 0) if it is broken."""
+    """Read a length of seven bits per byte. Returns (size, offset after), or (-1, 0) if it is broken."""
     size = np.int64(0)
     for i in range(5):
         if at + i >= end:
@@ -131,9 +131,12 @@ def _walk(
     text_ends: Any,
     stack: Any,
 ) -> Any:
-    """One value ``d[start:end]``. Returns (offset after its text, foreign values so far), or (_BROKEN or _FULL, 0).
+    """Walk one value ``d[start:end]``.
 
-    Without ``write`` nothing is written and the places of foreign values go into ``foreign``; with it their ``texts`` are copied.
+    Returns (offset after its text, foreign values so far), or (_BROKEN or _FULL, 0).
+
+    Without ``write`` nothing is written and the places of foreign values go into ``foreign``; with it their ``texts``
+    are copied.
     """
     kind = np.int64(d[start])
     at = np.int64(start + 1)
@@ -260,9 +263,10 @@ def _walk(
 
 @kernel
 def measure(d: Any, ends: Any, valid: Any, foreign: Any, out_ends: Any, stack: Any) -> Any:
-    """First pass: ``out_ends`` (int64[rows + 1]) without foreign values, whose places are noted: an opaque value's negative.
+    """Do the first pass: fill ``out_ends`` (int64[rows + 1]) without foreign values, and note their places.
 
-    Returns (number of foreign values, row at which it stopped, why: 0, _BROKEN or _FULL); ``out_ends[rows]`` of a null row is empty.
+    The place of an opaque value is negative. Returns (number of foreign values, row at which it stopped, why: 0,
+    _BROKEN or _FULL); ``out_ends[rows]`` of a null row is empty.
     """
     total = np.int64(0)
     count = np.int64(0)
@@ -282,7 +286,10 @@ def measure(d: Any, ends: Any, valid: Any, foreign: Any, out_ends: Any, stack: A
 
 @kernel
 def write(d: Any, ends: Any, valid: Any, texts: Any, text_ends: Any, out: Any, out_ends: Any, stack: Any) -> None:
-    """Second pass: the text, and its true ``out_ends``. ``foreign`` values' texts in the order in which the first pass met them."""
+    """Do the second pass: write the text, and its true ``out_ends``.
+
+    ``texts`` are those of the foreign values, in the order in which the first pass met them.
+    """
     q = np.int64(0)
     count = np.int64(0)
     for row in range(len(ends) - 1):
@@ -296,9 +303,9 @@ def write(d: Any, ends: Any, valid: Any, texts: Any, text_ends: Any, out: Any, o
 
 @kernel_with_arrays
 def double_texts(shortest: Any, ends: Any, out: Any, out_ends: Any) -> None:
-    """Shortest digits in any notation to the server's (``my_gcvt``): ``.0`` kept, an exponent only for large and small numbers, without plus.
+    """Convert shortest digits in any notation to the server's (``my_gcvt``).
 
-    ``out`` has 32 bytes for each.
+    It keeps ``.0``, and has an exponent only for large and small numbers, without plus. ``out`` has 32 bytes for each.
     """
     q = np.int64(0)
     out_ends[0] = 0
@@ -376,7 +383,10 @@ def double_texts(shortest: Any, ends: Any, out: Any, out_ends: Any) -> None:
 
 
 def json_texts(data: np.ndarray[Any, Any], ends: np.ndarray[Any, Any], valid: np.ndarray[Any, Any]) -> pa.Array:
-    """A string array from binary values ``data[ends[i]:ends[i + 1]]`` (``data``: uint8, ``ends``: int64). Raises DecodeError."""
+    """Return a string array from binary values ``data[ends[i]:ends[i + 1]]``. Raises DecodeError.
+
+    ``data``: uint8, ``ends``: int64.
+    """
     rows = len(valid)
     spare = np.zeros(len(data) + 16, np.uint8)
     spare[: len(data)] = data
@@ -410,7 +420,7 @@ def json_texts(data: np.ndarray[Any, Any], ends: np.ndarray[Any, Any], valid: np
 def _foreign(
     d: np.ndarray[Any, Any], places: np.ndarray[Any, Any]
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """(text bytes, ends) of doubles (place > 0) and opaque values (place < 0), in order."""
+    """Return (text bytes, ends) of doubles (place > 0) and opaque values (place < 0), in order."""
     if not len(places):
         return np.zeros(16, np.uint8), np.zeros(1, np.int64)
     doubles = places > 0

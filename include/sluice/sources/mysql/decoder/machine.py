@@ -39,7 +39,7 @@ load_u64 = _loader(64, types.uint64)
 
 @intrinsic  # type: ignore[untyped-decorator]
 def copy_bytes(typing_context: Any, target: Any, target_at: Any, source: Any, source_at: Any, count: Any) -> Any:
-    """memcpy of ``count`` bytes between two uint8 arrays."""
+    """Copy ``count`` bytes between two uint8 arrays (memcpy)."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         into = context.make_array(signature.args[0])(context, builder, args[0])
@@ -73,7 +73,7 @@ CRC_TABLES = _crc_tables()
 
 @kernel
 def _crc32_by_tables(buf: Any, start: Any, end: Any, tables: Any) -> Any:
-    """Sixteen bytes a step: about 1.5 bytes a nanosecond."""
+    """Compute a CRC32, sixteen bytes per step: about 1.5 bytes per nanosecond."""
     crc = np.uint64(0xFFFFFFFF)
     i = np.int64(start)
     m = np.uint64(0xFF)
@@ -190,7 +190,10 @@ def _fold(typing_context: Any, buf: Any, at: Any, end: Any, low: Any, high: Any)
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _reduce(typing_context: Any, low: Any, high: Any) -> Any:
-    """The folded 128 bits modulo the polynomial: to 96 and 64 bits by two more products, to 32 by Barrett's (constants: same paper)."""
+    """Reduce the folded 128 bits modulo the polynomial.
+
+    Two more products reduce them to 96 and 64 bits, Barrett's method to 32 (constants: same paper).
+    """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         word, byte, index = ir.IntType(64), ir.IntType(8), ir.IntType(32)
@@ -218,8 +221,10 @@ def _reduce(typing_context: Any, low: Any, high: Any) -> Any:
 
 @kernel
 def _crc32_by_folding(buf: Any, start: Any, end: Any, tables: Any) -> Any:
-    """Some 15 bytes a nanosecond in long events, 7 ns for one of 27 bytes. The odd bytes come first, after zero bytes, which a sum with nothing
-    in it does not see."""
+    """Compute a CRC32: some 15 bytes per nanosecond in long events, 7 ns for one of 27 bytes.
+
+    The odd bytes come first, after zero bytes, which do not change a sum that is still empty.
+    """
     size = np.int64(end) - np.int64(start)
     if size < 16:
         return _crc32_by_tables(buf, start, end, tables)
@@ -249,7 +254,7 @@ def _crc32_by_folding(buf: Any, start: Any, end: Any, tables: Any) -> Any:
 
 
 def _can_fold() -> bool:
-    """Does the processor that the kernels are compiled for multiply without carry?"""
+    """Return True if the processor that the kernels are compiled for can multiply without carry."""
     if config.CPU_NAME or config.CPU_FEATURES:
         return "+pclmul" in str(config.CPU_FEATURES or "")
     return bool(get_host_cpu_features().get("pclmul"))

@@ -19,7 +19,7 @@ _TABLE_ID_AND_FLAGS = 8
 
 
 def mark_layout(table_map: TableMap) -> RowLayout | None:
-    """How its rows are met; None for a table of the same name that looks otherwise: it says nothing."""
+    """Return the layout of its rows; None for a table of the same name with other columns, which says nothing."""
     if [c.type for c in table_map.columns] != [type_codes.VARCHAR] or width_of(table_map.columns[0]) != -2:
         return None
     [mapped] = table_map.columns
@@ -38,17 +38,20 @@ def mark_layout(table_map: TableMap) -> RowLayout | None:
 
 
 def written_token(event: bytes) -> str:
-    """The token that a row event (without its checksum) inserts; "" for one that inserts none."""
+    """Return the token that a row event (without its checksum) inserts; "" for one that inserts none."""
     return _token(event) if event[4] in _INSERTS else ""
 
 
 def removed_token(event: bytes) -> str:
-    """The token that a row event deletes; "" for one that deletes none."""
+    """Return the token that a row event deletes; "" for one that deletes none."""
     return _token(event) if event[4] in _DELETES else ""
 
 
 def _token(event: bytes) -> str:
-    """The value of the first row: header, table id and flags, extra data, number of columns, bitmap of columns, bitmap of nulls, value."""
+    """Return the value of the first row.
+
+    Before it are: header, table id and flags, extra data, number of columns, bitmap of columns, bitmap of nulls.
+    """
     at = HEADER + _TABLE_ID_AND_FLAGS
     if event[4] >= 30:
         at += int.from_bytes(event[at : at + 2], "little")

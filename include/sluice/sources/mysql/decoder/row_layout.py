@@ -1,4 +1,4 @@
-"""From a table map to a definition (:class:`TableSchema`) and to the plan by which its row images are decoded."""
+"""The definition (:class:`TableSchema`) that a table map gives, and the plan by which its row images are decoded."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ BINARY_COLLATION = 63
 
 @dataclass(frozen=True, slots=True)
 class ColumnLayout:
-    """How one column's values are decoded.
+    """The decoding of one column's values.
 
-    ``width``: see :func:`sluice.sources.mysql.decoder.scan_kernel.walk_image`; ``type``, ``meta``: from the table map; ``fill``: how
-    :mod:`sluice.sources.mysql.decoder.rows` makes the Arrow column.
+    ``width``: see :func:`sluice.sources.mysql.decoder.scan_kernel.walk_image`; ``type``, ``meta``: from the table map;
+    ``fill``: how :mod:`sluice.sources.mysql.decoder.rows` makes the Arrow column.
     """
 
     column: Column
@@ -71,7 +71,7 @@ class RowLayout:
 
 
 def width_of(column: t.MappedColumn) -> int:
-    """Bytes of a fixed value, or minus the number of length bytes. Raises UnsupportedType."""
+    """Return the bytes of a fixed value, or minus the number of length bytes. Raises UnsupportedType."""
     form = FORMS.get(column.type)
     width = form.width(column.meta) if form is not None else None
     if width is None:
@@ -80,7 +80,7 @@ def width_of(column: t.MappedColumn) -> int:
 
 
 def column_of(mapped: t.MappedColumn, collations: CollationLookup, where: str) -> tuple[Column, Fill]:
-    """The definition of a column as far as the log tells it, and how its values are read. Raises UnsupportedType."""
+    """Return a column's definition as far as the log tells it, and how its values are read. Raises UnsupportedType."""
     form = FORMS.get(mapped.type)
     if form is None:
         raise UnsupportedType(f"column type {mapped.type} is not understood by this version", where=where)
@@ -103,7 +103,7 @@ def _charset_of(mapped: t.MappedColumn, collations: CollationLookup, where: str)
 
 
 def _type_of(mapped: t.MappedColumn, binary: bool, where: str) -> MysqlType:
-    """The type, of those that share the number in the log."""
+    """Return the type, of those that share the number in the log."""
     if mapped.family is not None:
         row = type_named(mapped.family, where)
         if row.form(mapped.type) is None or mapped.meta != row.binary_bytes:
@@ -164,7 +164,10 @@ _HIDDEN = {row.word: row.binary_bytes for row in TYPES if row.binary_bytes}
 
 
 def is_left_open(mapped: t.MappedColumn) -> bool:
-    """True if MariaDB's log may mean one of several types: BINARY, or UUID, INET4, INET6; an old temporal type with or without digits."""
+    """Return True if MariaDB's log may mean one of several types.
+
+    These are BINARY, or UUID, INET4, INET6; and an old temporal type with or without digits.
+    """
     form = FORMS.get(mapped.type)
     if form is None:
         return False
@@ -185,9 +188,10 @@ def close_open(mapped: t.MappedColumn, family: str, digits: int) -> None:
 def plan_table(
     table_map: t.TableMap, collations: CollationLookup, generated: frozenset[str] = frozenset(), where: str = ""
 ) -> RowLayout:
-    """The plan of a table whose map carries names (``binlog_row_metadata=FULL``).
+    """Return the plan of a table whose map has names (``binlog_row_metadata=FULL``).
 
-    ``generated``: names of generated columns. Raises UnsupportedType that names table.column and ``where`` (file:offset).
+    ``generated``: names of generated columns. Raises UnsupportedType that names table.column and ``where``
+    (file:offset).
     """
     plans = []
     for mapped in table_map.columns:

@@ -1,4 +1,4 @@
-"""From row images in an arena to Arrow tables with the layout of segment files, in (bucket, sequence) order."""
+"""Decoding of row images in an arena to Arrow tables with the layout of segment files, in (bucket, sequence) order."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ class RowEvents:
 
 
 def decode_arena(rows: RowEvents, bucketer: Bucketer) -> Iterator[tuple[TableSchema, pa.Table]]:
-    """A table (of ``schema.arrow_schema``, sorted by ``_bucket``, ``_seq``) for every definition met. Raises DecodeError."""
+    """Yield a table (of ``schema.arrow_schema``, sorted by ``_bucket``, ``_seq``) for every definition met.
+
+    Raises DecodeError.
+    """
     slots = rows.rev[sc.R_SLOT]
     order = np.argsort(slots, kind="stable")
     borders = np.flatnonzero(np.diff(slots[order])) + 1
@@ -121,7 +124,7 @@ class _TableDecoder:
             self._take_unchanged()
 
     def _take_unchanged(self) -> None:
-        """A column that the after image leaves out has not changed: where the before image has it, it is known."""
+        """Take a column that the after image leaves out from the before image, where that has it: it has not changed."""
         updates = self.before >= 0
         after, before = self.main[updates], self.before[updates]
         now = self.offsets[:, after]
@@ -171,7 +174,10 @@ class _TableDecoder:
         self.within = np.concatenate([self.within, self.within[rows]])
 
     def _key_images(self, column: int) -> np.ndarray[Any, Any]:
-        """The image that holds each row's value of a key column: the after image, or the before image where that leaves it out."""
+        """Return the image that holds each row's value of a key column.
+
+        It is the after image, or the before image where that leaves the column out.
+        """
         absent = (self.offsets[column][self.main] == column_kernels.ABSENT_COLUMN) & (self.before >= 0)
         return np.where(absent, self.before, self.main)
 
@@ -224,7 +230,7 @@ class _TableDecoder:
         mode: int,
         with_digits: int | None = None,
     ) -> pa.Array:
-        """``with_digits``: the mode of an old type that has digits."""
+        """Decode a temporal column. ``with_digits``: the mode of an old type that has digits."""
         digits = plan.column.fsp
         if digits and with_digits is not None:
             mode = with_digits
@@ -243,7 +249,7 @@ class _TableDecoder:
         return _sets(plan.column.labels, numbers, valid, nulls)
 
     def _pieces(self, plan: ColumnLayout, offsets: Ints, select: Ints, valid: Bytes) -> tuple[Bytes, Ints, int]:
-        """The bytes of variable values, where each ends, and the number of nulls."""
+        """Return the bytes of variable values, where each ends, and the number of nulls."""
         prefix = -plan.width
         ends = np.empty(len(select) + 1, np.int64)
         nulls = column_kernels.fill_ends(self.arena, offsets, select, prefix, ends, valid)
@@ -252,7 +258,7 @@ class _TableDecoder:
         return data, ends, nulls
 
     def _padded_pieces(self, plan: ColumnLayout, offsets: Ints, select: Ints, valid: Bytes) -> tuple[Bytes, Ints, int]:
-        """As :meth:`_pieces`, of values of one length, whose last zero bytes the log leaves out."""
+        """Return the :meth:`_pieces` of values of one length, whose last zero bytes the log leaves out."""
         column = plan.column
         ends = np.empty(len(select) + 1, np.int64)
         data = np.zeros(len(select) * column.length, np.uint8)
@@ -329,7 +335,7 @@ class _TableDecoder:
     def _differences(
         self, plan: ColumnLayout, select: np.ndarray[Any, Any], valid: np.ndarray[Any, Any]
     ) -> np.ndarray[Any, Any]:
-        """Indexes into ``select`` of the values that are differences to the before image."""
+        """Return the indexes into ``select`` of the values that are differences to the before image."""
         if self.partial is None:
             return np.empty(0, np.int64)
         bit = [p.column.name for p in self.plan.columns if p.fill is Fill.JSON].index(plan.column.name)
@@ -340,7 +346,10 @@ class _TableDecoder:
     def _inflate(
         self, name: str, data: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]
     ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """MariaDB's COMPRESSED columns: a header byte (8: zlib, low bits: length bytes), the length, then the deflated value."""
+        """Inflate MariaDB's COMPRESSED columns.
+
+        A value has a header byte (8: zlib, low bits: length bytes), the length, then the deflated value.
+        """
         import zlib
 
         raw = data.tobytes()
@@ -399,7 +408,10 @@ class _TableDecoder:
         return [values[f.name] for f in META_FIELDS]
 
     def _present(self) -> pa.Array:
-        """Bitmaps of the columns known of each row, and after them of its before image; null where nothing is missing."""
+        """Return bitmaps of the known columns of each row, and after them of its before image.
+
+        A bitmap is null where nothing is missing.
+        """
         generated = np.array([p.column.generated for p in self.plan.columns])[:, None]
         after = self.offsets[:, self.main] != column_kernels.ABSENT_COLUMN
         after |= (self.op == OP_INSERT)[None, :] & ~generated  # an insert's other columns have their defaults
@@ -410,7 +422,7 @@ class _TableDecoder:
         return arrow_buffers.blobs([None if w else maps[i].tobytes() for i, w in enumerate(whole.tolist())])
 
     def _with_default(self, index: int, values: pa.Array) -> pa.Array:
-        """An inserted row whose image leaves a column out (binlog_row_image=MINIMAL) has the column's default."""
+        """Fill in the default where an inserted row's image leaves the column out (binlog_row_image=MINIMAL)."""
         plan = self.plan.columns[index]
         left_out = (self.op == OP_INSERT) & (self.offsets[index][self.main] == column_kernels.ABSENT_COLUMN)
         if plan.column.generated or not left_out.any():
@@ -508,7 +520,10 @@ def _sets(labels: tuple[str, ...], numbers: np.ndarray[Any, Any], valid: np.ndar
 
 
 def gtid_texts(sids: list[str], sid: np.ndarray[Any, Any], gno: np.ndarray[Any, Any], tail: str = ":") -> pa.Array:
-    """GTIDs as text, null where ``sid`` is -1. ``sids``: text of each source (and tag) id; ``tail`` joins it with the number."""
+    """Return GTIDs as text, null where ``sid`` is -1.
+
+    ``sids``: text of each source (and tag) id; ``tail`` joins it with the number.
+    """
     if not len(sid) or int(sid.max()) < 0:
         return pa.nulls(len(sid), pa.string())
     known = sid >= 0

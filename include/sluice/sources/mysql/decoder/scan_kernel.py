@@ -81,10 +81,10 @@ for _kind in (5, 13, 14, 28, 29, 160, 161, 163):
 
 @kernel
 def walk_image(buf: Any, at: Any, end: Any, bitmap: Any, columns: Any, widths: Any, first: Any) -> Any:
-    """Offset after the row image at ``at``; -1 if it does not fit into ``end``.
+    """Return the offset after the row image at ``at``; -1 if it does not fit into ``end``.
 
-    ``bitmap``: offset of the columns-present bitmap; ``widths[first:first+columns]``: bytes of a fixed value, or minus the number of
-    length bytes of a variable one.
+    ``bitmap``: offset of the columns-present bitmap; ``widths[first:first+columns]``: bytes of a fixed value, or minus
+    the number of length bytes of a variable one.
     """
     present = 0
     for c in range(columns):
@@ -121,7 +121,10 @@ def walk_image(buf: Any, at: Any, end: Any, bitmap: Any, columns: Any, widths: A
 
 @kernel
 def whole_events(buf: Any, end: Any) -> Any:
-    """Offset after the last whole event of ``buf[:end]``, in which events lie one after the other. A header that contradicts itself ends it."""
+    """Return the offset after the last whole event of ``buf[:end]``, in which events lie one after the other.
+
+    It ends at a header that contradicts itself.
+    """
     at = np.int64(0)
     while at + _HEADER <= end:
         size = np.int64(load_u32(buf, at + 9))
@@ -149,7 +152,7 @@ def _same(a: Any, a_at: Any, b: Any, b_at: Any, size: Any) -> Any:
 
 @kernel
 def find_table(table_ids: Any, table_slots: Any, table_id: Any) -> Any:
-    """Slot of a table id in the open-addressing map: >= 0 captured, -1 not wanted, -2 unknown."""
+    """Return the slot of a table id in the open-addressing map: >= 0 captured, -1 not wanted, -2 unknown."""
     mask = len(table_ids) - 1
     i = (table_id * 0x9E3779B1) & mask
     for _ in range(len(table_ids)):

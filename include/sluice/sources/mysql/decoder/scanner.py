@@ -58,7 +58,7 @@ _SAVEPOINT = re.compile(r"(?:ROLLBACK\s+(?:WORK\s+)?TO\s+)?(?:SAVEPOINT\s+)?(.*)
 
 
 def _savepoint(sql: str) -> str:
-    """The name in SAVEPOINT and ROLLBACK TO; the server does not look at its case."""
+    """Return the name in SAVEPOINT and ROLLBACK TO in lower case: the server ignores its case."""
     found = _SAVEPOINT.fullmatch(sql.strip().rstrip(";").strip())
     return (found[1] if found else sql).strip("`").lower()
 
@@ -160,7 +160,7 @@ class Scanner:
         return self._held.prepared()
 
     def position(self) -> Position:
-        """The end of the last complete transaction."""
+        """Return the end of the last complete transaction."""
         s = self.s
         return Position(
             self.start.server_uuid,
@@ -173,7 +173,7 @@ class Scanner:
         )
 
     def _last_event(self) -> LastEvent | None:
-        """The event by which this place is known again."""
+        """Return the event by which this position is recognised again."""
         s = self.s
         index, offset, size, checksum, kind, time_s = (int(value) for value in s[sc.LAST_EVENT])
         if not size:
@@ -186,7 +186,7 @@ class Scanner:
         return LastEvent(file, offset, size, checksum, kind, time_s, gtid)
 
     def _note_end(self, event: bytes, offset: int) -> None:
-        """The event (without its checksum) stands at the end of what was read, at ``offset``."""
+        """Note that the event (without its checksum) is the last one read, at ``offset``."""
         kind, log_pos, flags = event[4], event[13:17], int.from_bytes(event[17:19], "little")
         if kind in _NOT_OF_THE_FILE or log_pos == bytes(4) or flags & _ARTIFICIAL:
             return
@@ -198,12 +198,12 @@ class Scanner:
         self.s[sc.LAST_EVENT] = (self.s[sc.S_FILE], offset, size, zlib.crc32(event), kind, time_s)
 
     def reached(self, stop: Position) -> bool:
-        """True if everything before ``stop`` was read."""
+        """Return True if everything before ``stop`` was read."""
         number, wanted = split_file(self.file)[1], split_file(stop.file)[1]
         return number > wanted or (number == wanted and int(self.s[sc.S_LAST_END]) >= stop.offset)
 
     def limit(self, *, max_changes: int, max_bytes: int, stop: Position | None) -> None:
-        """Where ``feed`` returns at the end of a transaction."""
+        """Set where ``feed`` returns at the end of a transaction."""
         self.s[sc.S_MAX_CHANGES], self.s[sc.S_MAX_BYTES] = max_changes, max_bytes
         self._stop = stop
         self._set_stop()
@@ -225,7 +225,7 @@ class Scanner:
             self.s[sc.S_STOP_POS] = self._stop.offset if here == there else (_FAR if here < there else 0)
 
     def stop_at_end(self) -> None:
-        """``feed`` returns at the next end of a transaction."""
+        """Make ``feed`` return at the next end of a transaction."""
         self.s[sc.S_STOP_AT_END] = 1
 
     # -- work -----------------------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ class Scanner:
                 return int(s[sc.S_POS]), True
 
     def refused(self, why: str, hint: str) -> CaptureError:
-        """The error for an event at the place reached that is not taken."""
+        """Return the error for an event at the present position that is refused."""
         return CaptureError(why, where=self._where(), hint=hint)
 
     def finish(self) -> None:
@@ -403,9 +403,10 @@ class Scanner:
         return False
 
     def _mark(self, event: bytes) -> None:
-        """A row of the marking table: what stands between a token's insert and its delete was loaded by Sluice.
+        """Process a row of the marking table: what is between a token's insert and its delete was loaded by Sluice.
 
-        A token stands before the first row of a load: one after a captured row is of somebody else's transaction, and says nothing.
+        A token is before the first row of a load. One that follows a captured row belongs to another transaction, and
+        says nothing.
         """
         s = self.s
         if s[sc.S_MARKED]:
@@ -452,10 +453,11 @@ class Scanner:
         return self._stop is not None and self.between_transactions and self.reached(self._stop)
 
     def _torn(self, following: str) -> None:
-        """A file ends inside a transaction: the server was killed while it wrote (MariaDB leaves that in its log; MySQL cuts it off).
+        """Process the end of a file inside a transaction: the server was killed while it wrote.
 
-        One without captured rows is left out. So is an XA transaction that was not prepared: if an XA COMMIT of it comes all the same, it
-        finds no rows and stops. Captured rows outside XA stop: whether they stayed depends on their engine, which the log does not tell.
+        MariaDB leaves that in its log, MySQL cuts it off. A transaction without captured rows is left out. So is an XA
+        transaction that was not prepared: if an XA COMMIT of it comes all the same, it finds no rows and stops.
+        Captured rows outside XA stop: whether they stayed depends on their engine, which the log does not tell.
         """
         s = self.s
         if s[sc.S_TXN_MARK]:
@@ -535,7 +537,7 @@ class Scanner:
             s[sc.S_TXN_MARK] = 0
 
     def end_transaction(self) -> bool:
-        """The transaction at hand is complete. True if a limit is reached."""
+        """End the transaction at hand. Return True if a limit is reached."""
         s = self.s
         if s[sc.S_MARKED]:
             raise self._open_mark()
@@ -557,7 +559,7 @@ class Scanner:
 
     # -- what held rows ask for (:class:`sluice.sources.mysql.decoder.xa_buffer.XaScanner`) --------------------------------------------------------
     def behind(self) -> Position:
-        """The end of the last complete transaction, without its GTIDs."""
+        """Return the end of the last complete transaction, without its GTIDs."""
         return Position(self.start.server_uuid, self.file, int(self.s[sc.S_LAST_END]))
 
     def rows_here(self, data: bytes, first_row: int) -> int:
@@ -566,7 +568,7 @@ class Scanner:
         return self._nested_rows
 
     def unknown_table(self, event: bytes) -> SluiceError:
-        """The error for rows of a table that no table map introduced."""
+        """Return the error for rows of a table that no table map introduced."""
         return self._fault(sc.CODE_NO_TABLE, np.frombuffer(event, np.uint8))
 
     # -- events inside others ---------------------------------------------------------------------------------------------------
@@ -596,7 +598,10 @@ class Scanner:
         return limit
 
     def _payload(self, pieces: Iterable[bytes]) -> bool:
-        """The events of a compressed transaction, in pieces of any size. True if a limit was reached after them."""
+        """Process the events of a compressed transaction, in pieces of any size.
+
+        Return True if a limit is reached after them.
+        """
         limit = False
         rest = b""
         row = 0
@@ -612,7 +617,10 @@ class Scanner:
         return limit
 
     def _big(self, buffer: np.ndarray[Any, Any]) -> bool:
-        """An event of several packets, all there: its pieces are moved together where they lie. True if a limit was reached after it."""
+        """Process an event of several packets, all received: its pieces are joined in place.
+
+        Return True if a limit is reached after it.
+        """
         s = self.s
         event, full, behind = join(buffer, int(s[sc.S_POS]))
         if s[sc.S_CRC]:
@@ -630,7 +638,7 @@ class Scanner:
         return limit
 
     def definitions_changed(self) -> None:
-        """A statement changed definitions: what a table map's bytes stood for before does not count any more."""
+        """Forget what the bytes of table maps stood for, after a statement changed definitions."""
         self.slots.redefine()
 
     # -- arenas -----------------------------------------------------------------------------------------------------------
@@ -663,5 +671,5 @@ class Scanner:
 
 
 def _bytes(data: bytes) -> np.ndarray[Any, Any]:
-    """Writable (a kernel is compiled for one kind of array), with sixteen spare bytes."""
+    """Return a writable array (a kernel is compiled for one kind of array), with sixteen spare bytes."""
     return np.frombuffer(bytearray(data + bytes(16)), np.uint8)

@@ -1,4 +1,4 @@
-"""Which tables the scan kernel captures, and what their row images look like: the arrays that it reads, filled here from table maps."""
+"""The tables that the scan kernel captures, and their row images: the arrays that it reads, filled from table maps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REMEMBERED_MAPS = 100_000
 
 
 def grown(array: np.ndarray[Any, Any], axis: int = 0) -> np.ndarray[Any, Any]:
-    """Twice as long; the new half is zero."""
+    """Return the array twice as long; the new half is zero."""
     return np.concatenate([array, np.zeros_like(array)], axis=axis)
 
 
@@ -54,7 +54,10 @@ class TableSlots:
         self.map_bytes = np.zeros(1 << 12, np.uint8)
 
     def meet(self, body: bytes) -> int:
-        """The slot of a table map (-1: not wanted), under its table id from now on. Raises what ``plan`` raises, DecodeError."""
+        """Return the slot of a table map (-1: not wanted), under its table id from now on.
+
+        Raises what ``plan`` raises, and DecodeError.
+        """
         slot = self._by_body.get(body)
         if slot is None:
             table_map = parse_table_map(body, mariadb=self._mariadb)
@@ -66,7 +69,7 @@ class TableSlots:
         return slot
 
     def slot_of(self, table_id: int) -> int | None:
-        """The slot of a table id: -1 not wanted, None unknown."""
+        """Return the slot of a table id: -1 not wanted, None unknown."""
         at = self._find(table_id)
         return None if self.ids[at] == -1 else int(self.of_id[at])
 
@@ -76,7 +79,7 @@ class TableSlots:
         self._count = 0
 
     def redefine(self) -> None:
-        """Definitions changed: what a table map's bytes stood for does not count any more, even where they are the same again."""
+        """Forget what the bytes of table maps stood for, after definitions changed: equal bytes may differ in meaning."""
         self._by_body.clear()
         self.forget()
 

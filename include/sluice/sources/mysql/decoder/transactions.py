@@ -38,22 +38,22 @@ class TransactionTable:
 
     # -- what it adds up to -----------------------------------------------------------------------------------------------
     def executed(self) -> str:
-        """Everything executed up to the last complete transaction, as the server prints it."""
+        """Return everything executed up to the last complete transaction, as the server prints it."""
         self.harvest()
         return str(self._executed)
 
     def gtid_of(self, txn: int) -> str | None:
-        """GTID of a transaction, None if it has none."""
+        """Return the GTID of a transaction, None if it has none."""
         sid = int(self.sid[txn])
         return None if sid < 0 else f"{self._names()[sid]}{'-' if self._mariadb else ':'}{int(self.gno[txn])}"
 
     def last_gtid(self) -> str | None:
-        """GTID of the last complete transaction, "" if it has none, None if no transaction was met."""
+        """Return the GTID of the last complete transaction, "" if it has none, None if no transaction was met."""
         done = int(self._s[sc.S_DONE_TXNS])
         return (self.gtid_of(done - 1) or "") if done else self._forgotten
 
     def texts(self, first: int, last: int) -> pa.Array:
-        """GTIDs of the transactions ``first`` to ``last`` (not included)."""
+        """Return the GTIDs of the transactions ``first`` to ``last`` (not included)."""
         return gtid_texts(self._names(), self.sid[first:last], self.gno[first:last], "-" if self._mariadb else ":")
 
     def harvest(self) -> None:
@@ -79,7 +79,10 @@ class TransactionTable:
                     self._executed.add(names[index], int(run[0]), int(run[-1]))
 
     def previous(self, body: bytes) -> None:
-        """A previous-GTIDs event: all that was logged before its file. Completes a set that the drain began without knowing."""
+        """Process a previous-GTIDs event: all that was logged before its file.
+
+        It completes a set that the capture began without knowing.
+        """
         if self._executed or not isinstance(self._executed, GtidSet):
             return
         number_of_sids = int.from_bytes(body[:8], "little")
@@ -99,7 +102,7 @@ class TransactionTable:
 
     # -- entries that the kernel leaves to Python ---------------------------------------------------------------------------
     def begin_tagged(self, gtid: TaggedGtid) -> None:
-        """A transaction with a tagged GTID begins."""
+        """Begin a transaction with a tagged GTID."""
         index = next((i for i, name in self._tagged.items() if name == gtid.source), None)
         if index is None:
             index = self._add_source(uuid.uuid5(uuid.NAMESPACE_OID, gtid.source).bytes)
@@ -107,14 +110,14 @@ class TransactionTable:
         self._begin(index, gtid.number, gtid.commit_us)
 
     def begin_mariadb(self, domain: int, server: int, number: int, commit_us: int) -> None:
-        """A MariaDB transaction begins."""
+        """Begin a MariaDB transaction."""
         key = domain.to_bytes(4, "little") + server.to_bytes(4, "little") + bytes(8)
         known = self.sids[: int(self._s[sc.S_SIDS])]
         same = np.flatnonzero((known == np.frombuffer(key, np.uint8)).all(axis=1))
         self._begin(int(same[0]) if len(same) else self._add_source(key), number, commit_us)
 
     def begin_anonymous(self, commit_us: int) -> None:
-        """A transaction without GTID begins."""
+        """Begin a transaction without a GTID."""
         self._begin(-1, 0, commit_us)
         self._s[sc.S_HAS_GTID] = 0
 
@@ -138,11 +141,11 @@ class TransactionTable:
 
     # -- room -------------------------------------------------------------------------------------------------------------
     def grow(self) -> None:
-        """Room for as many transactions again."""
+        """Double the room for transactions."""
         self.sid, self.gno, self.ts = grown(self.sid), grown(self.gno), grown(self.ts)
 
     def grow_sources(self) -> None:
-        """Room for as many source ids again."""
+        """Double the room for source ids."""
         self.sids = np.concatenate([self.sids, np.zeros_like(self.sids)])
 
     def forget(self) -> None:

@@ -18,7 +18,10 @@ _Array = np.ndarray[Any, Any]
 
 @kernel
 def transcode(data: Any, ends: Any, first: Any, second: Any, third: Any, write: Any, out: Any, out_ends: Any) -> Any:
-    """Text of one column to UTF-8; without ``write`` only its ``out_ends``. Returns -1, or the offset of bytes that are no character."""
+    """Convert the text of one column to UTF-8; without ``write`` only its ``out_ends``.
+
+    Returns -1, or the offset of bytes that are no character.
+    """
     q = np.int64(0)
     out_ends[0] = 0
     for i in range(len(ends) - 1):
@@ -57,7 +60,7 @@ def transcode(data: Any, ends: Any, first: Any, second: Any, third: Any, write: 
 
 
 def to_utf8(charset: str, data: _Array, ends: _Array) -> tuple[_Array, _Array]:
-    """Values ``data[ends[i]:ends[i + 1]]`` (uint8, int64) of a charset as (data, ends) in UTF-8.
+    """Convert values ``data[ends[i]:ends[i + 1]]`` (uint8, int64) of a charset to (data, ends) in UTF-8.
 
     Raises:
         DecodeError: bytes that are no character of the charset. UnsupportedType: a charset that is not known.

@@ -23,13 +23,16 @@ COLUMNS = f"slot INT NOT NULL PRIMARY KEY, mark VARCHAR({MARK_BYTES}) CHARACTER 
 
 
 def mark_table(schema: str, pipeline: str) -> TableId:
-    """The watermark table of a pipeline: each has its own, so that none wakes up for another's marks."""
+    """Return the watermark table of a pipeline. Each has its own, so that none wakes up for another's marks."""
     name = pipeline if len(pipeline) <= 48 else f"{pipeline[:39]}_{zlib.crc32(pipeline.encode()):08x}"
     return TableId(schema, PREFIX + name)
 
 
 def mark_plan(table_map: TableMap, where: str) -> RowLayout:
-    """How its rows are decoded; known without the log's column names. Raises DecodeError if the table is another than ours."""
+    """Return how its rows are decoded, which is known without the log's column names.
+
+    Raises DecodeError if the table is another than Sluice's.
+    """
     if [c.type for c in table_map.columns] != [type_codes.LONG, type_codes.VARCHAR]:
         raise DecodeError(
             f"{table_map.table} is not a Sluice watermark table",

@@ -23,29 +23,29 @@ Reread = Callable[[str, xa.Prepared | None, Position], Iterable[bytes]]
 
 
 class XaScanner(Protocol):
-    """What the held rows need of the scanner."""
+    """The part of the scanner that held rows need."""
 
     s: np.ndarray[Any, Any]
     slots: TableSlots
     ledger: TransactionTable
 
     def behind(self) -> Position:
-        """The end of the last complete transaction, without its GTIDs."""
+        """Return the end of the last complete transaction, without its GTIDs."""
 
     def event(self, event: bytes) -> bool:
-        """An event as anywhere. True if a limit is reached."""
+        """Process an event as anywhere. Return True if a limit is reached."""
 
     def query(self, query: ev.Query) -> bool:
-        """A statement as anywhere. True if a limit is reached."""
+        """Process a statement as anywhere. Return True if a limit is reached."""
 
     def end_transaction(self) -> bool:
-        """The transaction at hand is complete. True if a limit is reached."""
+        """End the transaction at hand. Return True if a limit is reached."""
 
     def rows_here(self, data: bytes, first_row: int) -> int:
         """Scan events as if they stood where the event at hand does; returns the number of the next row."""
 
     def unknown_table(self, event: bytes) -> SluiceError:
-        """The error for rows of a table that no table map introduced."""
+        """Return the error for rows of a table that no table map introduced."""
 
 
 class XaBuffer:
@@ -60,21 +60,24 @@ class XaBuffer:
         self._host, self._waiting, self._reread = host, waiting, reread
 
     def prepared(self) -> list[xa.Prepared]:
-        """Transactions that are prepared and wait for their outcome, oldest first."""
+        """Return the transactions that are prepared and wait for their outcome, oldest first."""
         return self._waiting.list()
 
     def torn(self) -> None:
-        """The log goes on without a prepare of the transaction at hand."""
+        """Forget the transaction at hand: the log goes on without its prepare."""
         self._waiting.forget_open()
 
     def mariadb_gtid(self, gtid: ev.MariaGtid) -> None:
-        """A transaction that MariaDB prepares, or whose prepared rows it commits or rolls back; the kernel leaves those to us."""
+        """Begin a transaction that MariaDB prepares, or whose prepared rows it commits or rolls back.
+
+        The kernel leaves those to Python.
+        """
         self._host.ledger.begin_mariadb(gtid.domain, gtid.server, gtid.number, gtid.commit_us)
         if gtid.prepares:
             self._begin()
 
     def statement(self, sql: str) -> bool:
-        """An XA statement. True if a limit is reached."""
+        """Process an XA statement. Return True if a limit is reached."""
         host = self._host
         verb, xid = xa.parse_statement(sql)
         if not host.s[sc.S_HAS_GTID] and not host.s[sc.S_IN_TXN]:
@@ -90,7 +93,11 @@ class XaBuffer:
         return host.end_transaction()
 
     def hold(self, event: bytes) -> bool:
-        """An event between XA START and XA PREPARE: wanted rows wait, with their table maps; a statement is looked at as anywhere."""
+        """Process an event between XA START and XA PREPARE.
+
+        Wanted rows wait, with their table maps; a statement is processed as anywhere. Return True if a limit is
+        reached.
+        """
         host = self._host
         kind = event[4]
         body = event[ev.HEADER :]

@@ -71,12 +71,12 @@ class MariaGtid:
 
 
 def without_checksum(event: bytes) -> bytes:
-    """An event that was cut before its checksum, with the length in its header corrected."""
+    """Correct the length in the header of an event that was cut before its checksum."""
     return event[:9] + struct.pack("<I", len(event)) + event[13:]
 
 
 def parse_rotate(event: bytes) -> Rotate:
-    """``event`` with header, without checksum."""
+    """Parse a rotate event with header, without checksum."""
     if len(event) < HEADER + 9:
         raise DecodeError("a rotate event is too short")
     offset = struct.unpack_from("<Q", event, HEADER)[0]
@@ -89,7 +89,10 @@ def parse_rotate(event: bytes) -> Rotate:
 
 
 def parse_format(event: bytes) -> tuple[str, bool]:
-    """(server version, checksums on) of a format description event with all of its bytes. Verifies its checksum."""
+    """Return (server version, checksums on) of a format description event with all of its bytes.
+
+    Verifies its checksum.
+    """
     if len(event) < HEADER + 57 + 5:
         raise DecodeError("a format description event is too short")
     version = struct.unpack_from("<H", event, HEADER)[0]
@@ -110,7 +113,7 @@ def parse_format(event: bytes) -> tuple[str, bool]:
 
 
 def parse_query(event: bytes) -> Query:
-    """A query event with header, without checksum."""
+    """Parse a query event with header, without checksum."""
     if len(event) < HEADER + 13:
         raise DecodeError("a query event is too short")
     schema_size = event[HEADER + 8]
@@ -131,7 +134,7 @@ def parse_query(event: bytes) -> Query:
 
 
 def parse_query_compressed(event: bytes) -> bytes:
-    """MariaDB's compressed query event as a plain one."""
+    """Turn MariaDB's compressed query event into a plain one."""
     schema_size = event[HEADER + 8]
     status_size = struct.unpack_from("<H", event, HEADER + 11)[0]
     at = HEADER + 13 + status_size + schema_size + 1
@@ -139,7 +142,10 @@ def parse_query_compressed(event: bytes) -> bytes:
 
 
 def inflate(data: bytes) -> bytes:
-    """MariaDB's compressed part of an event: a header byte (low 3 bits: length bytes, big-endian), the length, a zlib stream."""
+    """Inflate MariaDB's compressed part of an event.
+
+    It has a header byte (low 3 bits: length bytes, big-endian), the length, a zlib stream.
+    """
     if not data or data[0] & 0x80 == 0 or (data[0] & 0x70) >> 4 != 0:
         raise DecodeError("a compressed event has an unknown method")
     count = data[0] & 7
@@ -154,7 +160,7 @@ def inflate(data: bytes) -> bytes:
 
 
 def parse_rows_compressed(event: bytes) -> bytes:
-    """MariaDB's compressed rows event as a plain rows event (kinds 166-168 -> 23-25, 169-171 -> 30-32)."""
+    """Turn MariaDB's compressed rows event into a plain rows event (kinds 166-168 -> 23-25, 169-171 -> 30-32)."""
     kind = event[4]
     plain = kind - 166 + 23 if kind <= 168 else kind - 169 + 30
     at = HEADER + 8
@@ -174,7 +180,7 @@ def parse_rows_compressed(event: bytes) -> bytes:
 
 
 def payload_pieces(event: bytes) -> Iterator[bytes]:
-    """The events inside a transaction payload event (kind 40), one after the other, without checksums, in pieces of some megabytes.
+    """Yield the events inside a transaction payload event (kind 40), without checksums, in pieces of some megabytes.
 
     However much they are unpacked, no more than a piece is in memory. Raises DecodeError, UnknownEvent.
     """
@@ -232,7 +238,10 @@ def _packed(data: bytes, at: int) -> tuple[int, int]:
 
 
 def parse_tagged_gtid(event: bytes) -> TaggedGtid:
-    """A GTID event of kind 42. Source: libs/mysql/binlog/event/control_events.h and the mysql::serialization library."""
+    """Parse a GTID event of kind 42.
+
+    Source: libs/mysql/binlog/event/control_events.h and the mysql::serialization library.
+    """
     at = HEADER
     values: dict[int, int] = {}
     source = b""
@@ -266,7 +275,10 @@ def parse_tagged_gtid(event: bytes) -> TaggedGtid:
 
 
 def parse_mariadb_gtid(event: bytes) -> MariaGtid:
-    """A GTID event of MariaDB. Source: ``Gtid_log_event`` in MariaDB's sql/log_event.cc. Raises DecodeError."""
+    """Parse a GTID event of MariaDB. Raises DecodeError.
+
+    Source: ``Gtid_log_event`` in MariaDB's sql/log_event.cc.
+    """
     try:
         number, domain, flags = struct.unpack_from("<QIB", event, HEADER)
         at = HEADER + 13 + (8 if flags & 2 else 0)  # FL_GROUP_COMMIT_ID
@@ -284,7 +296,7 @@ def parse_mariadb_gtid(event: bytes) -> MariaGtid:
 
 
 def parse_mariadb_gtid_list(event: bytes) -> list[tuple[int, int, int]]:
-    """(domain, server, number) of what MariaDB executed before a log file; of several of a domain the last one is the newest.
+    """Return (domain, server, number) of what MariaDB executed before a log file. The last of a domain is its newest.
 
     Source: ``Gtid_list_log_event`` in MariaDB's sql/log_event.cc. Raises DecodeError.
     """
@@ -296,7 +308,7 @@ def parse_mariadb_gtid_list(event: bytes) -> list[tuple[int, int, int]]:
 
 
 def _varlen(data: bytes, at: int) -> tuple[int, int]:
-    """The serialization library's integer: as many trailing one bits in the first byte as bytes follow."""
+    """Read the serialization library's integer: as many trailing one bits in the first byte as bytes follow."""
     first = data[at]
     extra = 0
     while extra < 8 and first >> extra & 1:

@@ -40,7 +40,7 @@ class GtidSet:
                 self.add(source, low, high)
 
     def contains(self, other: GtidSet) -> bool:
-        """True if every GTID of ``other`` is in this set."""
+        """Return True if every GTID of ``other`` is in this set."""
         for source, intervals in other._intervals.items():
             mine = self._intervals.get(source, [])
             if not all(any(a <= low and high <= b for a, b in mine) for low, high in intervals):
@@ -69,29 +69,29 @@ class MariaDbGtidState:
             self._last[domain] = (server, number)
 
     def see(self, domain: int, server: int, number: int) -> None:
-        """A transaction was executed."""
+        """Add an executed transaction."""
         self._last[domain] = (server, number)
 
     def see_all(self, items: Iterable[tuple[int, int, int]]) -> None:
-        """Several, in order."""
+        """Add several executed transactions, in order."""
         for domain, server, number in items:
             self.see(domain, server, number)
 
     def update(self, later: MariaDbGtidState) -> None:
-        """What a later position says of its domains."""
+        """Update the domains from a later position."""
         self._last.update(later._last)
 
     def reaches(self, other: MariaDbGtidState) -> bool:
-        """True if this position is at or after the other one in each of its domains."""
+        """Return True if this position is at or after the other one in each of its domains."""
         return all(d in self._last and self._last[d][1] >= number for d, (_, number) in other._last.items())
 
     def of(self, domain: int) -> str:
-        """The last GTID of a domain, "" if it has none."""
+        """Return the last GTID of a domain, "" if it has none."""
         found = self._last.get(domain)
         return f"{domain}-{found[0]}-{found[1]}" if found else ""
 
     def items(self) -> list[tuple[int, str]]:
-        """(domain, its last GTID), by domain."""
+        """Return (domain, its last GTID), by domain."""
         return [(domain, self.of(domain)) for domain in sorted(self._last)]
 
     def __bool__(self) -> bool:

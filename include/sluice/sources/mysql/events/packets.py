@@ -11,7 +11,7 @@ _HEAD = 4
 
 
 def bytes_of_next(buffer: np.ndarray[Any, Any], end: int, at: int) -> int:
-    """Bytes (from ``at``) that the next event takes with its packets' heads, 0 if that is not known yet."""
+    """Return the bytes (from ``at``) that the next event takes with its packet headers, 0 if that is not known yet."""
     if end - at < _HEAD + 1:
         return 0
     size = _size(buffer, at)

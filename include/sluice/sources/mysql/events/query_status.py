@@ -1,4 +1,4 @@
-"""What a query event says of the session that ran its statement (its status variables).
+"""Status variables of a query event: what it says of the session that ran its statement.
 
 Source: ``Query_event`` in MySQL's libs/mysql/binlog/event/statement_events.h; MariaDB's own codes begin at 128.
 """
@@ -44,7 +44,7 @@ EXPLICIT_TIMESTAMPS = 1 << 24
 
 
 def parse_status(data: bytes) -> SessionStatus:
-    """The status variables of a query event. What comes after an unknown code is left unread: it cannot be framed."""
+    """Parse the status variables of a query event. What follows an unknown code is left unread: it cannot be framed."""
     found: dict[int, bytes] = {}
     at = 0
     while at < len(data):
@@ -85,7 +85,7 @@ def parse_status(data: bytes) -> SessionStatus:
 
 
 def session_of(query: Query) -> StatementSession:
-    """The session of a statement, to run it again."""
+    """Return the session of a statement, to run it again."""
     status = parse_status(query.status)
     return StatementSession(
         timestamp_us=query.began_s * 1_000_000 + status.microseconds,

@@ -1,4 +1,4 @@
-"""What several readers of one batch add up to: values only."""
+"""The totals of several readers of one batch: values only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from sluice.model.positions import Position
 
 @dataclass(frozen=True, slots=True)
 class ReadTotals:
-    """What a run of pieces adds up to; ``last`` is the position after it. Bytes: all, and those from the first change on."""
+    """The totals of a run of pieces; ``last`` is the position after it.
+
+    Bytes: all, and those from the first change on.
+    """
 
     last: Position
     pieces: int = 0

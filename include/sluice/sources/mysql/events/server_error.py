@@ -10,7 +10,7 @@ from sluice.sources.mysql.events.unreadable import AROUND
 
 
 def server_error(payload: bytes, start: Position) -> SluiceError:
-    """The error in a 0xff packet of the dump."""
+    """Return the error in a 0xff packet of the dump."""
     code = struct.unpack_from("<H", payload, 1)[0] if len(payload) >= 3 else 0
     text = payload[9:].decode("utf-8", "replace") if payload[3:4] == b"#" else payload[3:].decode("utf-8", "replace")
     if code == 1236:

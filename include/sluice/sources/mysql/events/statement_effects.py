@@ -1,4 +1,4 @@
-"""What a statement in the log does, as far as a reader of rows has to know: to definitions, to rows, or nothing that matters."""
+"""Effects of a statement in the log that a reader of rows has to know: on definitions, on rows, or none."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ _ROWS = {"insert", "replace", "update", "delete", "load", "with"}
 
 
 def effects_of(sql: str, schema: str, dialect: Dialect | None = None) -> list[StatementEffect]:
-    """The effects of a statement run in ``schema``. A statement that is not understood may concern any table its text names."""
+    """Return the effects of a statement run in ``schema``.
+
+    A statement that is not understood may concern any table its text names.
+    """
     dialect = dialect or Dialect()
     try:
         statement = parse_statement(sql, schema, dialect)
@@ -56,16 +59,16 @@ def effects_of(sql: str, schema: str, dialect: Dialect | None = None) -> list[St
 
 
 def named_tables(text: str, schema: str) -> tuple[TableId, ...]:
-    """Every name in a text that could be a table's, once in ``schema`` and once as it stands; quotes and comments are not believed.
+    """Return every name in a text that could be a table's, once in ``schema`` and once as it is written.
 
-    It is asked about text that the parser does not understand, so it may not rely on where a quote ends.
+    It is used for text that the parser does not understand, so it relies neither on quotes nor on comments.
     """
     pieces = [text, *(text.split("'") if "'" in text else ())]
     return tuple(dict.fromkeys(table_id(n, schema) for piece in pieces for n in _TABLE.findall(piece)))
 
 
 def table_id(name: str, schema: str) -> TableId:
-    """A name as written (quoted or not, with or without schema)."""
+    """Parse a name as written (quoted or not, with or without schema)."""
     parts = [_unquoted(p) for p in _PART.findall(name)]
     return TableId(parts[0], parts[1]) if len(parts) > 1 else TableId(schema, parts[0])
 

@@ -110,7 +110,7 @@ def parse_table_map(body: bytes, *, mariadb: bool = False) -> TableMap:
 
 
 def _meta(code: int, metas: _Reader) -> tuple[int, int]:
-    """The real type of a column, and its metadata. The types that STRING stands for are told by the first byte."""
+    """Return the real type of a column, and its metadata. The first byte tells the types that STRING stands for."""
     form = FORMS.get(code)
     if form is None:
         return code, 0  # whoever plans its rows refuses the type

@@ -1,4 +1,7 @@
-"""What people can do about a place in the log that cannot be read. It does not go away by itself: every drain comes to it again."""
+"""Ways around a place in the log that cannot be read.
+
+It does not go away by itself: every capture comes to it again.
+"""
 
 from __future__ import annotations
 

@@ -40,12 +40,12 @@ class Prepared:
 
 
 def print_prepared(items: Iterable[Prepared]) -> str:
-    """As :attr:`Position.prepared` stores them, oldest first; at most LISTED, the newest."""
+    """Print transactions as :attr:`Position.prepared` stores them, oldest first; at most LISTED, the newest."""
     return " ".join(str(item) for item in list(items)[-LISTED:])
 
 
 def parse_prepared(text: str) -> list[Prepared]:
-    """The inverse of :func:`print_prepared`."""
+    """Parse the text of :func:`print_prepared`."""
     found = []
     for part in text.split():
         xid, _, place = part.rpartition("@")
@@ -55,12 +55,12 @@ def parse_prepared(text: str) -> list[Prepared]:
 
 
 def xid_text(format_id: int, gtrid: bytes, bqual: bytes) -> str:
-    """An id as the log's statements write it."""
+    """Return an id as the log's statements write it."""
     return f"X'{gtrid.hex()}',X'{bqual.hex()}',{format_id}"
 
 
 def parse_statement(sql: str) -> tuple[str, str]:
-    """(verb in capitals, id) of an XA statement in the log. Raises DecodeError."""
+    """Return (verb in capitals, id) of an XA statement in the log. Raises DecodeError."""
     match = _STATEMENT.match(sql.strip())
     xid = _XID.match(match[2].strip()) if match else None
     if match is None or xid is None:
@@ -69,7 +69,7 @@ def parse_statement(sql: str) -> tuple[str, str]:
 
 
 def parse_prepare(body: bytes) -> tuple[bool, str]:
-    """(one phase, id) of an XA prepare event's body. Raises DecodeError."""
+    """Return (one phase, id) of an XA prepare event's body. Raises DecodeError."""
     if len(body) < 13:
         raise DecodeError("an XA prepare event is too short")
     one_phase, format_id, gtrid_size, bqual_size = struct.unpack_from("<BIII", body)
@@ -98,7 +98,7 @@ class PreparedTransactions:
         self.open: BufferedTransaction | None = None
 
     def begin(self, file: str, offset: int) -> None:
-        """The rows of a transaction whose outcome is not known follow; its first event stands at ``file``:``offset``."""
+        """Begin a transaction whose outcome is not known; its first event is at ``file``:``offset``."""
         self.open = BufferedTransaction(file, offset)
 
     def hold(self, event: bytes) -> None:
@@ -115,32 +115,35 @@ class PreparedTransactions:
         self._room -= len(event)
 
     def prepared(self, xid: str) -> None:
-        """It is prepared."""
+        """Record that the open transaction is prepared."""
         assert self.open is not None
         self.take(xid)
         self._held[xid], self.open = self.open, None
 
     def take_open(self) -> BufferedTransaction:
-        """It committed in one phase."""
+        """Remove the open transaction, which committed in one phase."""
         held, self.open = self.open, None
         assert held is not None
         self._room += held.size
         return held
 
     def forget_open(self) -> None:
-        """The transaction at hand was never prepared."""
+        """Forget the open transaction, which was never prepared."""
         if self.open is not None:
             self.take_open()
 
     def take(self, xid: str) -> BufferedTransaction | None:
-        """Its outcome is known: its events, or where they stand, or None if nothing is known of it."""
+        """Remove a transaction whose outcome is known.
+
+        Return its events, or where they are; None if nothing is known of it.
+        """
         held = self._held.pop(xid, None)
         if held is not None:
             self._room += held.size
         return held
 
     def list(self) -> list[Prepared]:
-        """What is prepared now."""
+        """Return the transactions that are prepared now."""
         return [Prepared(xid, held.file, held.offset) for xid, held in self._held.items()]
 
     def _drop(self, held: BufferedTransaction) -> None:

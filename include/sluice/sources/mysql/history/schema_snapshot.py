@@ -51,7 +51,9 @@ def snapshot_at(
     selection: Selection,
     progress: Callable[[], None] | None = None,
 ) -> SchemaState:
-    """All definitions as of ``position`` (not after the head). Tables changed by a statement since then are unknown in it.
+    """Return all definitions as of ``position`` (not after the head).
+
+    Tables that a statement changed since then are unknown in it.
 
     Raises:
         SourceUnavailable, LostPosition: the log since ``position`` cannot be read.
@@ -79,7 +81,10 @@ def snapshot_at(
 def reread_table(
     endpoint: Endpoint, connection: Any, info: ServerInfo, table: TableId, position: Position, *, server_id: int
 ) -> TableDefinition:
-    """Today's definition of a table, if it was the same at ``position``. Raises SchemaUnknown with the statement that says it was not."""
+    """Return today's definition of a table, if it was the same at ``position``.
+
+    Raises SchemaUnknown with the statement that says it was not.
+    """
     _open_tables(connection, [table], [])
     broken: dict[TableId, str] = {}
     found = read_tables(connection, flavour_of(connection, info), [table], broken=broken)

@@ -35,7 +35,10 @@ class PrefetchedLogin:
         self._made: Future[Any] | None = self._pool.submit(_prepared, **stream_settings(endpoint))
 
     def connection(self, **settings: Any) -> Any:
-        """The connection, for its one user. A new one with ``settings`` if the early one is older than servers leave silent sessions alone."""
+        """Return the connection, for its one user.
+
+        It opens a new one with ``settings`` if the early one is older than servers leave silent sessions alone.
+        """
         made, self._made = self._made, None
         if made is None or time.monotonic() - self._began > _EARLY_S:
             _hang_up(made)
@@ -43,7 +46,7 @@ class PrefetchedLogin:
         return made.result()
 
     def close(self) -> None:
-        """Hang up if it was not taken."""
+        """Close the connection if it was not used."""
         made, self._made = self._made, None
         _hang_up(made)
         self._pool.shutdown(wait=False)
@@ -104,7 +107,7 @@ class BinlogDump:
         return self._wire.receive(buffer, at, timeout_s, enough)
 
     def give_back(self, data: bytes) -> None:
-        """``receive`` gives these bytes first."""
+        """Make ``receive`` return these bytes first."""
         self._given_back = data + self._given_back
 
     def check_alive(self) -> None:
@@ -112,13 +115,13 @@ class BinlogDump:
         self._wire.check_alive()
 
     def close(self) -> None:
-        """Hang up. The dump thread on the server ends when it next writes."""
+        """Close the connection. The dump thread on the server ends when it next writes."""
         with contextlib.suppress(Exception):
             self.connection._force_close()
 
 
 def stream_settings(endpoint: Endpoint) -> dict[str, Any]:
-    """Arguments of ``pymysql.connect`` for the log's connection. Raises ConfigError."""
+    """Return the arguments of ``pymysql.connect`` for the log's connection. Raises ConfigError."""
     return connect_settings(endpoint) | {"read_timeout": SILENCE_S}
 
 

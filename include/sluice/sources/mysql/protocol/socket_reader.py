@@ -68,7 +68,7 @@ class SocketReader:
             raise self.broken(f"nothing came for {self._silence_s:.0f} s, not even a heartbeat")
 
     def broken(self, why: str) -> SourceUnavailable:
-        """The error for a connection that cannot be read on."""
+        """Return the error for a connection that cannot be read on."""
         return SourceUnavailable(f"reading the log: {why}", where=self._what)
 
     def _gather(self, on: bool) -> None:

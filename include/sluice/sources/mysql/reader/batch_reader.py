@@ -127,7 +127,7 @@ def capture(
 
 
 def _pieces(reading: LogReading, start: Position, backlog: Backlog) -> list[BinlogRange]:
-    """The closed files that are read in parallel, if that is wanted and there are several."""
+    """Return the closed files that are read in parallel, if that is wanted and there are several."""
     if backlog.readers < 2:
         return []
     limits = reading.limits
@@ -168,7 +168,7 @@ def _read_ahead(
 
 @contextmanager
 def _free(endpoint: Endpoint, connection: Any) -> Iterator[Any]:
-    """A connection that may have been silent for longer than the server likes; then a new one."""
+    """Yield a connection that is alive: a new one if this one was silent for longer than the server allows."""
     try:
         connection.ping(reconnect=False)
     except (pymysql.err.MySQLError, OSError):
@@ -204,7 +204,7 @@ class _Batch(Generic[M]):
             self.writer.abort()
 
     def open(self) -> ChangeSink[M]:
-        """The writer; any thread may ask."""
+        """Return the writer; any thread may ask."""
         with self._opening:
             if self.writer is None:
                 self.writer = self._factory()
@@ -227,7 +227,7 @@ class _Batch(Generic[M]):
         self._jobs.append(job)
 
     def wait(self) -> None:
-        """Until the workers are done; raises what they raised."""
+        """Wait until the workers are done; raise what they raised."""
         for job in self._jobs:
             job.result()
         self._jobs.clear()
@@ -289,7 +289,7 @@ class BinlogReader(Generic[M]):
         self.scanner.go_on_from(ahead)
 
     def close(self) -> None:
-        """Hang up the catalog's connection."""
+        """Close the catalog's connection."""
         self.catalog.close()
 
     def _plan(self, table_map: TableMap, where: str) -> planning.RowLayout | None:

@@ -78,7 +78,10 @@ class _Packets:
         return bytes(self._data)
 
     def __iter__(self) -> Iterator[_Event]:
-        """Ends where the server has nothing more to send. Raises what the server says as the errors of the stream; ValueError for nonsense."""
+        """Yield events until the server has nothing more to send.
+
+        Raises what the server says as the errors of the stream; ValueError for nonsense.
+        """
         while True:
             packet = self._packet()
             if packet[4] == 0xFF:
@@ -118,9 +121,10 @@ class _Packets:
 def reread(
     endpoint: Endpoint, start: Position, *, server_id: int, mariadb: bool = False, login: PrefetchedLogin | None = None
 ) -> BinlogDump | None:
-    """The log from ``start``, if the last event before it is still there; None if nothing can be read on from there at once.
+    """Return the log from ``start``, if the last event before it is still there.
 
-    None also where there is nothing to compare: the position has no last event yet, or the event's file was purged since.
+    None if nothing can be read on from there at once, or if there is nothing to compare: the position has no last event
+    yet, or the event's file was purged since.
 
     Raises:
         LostPosition: another log is there. SourceUnavailable, ConfigError.
@@ -157,7 +161,10 @@ def reread(
 
 
 def same_log(endpoint: Endpoint, position: Position, *, server_id: int, mariadb: bool = False) -> bool:
-    """True unless another log is at ``position`` than the one that was read. Raises SourceUnavailable, ConfigError."""
+    """Return True unless another log is at ``position`` than the one that was read.
+
+    Raises SourceUnavailable, ConfigError.
+    """
     try:
         stream = reread(endpoint, position, server_id=server_id, mariadb=mariadb)
     except LostPosition:
@@ -168,7 +175,10 @@ def same_log(endpoint: Endpoint, position: Position, *, server_id: int, mariadb:
 
 
 def _compare(stream: BinlogDump, start: Position, expected: LastEvent, until: int | None) -> tuple[str | None, bytes]:
-    """What stands in the place of ``expected`` (None: itself), and what the stream sends from ``until`` on, its format event first."""
+    """Return what is in the place of ``expected`` (None: itself), and what the stream sends from ``until`` on.
+
+    The latter begins with its format event.
+    """
     packets = _Packets(stream, start)
     kept = b""
     met = False
@@ -213,7 +223,7 @@ def _time(seconds: int) -> str:
 def _another_log(
     endpoint: Endpoint, start: Position, expected: LastEvent, found: str, *, server_id: int, mariadb: bool
 ) -> LostPosition:
-    """The error, with what can be found out about how it came to that."""
+    """Return the error, with what can be found out about its cause."""
     name = ev.NAMES.get(expected.kind, f"kind {expected.kind}")
     gtid = f", GTID {expected.gtid}" if expected.gtid else ""
     there, why = "", "its log was reset, or the server was restored from a backup or set up anew"
@@ -232,7 +242,7 @@ def _another_log(
 
 
 def _gtid_before(endpoint: Endpoint, expected: LastEvent, start: Position, *, server_id: int, mariadb: bool) -> str:
-    """GTID of the transaction that stands at the place now."""
+    """Return the GTID of the transaction that is at the position now."""
     if not expected.gtid or expected.offset > _SEARCHED_BYTES:
         return ""
     gtid = ""
@@ -259,7 +269,7 @@ def _gtid(event: bytes) -> str:
 
 
 def _how(endpoint: Endpoint, expected: LastEvent, start: Position, *, server_id: int, mariadb: bool) -> str:
-    """By the times at which the first file and the position's file were begun."""
+    """Explain by the times at which the first file and the position's file were begun."""
     with open_connection(endpoint) as connection:
         names = [str(row[0]) for row in rows_of(connection, "SHOW BINARY LOGS")]
     first, own = (
@@ -285,7 +295,7 @@ def _begun(endpoint: Endpoint, start: Position, file: str, *, server_id: int, ma
 
 
 def _events(endpoint: Endpoint, start: Position, file: str, *, server_id: int, mariadb: bool) -> Iterator[_Event]:
-    """The events of a file from its first on."""
+    """Yield the events of a file from its first on."""
     place = replace(start, file=file, offset=4, last_event=None)
     stream = BinlogDump(endpoint, server_id=server_id, start=place, mariadb=mariadb)
     try:

@@ -55,7 +55,7 @@ class ScannerFeed:
         return limit
 
     def give_back(self) -> None:
-        """What was received and not scanned is the stream's again."""
+        """Give what was received and not scanned back to the stream."""
         self._stream.give_back(self._buffer[self._used : self._end].tobytes())
         self._used = self._end
 

@@ -32,10 +32,10 @@ _STEP_S = 0.5
 
 
 class PieceSink(Protocol):
-    """Where a piece's rows go; ``SegmentWriter.branch`` gives one."""
+    """The receiver of a piece's rows; ``SegmentWriter.branch`` returns one."""
 
     def buckets(self, schema: TableSchema, keys: Sequence[pa.Array], rows: int) -> np.ndarray[Any, Any]:
-        """Key bucket of each row."""
+        """Return the key bucket of each row."""
 
     def add(self, schema: TableSchema, rows: pa.Table, *, in_order: bool = False) -> None:
         """Take rows of one definition."""
@@ -99,7 +99,7 @@ class BinlogRangeReader:
 
     @property
     def last(self) -> Position:
-        """Where it is."""
+        """The position that it has reached."""
         return self._scanner.position()
 
     @property
@@ -109,7 +109,7 @@ class BinlogRangeReader:
 
     @property
     def skipped(self) -> dict[str, int]:
-        """What the scanner left out, by reason."""
+        """The changes that the scanner left out, by reason."""
         return self._scanner.skipped
 
     def run(self, cancelled: threading.Event) -> bool:
@@ -137,7 +137,7 @@ class BinlogRangeReader:
         return True
 
     def accept(self) -> None:
-        """Its rows are part of the batch."""
+        """Make its rows a part of the batch."""
         if self._sink is not None:
             self._keep(self._sink)
 

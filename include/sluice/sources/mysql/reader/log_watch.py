@@ -1,7 +1,8 @@
-"""What was written to a server's log since somebody last looked: which tables, not which rows. One watch serves every pipeline of the server.
+"""A watch of a server's log: which tables were written to since the last look. It serves every pipeline of the server.
 
-It costs two connections and a question a look. Rows are skipped unread: of a transaction only the table maps are looked at. What cannot be told
-by them (a statement, an XA transaction, an event of an unknown kind) counts as a change of every table.
+It costs two connections and a question a look. Rows are skipped unread: of a transaction only the table maps are looked
+at. What cannot be told by them (a statement, an XA transaction, an event of an unknown kind) counts as a change of
+every table.
 """
 
 from __future__ import annotations
@@ -99,7 +100,10 @@ class LogWatch:
         return True
 
     def may_concern(self, since: Position, wants: Callable[[TableId], bool]) -> bool:
-        """May something after ``since`` be about a table that ``wants`` takes? Call it after a look that was made after ``since`` was read."""
+        """Return True if something after ``since`` may be about a table that ``wants`` accepts.
+
+        Call it after a look that was made after ``since`` was read.
+        """
         if not self._end[0]:
             return True
         if (since.file, since.offset) == self._end[:2]:
@@ -129,7 +133,7 @@ class LogWatch:
         return Position(self._uuid, self._file, self._offset, executed, self._time_s * 1_000_000, "", last)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         if self._dump is not None:
             self._dump.close()
             self._dump = None
@@ -219,7 +223,7 @@ class LogWatch:
         del data[: min(at, len(data))]
 
     def _skipped(self, end: int) -> int:
-        """Where the next packet begins in what is there; of one that is not all there, the rest is not kept."""
+        """Return where the next packet begins in the received data. The rest of an incomplete packet is not kept."""
         self._skip = max(end - len(self._data), 0)
         return min(end, len(self._data))
 
@@ -287,7 +291,7 @@ class LogWatch:
         self._all, self.fresh = here, None
 
     def _payload(self, event: bytes, here: Order) -> None:
-        """The events of a compressed transaction."""
+        """Process the events of a compressed transaction."""
         data = b""
         try:
             for piece in ev.payload_pieces(event):
@@ -311,12 +315,12 @@ class LogWatch:
 
 
 def _short(data: bytearray, at: int) -> bool:
-    """A packet that is no event: the server's last word."""
+    """Return True for a packet that is no event: the server's last word."""
     return int.from_bytes(data[at : at + 3], "little") < 1 + ev.HEADER and len(data) - at >= _HEAD + 1
 
 
 def _harmless(data: bytes | bytearray, begin: int, end: int) -> bool:
-    """A query event that changes no table and no definition."""
+    """Return True for a query event that changes no table and no definition."""
     schema = data[begin + ev.HEADER + 8]
     status = int.from_bytes(data[begin + ev.HEADER + 11 : begin + ev.HEADER + 13], "little")
     at = begin + ev.HEADER + 13 + status + schema + 1
@@ -324,7 +328,10 @@ def _harmless(data: bytes | bytearray, begin: int, end: int) -> bool:
 
 
 def _own_id() -> int:
-    """A replica id that no one else has: of the upper half, by chance; two with the same one would throw each other out again and again."""
+    """Return a random replica id of the upper half.
+
+    Two replicas with one id would disconnect each other again and again.
+    """
     return 2**31 + int.from_bytes(os.urandom(4), "little") % (2**31 - 1)
 
 

@@ -53,7 +53,7 @@ class RangeReader(Protocol):
 
     @property
     def last(self) -> Position:
-        """Where it is."""
+        """The position that it has reached."""
 
     @property
     def log_bytes(self) -> int:
@@ -61,13 +61,13 @@ class RangeReader(Protocol):
 
     @property
     def skipped(self) -> dict[str, int]:
-        """What the scanner left out, by reason."""
+        """The changes that the scanner left out, by reason."""
 
     def run(self, cancelled: threading.Event) -> bool:
         """Read and write the piece; False if it can only be read in its turn. Raises whatever goes wrong."""
 
     def accept(self) -> None:
-        """Its rows are part of the batch."""
+        """Make its rows a part of the batch."""
 
     def drop(self) -> None:
         """Forget its rows."""
@@ -81,7 +81,7 @@ def closed_pieces(
     stop_at: Position | None = None,
     piece_bytes: int = PIECE_BYTES,
 ) -> list[BinlogRange]:
-    """The closed files from ``start`` on that fit into a batch together; empty if there are fewer than two pieces.
+    """Return the closed files from ``start`` on that fit into a batch together; none if there are fewer than two.
 
     Args:
         logs: (name, size in bytes) of the server's log files, oldest first; the last is being written.
@@ -182,7 +182,7 @@ def _run(reading: RangeReader, piece: BinlogRange, cancelled: threading.Event) -
 
 
 def _added(done: ReadTotals, reading: RangeReader, mariadb: bool) -> ReadTotals:
-    """``done`` and one more piece."""
+    """Add one more piece to ``done``."""
     state = reading.state
     changes, size = int(state[sc.S_CHANGES]), int(state[sc.S_BYTES])
     if done.changes:
@@ -214,14 +214,14 @@ def _added(done: ReadTotals, reading: RangeReader, mariadb: bool) -> ReadTotals:
 
 
 def _last_event(before: LastEvent | None, behind: LastEvent | None) -> LastEvent | None:
-    """The last event of two pieces; the second does not know the GTID of a transaction of the first."""
+    """Return the last event of two pieces; the second does not know the GTID of a transaction of the first."""
     if behind is None or before is None or behind.gtid:
         return behind or before
     return replace(behind, gtid=before.gtid)
 
 
 def _executed(before: str, behind: str, mariadb: bool) -> str:
-    """The GTIDs of two pieces, each of which began with what was executed before the batch."""
+    """Return the GTIDs of two pieces, each of which began with what was executed before the batch."""
     if mariadb:
         position = MariaDbGtidState(before)
         position.update(MariaDbGtidState(behind))

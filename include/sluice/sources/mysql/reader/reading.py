@@ -1,4 +1,4 @@
-"""What of a log is read, and by whom: what the reader of a batch and the readers of closed files have in common."""
+"""The part of a log that is read: values that the reader of a batch and the readers of closed files share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sluice.sources.table_filter import Selection
 
 @dataclass(frozen=True, slots=True)
 class LogReading:
-    """What is read.
+    """The part of a log that is read, and by whom.
 
     Attributes:
         endpoint: the source. server_id: the replica's id at the server.
@@ -30,7 +30,8 @@ class LogReading:
         marks: the watermark table of dumps; its rows go to the writer, too.
         history: gives the schema history as of the start of the batch, called when it is first needed.
         arena_bytes: row events that are decoded at a time.
-        loads: what is done with what Sluice itself wrote at this server; None: it is captured as what applications write.
+        loads: what is done with what Sluice itself wrote at this server; None: it is captured as what applications
+            write.
     """
 
     endpoint: Endpoint
@@ -43,20 +44,23 @@ class LogReading:
     loads: MarkRules | None = None
 
     def is_marking(self, table: TableId) -> bool:
-        """True for the table whose rows stand around what Sluice loaded, where they are looked at."""
+        """Return True for the table whose rows stand around what Sluice loaded, if marks are processed."""
         return self.loads is not None and table.table == MARKING_TABLE
 
     def lacks_key(self, layout: RowLayout) -> bool:
-        """True for a table whose rows come back in a channel that loops back, and would be loaded twice."""
+        """Return True for a table without a key in a channel that loops back: its rows would be loaded twice."""
         return self.loads is not None and self.loads.sends_back and not len(layout.key)
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """How closed files are read in parallel while there are several. Rows, positions and batches are the same for any number of readers.
+    """Settings for reading closed files in parallel while there are several.
+
+    Rows, positions and batches are the same for any number of readers.
 
     Attributes:
-        readers: connections that read side by side. logs: (name, size in bytes) of the server's log files, oldest first.
+        readers: connections that read side by side. logs: (name, size in bytes) of the server's log files, oldest
+            first.
         piece_bytes: what a reader takes at least. See :mod:`sluice.sources.mysql.reader.parallel`.
     """
 
@@ -67,12 +71,13 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class OpenConnections:
-    """What is open already. What is not there is made when it is needed.
+    """Connections that are already open. A missing one is opened when it is needed.
 
     Attributes:
         sql: an SQL connection to the source that is free meanwhile. login: for the log's connection, begun already.
         log: the log from the start on; it is closed by whoever reads it.
-        layouts: plans of tables by table map, of earlier batches that were read from ``log``; those that are met are added.
+        layouts: plans of tables by table map, of earlier batches that were read from ``log``; those that are met are
+            added.
         keep: takes the log where the batch ended, to go on with later; None: it is closed.
     """
 
@@ -84,5 +89,5 @@ class OpenConnections:
 
 
 def is_mariadb(position: Position) -> bool:
-    """True for a position in a log of MariaDB."""
+    """Return True for a position in a log of MariaDB."""
     return position.server_uuid.startswith("mariadb:")

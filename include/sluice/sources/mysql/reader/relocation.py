@@ -1,4 +1,4 @@
-"""The same place in the log of another server that replicates with the first: found by GTIDs, which all of them know."""
+"""Relocation to the log of another server that replicates with the first, by GTIDs, which all of them know."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def relocate(connection: Any, info: ServerInfo, at: Position, *, patience_s: flo
 
 
 def _lacks(connection: Any, info: ServerInfo, at: Position) -> str:
-    """Transactions of ``at`` that the server has not executed, "" for none."""
+    """Return the transactions of ``at`` that the server has not executed, "" for none."""
     if info.is_mariadb:
         return _lacks_mariadb(connection, info, at)
     found = rows_of(connection, "SELECT GTID_SUBTRACT(%s, @@GLOBAL.gtid_executed)", (at.gtid_set,))[0][0]
@@ -70,7 +70,10 @@ def _lacks(connection: Any, info: ServerInfo, at: Position) -> str:
 
 
 def _never_logged(connection: Any, info: ServerInfo, at: Position) -> str:
-    """Transactions after ``at`` that the server executed and has in no file of its log, "" for none. MariaDB keeps no such list."""
+    """Return the transactions after ``at`` that the server executed and has in no file of its log, "" for none.
+
+    MariaDB keeps no such list.
+    """
     if info.is_mariadb:
         return ""
     found = rows_of(connection, "SELECT GTID_SUBTRACT(@@GLOBAL.gtid_purged, %s)", (at.gtid_set,))[0][0]
@@ -78,7 +81,10 @@ def _never_logged(connection: Any, info: ServerInfo, at: Position) -> str:
 
 
 def _lacks_mariadb(connection: Any, info: ServerInfo, at: Position) -> str:
-    """A domain's last GTID stands for all before it; so exactly that one has to be in the log, of the same server."""
+    """Return the transactions of ``at`` that MariaDB has not executed, "" for none.
+
+    A domain's last GTID stands for all before it; so exactly that one has to be in the log, of the same server.
+    """
     here = MariaDbGtidState(str(rows_of(connection, "SELECT @@GLOBAL.gtid_binlog_pos")[0][0]))
     wanted = MariaDbGtidState(at.gtid_set)
     behind = [

@@ -1,4 +1,4 @@
-"""From what a user says about the start to a position on the server."""
+"""The position on the server that a user's start means."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ _ROTATION_BYTES = 300
 def resolve_start(
     endpoint: Endpoint, connection: Any, info: ServerInfo, start: str | StartPosition, server_id: int
 ) -> Position:
-    """``latest``, ``earliest``, ``dump``, ``snapshot`` (both begin at the head), or a StartPosition, as a position of ``info``.
+    """Return a position of ``info`` for ``latest``, ``earliest``, ``dump``, ``snapshot``, or a StartPosition.
+
+    ``dump`` and ``snapshot`` begin at the head.
 
     Raises:
         LostPosition: the server does not have it. ConfigError: an invalid timestamp, or a GTID set with holes.
@@ -49,10 +51,10 @@ def resolve_start(
 
 
 def dump_start(info: ServerInfo, position: Position) -> Position:
-    """Where to ask for the log: ``position``, or the start of the next file where the protocol cannot address it.
+    """Return where to ask for the log: ``position``, or the start of the next file if the protocol cannot address it.
 
-    A dump names its start in 32 bits. A file grows beyond 4 GiB only by one huge transaction, after which the server rotates; so after
-    such an offset there is nothing but the rotation.
+    A dump names its start in 32 bits. A file grows beyond 4 GiB only by one huge transaction, after which the server
+    rotates; so after such an offset there is nothing but the rotation.
 
     Raises:
         LostPosition: there is more in that file.
@@ -79,7 +81,7 @@ _INSIDE = re.compile(r"(?i)table_map|.*_rows.*|rows_query|xid$|annotate_rows|use
 
 
 def _explicit(connection: Any, info: ServerInfo, file: str, offset: int) -> Position:
-    """A place that a person names: the log is walked up to it, as any number could be one."""
+    """Return a position that a person names, after walking the log up to it: it could be any number."""
     sizes = dict(info.binary_logs)
     if file not in sizes or offset > sizes[file]:
         have = ", ".join(f"{name} ({size} bytes)" for name, size in info.binary_logs[-5:])
@@ -103,7 +105,7 @@ def _explicit(connection: Any, info: ServerInfo, file: str, offset: int) -> Posi
 
 
 def after_gtids(connection: Any, info: ServerInfo, done: str) -> Position:
-    """The first transaction that is not in ``done``. The server compares the sets; it knows tags and domains."""
+    """Return the first transaction that is not in ``done``. The server compares the sets; it knows tags and domains."""
     if info.is_mariadb:
         try:
             rows = rows_of(
@@ -165,9 +167,10 @@ def _text(value: Any) -> str:
 
 
 def events_of(connection: Any, file: str, limit: int | None = None) -> Any:
-    """(offset, kind, text) of the events of a file, in pieces.
+    """Yield (offset, kind, text) of the events of a file, in pieces.
 
-    The server prints a statement in the bytes of its own session's charset, whatever the charset of the answer is said to be.
+    The server prints a statement in the bytes of its own session's charset, whatever the charset of the answer is said
+    to be.
     """
     offset = _FIRST_OFFSET
     while True:
@@ -182,7 +185,7 @@ def events_of(connection: Any, file: str, limit: int | None = None) -> Any:
 
 
 def _at_moment(endpoint: Endpoint, info: ServerInfo, text: str, server_id: int) -> Position:
-    """The first transaction that was committed at or after the timestamp."""
+    """Return the first transaction that was committed at or after the timestamp."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
@@ -215,7 +218,7 @@ def _begun(endpoint: Endpoint, info: ServerInfo, file: str, server_id: int) -> f
 
 
 def _headers(endpoint: Endpoint, info: ServerInfo, file: str, server_id: int) -> Any:
-    """(file, offset, type, timestamp in seconds) of every event from the start of ``file`` to the head."""
+    """Yield (file, offset, type, timestamp in seconds) of every event from the start of ``file`` to the head."""
     stream = BinlogDump(endpoint, server_id=server_id, start=_at(info, file, _FIRST_OFFSET), mariadb=info.is_mariadb)
     try:
         while True:

@@ -24,7 +24,7 @@ from sluice.sources.mysql.snapshot import rowset_kernels
 
 
 def event(kind: int, body: bytes, *, log_pos: int = 0, server_id: int = 1, stamp: int = 1) -> bytes:
-    """A packet with one event, with checksum."""
+    """Return a packet with one event, with checksum."""
     size = 19 + len(body) + 4
     data = struct.pack("<IBIIIH", stamp, kind, server_id, size, log_pos, 0) + body
     data += struct.pack("<I", zlib.crc32(data))
@@ -34,7 +34,10 @@ def event(kind: int, body: bytes, *, log_pos: int = 0, server_id: int = 1, stamp
 def table_map_body(
     table_id: int, schema: str, table: str, columns: list[tuple[str, int, bytes]], key: list[int]
 ) -> bytes:
-    """Body of a table map with names; ``columns``: (name, type, metadata bytes). All nullable, signed, charset 255 (utf8mb4_0900_ai_ci)."""
+    """Return the body of a table map with names. All columns are nullable, signed, of charset 255 (utf8mb4_0900_ai_ci).
+
+    ``columns``: (name, type, metadata bytes).
+    """
     names = b"".join(bytes([len(n)]) + n.encode() for n, _, _ in columns)
     metas = b"".join(m for _, _, m in columns)
     text = [c for c in columns if FORMS[c[1]].collated is Collated.CHARACTER]

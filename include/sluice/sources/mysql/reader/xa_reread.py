@@ -51,7 +51,10 @@ class PreparedReader:
         self._mariadb = mariadb
 
     def __call__(self, xid: str, place: xa.Prepared | None, before: Position) -> Iterator[bytes]:
-        """The transaction's table maps and row events, in pieces of about a megabyte. ``before``: a position after its prepare."""
+        """Yield the transaction's table maps and row events, in pieces of about a megabyte.
+
+        ``before``: a position after its prepare.
+        """
         found = place or self._find(xid, before)
         if found is None:
             raise LostPosition(
@@ -77,7 +80,7 @@ class PreparedReader:
         yield b"".join(piece)
 
     def _events(self, start: Position, wanted: xa.Prepared) -> Iterator[bytes]:
-        """Rows, table maps and the final XA prepare (kind 38) of the transaction that begins at ``start``."""
+        """Yield rows, table maps and the final XA prepare (kind 38) of the transaction that begins at ``start``."""
         inside = False
         for event in self._log(start):
             kind = event[4]
@@ -100,7 +103,7 @@ class PreparedReader:
                         return
 
     def _log(self, start: Position) -> Iterator[bytes]:
-        """Events from a position on, without their checksums."""
+        """Yield events from a position on, without their checksums."""
         stream = BinlogDump(self._endpoint, server_id=self._server_id, start=start, mariadb=self._mariadb)
         checksum = stream.checksum
         try:
@@ -149,7 +152,7 @@ class PreparedReader:
         return None
 
     def _survey(self, start: Position, stop: Position) -> list[xa.Prepared]:
-        """What was prepared in a part of the log and is still waiting at its end."""
+        """Return what was prepared in a part of the log and is still waiting at its end."""
         scanner = _Survey(start, stop, mariadb=self._mariadb)
         stream = BinlogDump(self._endpoint, server_id=self._server_id, start=start, mariadb=self._mariadb)
         buffer = np.zeros(_BUFFER_BYTES + _SPARE, np.uint8)
@@ -201,7 +204,7 @@ class _Survey(Scanner):
 
 
 def _begins(event: bytes) -> str | None:
-    """The id of the XA transaction that this event begins, None if it begins none."""
+    """Return the id of the XA transaction that this event begins, None if it begins none."""
     if event[4] == 2:
         sql = ev.parse_query(event).sql
         if sql.upper().startswith(("XA START", "XA BEGIN")):

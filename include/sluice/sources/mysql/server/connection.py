@@ -26,7 +26,10 @@ _LOGIN_ERRORS = {1044, 1045, 1251, 1698, 2059, 3118, 3955}
 
 
 def connect_settings(endpoint: Endpoint) -> dict[str, Any]:
-    """Arguments of ``pymysql.connect``; TLS as :func:`sluice.config.connections.tls_settings` says. Raises ConfigError."""
+    """Return the arguments of ``pymysql.connect``. Raises ConfigError.
+
+    TLS is as :func:`sluice.config.connections.tls_settings` says.
+    """
     settings: dict[str, Any] = {
         "host": endpoint.host,
         "port": endpoint.port or 3306,
@@ -45,9 +48,9 @@ def connect_settings(endpoint: Endpoint) -> dict[str, Any]:
 
 @contextmanager
 def source_errors(endpoint: Endpoint, doing: str, *, login: bool = False) -> Iterator[None]:
-    """PyMySQL's errors as ours: a refused login is a ConfigError, everything else SourceUnavailable. Never shows the password.
+    """Turn PyMySQL's errors into Sluice's: a refused login is a ConfigError, everything else SourceUnavailable.
 
-    ``login``: the block connects, so what is wrong with TLS files is a ConfigError too.
+    The password is never shown. ``login``: the block connects, so what is wrong with TLS files is a ConfigError too.
     """
     try:
         yield
@@ -79,7 +82,10 @@ def source_errors(endpoint: Endpoint, doing: str, *, login: bool = False) -> Ite
 
 @contextmanager
 def connected(endpoint: Endpoint) -> Iterator[MySQLConnection]:
-    """An SQL connection for the block; what is raised in the block stays as it is. Raises ConfigError for a refused login, SourceUnavailable."""
+    """Yield an SQL connection; what is raised in the block stays as it is.
+
+    Raises ConfigError for a refused login, SourceUnavailable.
+    """
     with source_errors(endpoint, "connecting to the source", login=True):
         connection = MySQLConnection(**connect_settings(endpoint))
         try:
@@ -96,14 +102,17 @@ def connected(endpoint: Endpoint) -> Iterator[MySQLConnection]:
 
 @contextmanager
 def open_connection(endpoint: Endpoint) -> Iterator[MySQLConnection]:
-    """An SQL connection for questions only: what is raised in the block is the source's. Raises ConfigError, SourceUnavailable."""
+    """Yield an SQL connection for questions only: what is raised in the block is the source's.
+
+    Raises ConfigError, SourceUnavailable.
+    """
     with connected(endpoint) as connection, source_errors(endpoint, "asking the source"):
         yield connection
 
 
 @dataclass(frozen=True)
 class ServerInfo:
-    """What a server says about itself.
+    """A server's description of itself.
 
     Attributes:
         flavour: ``MySQL`` or ``MariaDB``; version: as printed; numbers: its first three numbers.
@@ -138,11 +147,11 @@ class ServerInfo:
         return ("binlog_ignore_db", self.ignore_db) if self.ignore_db else None
 
     def not_logged(self, schemas: Iterable[str]) -> list[str]:
-        """Those of ``schemas`` that do not get into the log, by name."""
+        """Return those of ``schemas`` that do not get into the log, by name."""
         return sorted(s for s in schemas if (s not in self.do_db if self.do_db else s in self.ignore_db))
 
     def bytes_behind(self, position: Position) -> int | None:
-        """Bytes of log between ``position`` and the head; None if its file is no longer there."""
+        """Return the bytes of log between ``position`` and the head; None if its file is no longer there."""
         if position.file == self.head.file:
             return max(self.head.offset - position.offset, 0)
         names = [name for name, _ in self.binary_logs]
@@ -162,14 +171,14 @@ _VARIABLES = (
 
 
 def rows_of(connection: Connection[Cursor], sql: str, args: Any = None) -> list[tuple[Any, ...]]:
-    """All rows of a statement."""
+    """Return all rows of a statement."""
     with connection.cursor() as cursor:
         cursor.execute(sql, args)
         return [tuple(row) for row in cursor.fetchall()]
 
 
 def type_text(column_type: Any, column: str, table: TableId) -> str:
-    """COLUMN_TYPE that was asked for as bytes. Raises UnsupportedType if a label in it is no text."""
+    """Return a COLUMN_TYPE that was asked for as bytes. Raises UnsupportedType if a label in it is no text."""
     try:
         return column_type.decode() if isinstance(column_type, bytes) else str(column_type)
     except UnicodeDecodeError as error:
@@ -182,7 +191,7 @@ def type_text(column_type: Any, column: str, table: TableId) -> str:
 
 
 def first_that_works(connection: Connection[Cursor], *statements: str) -> list[tuple[Any, ...]]:
-    """Rows of the first statement that this server's version understands."""
+    """Return the rows of the first statement that this server's version understands."""
     error: Exception | None = None
     for statement in statements:
         try:
@@ -194,7 +203,7 @@ def first_that_works(connection: Connection[Cursor], *statements: str) -> list[t
 
 
 def is_replica(connection: Connection[Cursor], *, mariadb: bool) -> bool:
-    """Does the server follow another one, or is it set up to?"""
+    """Return True if the server follows another one, or is set up to."""
     if not mariadb:
         return bool(first_that_works(connection, "SHOW REPLICA STATUS", "SHOW SLAVE STATUS"))
     try:
@@ -210,7 +219,10 @@ def _log_status(connection: Connection[Cursor]) -> list[tuple[Any, ...]]:
 
 
 def log_status(connection: Connection[Cursor]) -> tuple[str, int, str]:
-    """(file, offset, executed GTIDs) of the end of the server's log, taken at once; ``("", 0, "")`` if it keeps none."""
+    """Return (file, offset, executed GTIDs) of the end of the server's log, taken at once.
+
+    ``("", 0, "")`` if it keeps none.
+    """
     status = _log_status(connection)
     if not status:
         return "", 0, ""
@@ -218,7 +230,7 @@ def log_status(connection: Connection[Cursor]) -> tuple[str, int, str]:
 
 
 def log_end(connection: Connection[Cursor]) -> tuple[str, int]:
-    """(file, offset) of the end of the server's log, ``("", 0)`` if it keeps none."""
+    """Return (file, offset) of the end of the server's log, ``("", 0)`` if it keeps none."""
     status = _log_status(connection)
     return (str(status[0][0]), int(status[0][1])) if status else ("", 0)
 
@@ -265,7 +277,7 @@ def server_info(connection: MySQLConnection) -> ServerInfo:
 
 
 def collations(connection: Connection[Cursor]) -> dict[int, tuple[str, str]]:
-    """Collation id -> (collation, charset) of every collation the server has."""
+    """Return collation id -> (collation, charset) of every collation the server has."""
     rows = rows_of(connection, "SELECT ID, COLLATION_NAME, CHARACTER_SET_NAME FROM information_schema.COLLATIONS")
     found = {int(row[0]): (str(row[1]), str(row[2])) for row in rows if row[0] is not None and row[2] is not None}
     if not found or any(row[2] is None for row in rows):  # MariaDB 10.10+: ids of the uca1400 family stand elsewhere

@@ -1,4 +1,4 @@
-"""Whether the server holds two keys for one: texts are compared by their column's collation, as only the server can."""
+"""Equality of keys at the server: texts are compared by their column's collation, as only the server can."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ASKED_AT_ONCE = 500
 def same_keys(
     connection: Any, fields: Sequence[pa.Field], asked: Sequence[tuple[int, tuple[Any, ...], Sequence[tuple[Any, ...]]]]
 ) -> Iterator[tuple[int, bool]]:
-    """For each (number, key, others): number, and True if ``key`` is one of ``others`` by the texts in it."""
+    """Yield (number, is_same) for each (number, key, others): whether ``key`` equals one of ``others`` in its texts."""
     texts = [i for i, field in enumerate(fields) if pa.types.is_string(field.type)]
     for number, one, those in asked:
         mine = "(" + ", ".join(_literal(fields[i], one[i]) for i in texts) + ")"
@@ -28,7 +28,10 @@ def same_keys(
 
 
 def _literal(field: pa.Field, value: str) -> str:
-    """A text as the source compares it; of a column that no collation is known of (a rule made it), byte by byte."""
+    """Return a text as the source compares it.
+
+    If the column's collation is not known (a rule made it), that is byte by byte.
+    """
     metadata = {k.decode(): v.decode() for k, v in (field.metadata or {}).items()}
     collation, text = metadata.get("sluice.collation", ""), value.encode("utf-8").hex()
     if not collation or declared_type(field).startswith(("enum", "set")):

@@ -30,7 +30,7 @@ _NAME = re.compile(r"`((?:[^`]|``)+)`(?:\.`((?:[^`]|``)+)`)?")
 
 @dataclass(frozen=True, slots=True)
 class MergeTable:
-    """``members``: empty if the user may not see them; ``inserts``: rows can be inserted through it."""
+    """A MERGE table. ``members``: empty if the user may not see them; ``inserts``: rows can be inserted through it."""
 
     table: TableId
     members: tuple[TableId, ...]
@@ -43,7 +43,7 @@ class MergeTable:
 
 
 def is_merge(engine: str) -> bool:
-    """True for the engine of a MERGE table, as written or as printed."""
+    """Return True for the engine of a MERGE table, as written or as printed."""
     return engine.lower() in _ENGINES
 
 
@@ -83,7 +83,7 @@ def merge_findings(
 
 
 def refuse_merge(connection: Any, table: TableId) -> None:
-    """Raises ConfigError for a table that is a MERGE table: its rows are those of its members."""
+    """Raise ConfigError for a MERGE table: its rows are those of its members."""
     if rows_of(connection, f"{_TABLES} AND TABLE_SCHEMA = %s AND TABLE_NAME = %s", (table.schema, table.table)):
         merge = _read(connection, table)
         raise ConfigError(

@@ -21,7 +21,7 @@ _SETTLE_S = 3.0
 
 
 def position_findings(connection: Any, info: ServerInfo, cursor: Position) -> list[Finding]:
-    """Why the log cannot be read on from ``cursor`` at this server, if so; and what will be missing soon."""
+    """Return why the log cannot be read on from ``cursor`` at this server, if so; and what will be missing soon."""
     if not info.head.file:
         return []
     if cursor.server_uuid != info.server_uuid:
@@ -85,7 +85,7 @@ def position_findings(connection: Any, info: ServerInfo, cursor: Position) -> li
 
 
 def _age(cursor: Position) -> str:
-    """How long ago the position's last transaction was."""
+    """Return how long ago the position's last transaction was."""
     if not cursor.commit_time_us:
         return ""
     seconds = max(time.time() - cursor.commit_time_us / 1_000_000, 0)
@@ -94,7 +94,7 @@ def _age(cursor: Position) -> str:
 
 
 def _executed(connection: Any, info: ServerInfo, cursor: Position) -> list[Finding]:
-    """What was drained must be part of what the server executed; a server set up anew, or from a backup, forgot some of it."""
+    """Check that what was captured is part of what the server executed. A restored or new server lacks some of it."""
     if not cursor.gtid_set:
         return []
     have = info.head.gtid_set
@@ -125,7 +125,7 @@ def _contains(mariadb: bool, have: str, wanted: str) -> bool:
 
 
 def _prepared(info: ServerInfo, cursor: Position) -> list[Finding]:
-    """Rows of prepared XA transactions are read from the log when they commit."""
+    """Check that the log still has the rows of prepared XA transactions, which are read when they commit."""
     names = [name for name, _ in info.binary_logs]
     for item in parse_prepared(cursor.prepared):
         gone = item.file not in names

@@ -37,10 +37,10 @@ def preflight(
     *,
     two_way: bool = False,
 ) -> list[Finding]:
-    """Everything there is to say, errors first.
+    """Return all findings, errors first.
 
-    ``cursor``: the captured position, None before the first drain; ``server_id``: the pipeline's own, 0: don't look who else uses it;
-    ``two_way``: the server is a site of a channel.
+    ``cursor``: the captured position, None before the first drain; ``server_id``: the pipeline's own, 0: don't look who
+    else uses it; ``two_way``: the server is a site of a channel.
     """
     selection = Selection.compile(pipeline.capture)
     found = _log_settings(info) + _row_image(info, pipeline) + _privileges(connection) + _horizon(info)
@@ -65,7 +65,7 @@ def preflight(
 
 
 def _of_engines(connection: Any, engines: tuple[str, ...]) -> list[tuple[TableId, str]]:
-    """Every table of these engines, with its engine, by one question."""
+    """Return every table of these engines, with its engine, by one query."""
     asked = "SELECT TABLE_SCHEMA, TABLE_NAME, ENGINE FROM information_schema.TABLES WHERE ENGINE IN %s"
     return [
         (TableId(str(schema), str(name)), str(engine))
@@ -82,7 +82,7 @@ def require_ready(
     *,
     two_way: bool = False,
 ) -> None:
-    """Raises PreflightError, LostPosition or WrongServer for the first error; logs warnings."""
+    """Raise PreflightError, LostPosition or WrongServer for the first error; log warnings."""
     found = preflight(connection, info, pipeline, cursor, server_id, two_way=two_way)
     raise_first(found, f"source {pipeline.source.connection} ({info.flavour} {info.version})")
 
@@ -144,7 +144,7 @@ def _log_settings(info: ServerInfo) -> list[Finding]:
 
 
 def _row_image(info: ServerInfo, pipeline: PipelineConfig) -> list[Finding]:
-    """Rows with a part of their columns are put together again; what cannot be done with them is said here."""
+    """Report what cannot be done with rows that the log has only a part of; the others are completed."""
     image = info.variables.get("binlog_row_image", "FULL").upper()
     fix = f"{'SET GLOBAL' if info.is_mariadb else 'SET PERSIST'} binlog_row_image = 'FULL'; then reconnect the applications"
     if image == "FULL":
@@ -193,7 +193,7 @@ def _privileges(connection: Any) -> list[Finding]:
 
 
 def _filters(connection: Any, info: ServerInfo, selection: Selection) -> list[Finding]:
-    """``binlog_do_db`` and ``binlog_ignore_db`` keep whole schemas out of the log."""
+    """Report captured schemas that ``binlog_do_db`` or ``binlog_ignore_db`` keeps out of the log."""
     if info.log_filter is None:
         return []
     tables = rows_of(
@@ -216,7 +216,7 @@ def _filters(connection: Any, info: ServerInfo, selection: Selection) -> list[Fi
 
 
 def _replicates(connection: Any, info: ServerInfo) -> list[Finding]:
-    """What a replica applies gets into its own log only with ``log_replica_updates``."""
+    """Report a replica without ``log_replica_updates``, whose log lacks what it applies."""
     if info.variables.get("log_replica_updates", info.variables.get("log_slave_updates", "ON")).upper() in _ON:
         return []
     if not is_replica(connection, mariadb=info.is_mariadb):
@@ -234,7 +234,10 @@ def _replicates(connection: Any, info: ServerInfo) -> list[Finding]:
 
 
 def _same_id(connection: Any, server_id: int, readers: int) -> list[Finding]:
-    """Replicas of the same id throw each other out. Those of this machine may be this pipeline's own, not yet gone."""
+    """Report other replicas of the same id: they disconnect each other.
+
+    Those of this machine may be this pipeline's own.
+    """
     if not server_id:
         return []
     here = socket.gethostname()[:60]
@@ -260,12 +263,12 @@ def _same_id(connection: Any, server_id: int, readers: int) -> list[Finding]:
 
 
 def _readers(pipeline: PipelineConfig) -> int:
-    """As many as there may be."""
+    """Return the largest possible number of readers."""
     return AUTO_READERS if pipeline.capture.readers == "auto" else pipeline.capture.readers
 
 
 def _cascades(connection: Any, info: ServerInfo, selection: Selection) -> list[Finding]:
-    """InnoDB's own cascades never reach the log; since 9.6 MySQL does them above the engine, and they do."""
+    """Report cascades, which InnoDB never logs. Since 9.6 MySQL does them above the engine, and logs them."""
     if not info.is_mariadb and info.variables.get("innodb_native_foreign_keys", "").upper() == "OFF":
         return []
     rows = rows_of(

@@ -14,9 +14,9 @@ from sluice.sources.mysql.server.connection import connected
 def query_rows(
     endpoint: Endpoint, query: str, max_rows: int, *, doing: str, where: str
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Column names, and at most ``max_rows`` rows. ``doing``, ``where``: for errors.
+    """Return column names, and at most ``max_rows`` rows. ``doing``, ``where``: for errors.
 
-    Raises SourceUnavailable, ConfigError for a refused login, RuleError if the server does not take the query.
+    Raises SourceUnavailable, ConfigError for a refused login, RuleError if the server does not accept the query.
     """
     try:
         with connected(endpoint) as connection, connection.cursor() as cursor:

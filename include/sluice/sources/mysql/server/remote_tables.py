@@ -12,7 +12,7 @@ ENGINES = ("FEDERATED", "SPIDER", "CONNECT", "SPHINX", "S3", "OQGRAPH")
 
 
 def remote_findings(tables: Iterable[tuple[TableId, str]], wants: Callable[[TableId], bool]) -> list[Finding]:
-    """A warning for each captured table of such an engine. ``tables``: with their engines."""
+    """Return a warning for each captured table of such an engine. ``tables``: with their engines."""
     return [
         Finding(
             "warning",

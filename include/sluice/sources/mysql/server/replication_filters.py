@@ -44,7 +44,10 @@ class _Filter:
     channel: str = ""
 
     def spares(self, selection: Selection) -> bool:
-        """True if no captured table can be touched by this rule. A rule for schemas also filters statements, by the default schema."""
+        """Return True if this rule cannot touch a captured table.
+
+        A rule for schemas also filters statements, by default schema.
+        """
         if self.setting == "replicate_ignore_db":
             return self.value.strip("`").lower() in _SYSTEM
         if self.setting == "replicate_ignore_table":
@@ -58,7 +61,7 @@ class _Filter:
 
 
 def replication_findings(connection: Any, info: ServerInfo, selection: Selection) -> list[Finding]:
-    """Errors for what keeps changes of captured tables out of this server, warnings for what keeps them late or hides faults."""
+    """Report what keeps changes of captured tables out of this server (errors), or delays or hides them (warnings)."""
     status = _status(connection, info)
     settings = _settings(connection)
     filters = list(dict.fromkeys([*_of_status(status), *_of_tables(connection, info), *_of_settings(settings)]))
@@ -119,7 +122,7 @@ def _late(status: list[dict[str, str]]) -> list[Finding]:
 
 
 def _status(connection: Any, info: ServerInfo) -> list[dict[str, str]]:
-    """Rows of the replica status by column name; none if the login may not ask."""
+    """Return the rows of the replica status by column name; none if the login may not ask."""
     statements = ("SHOW ALL SLAVES STATUS",) if info.is_mariadb else ("SHOW REPLICA STATUS", "SHOW SLAVE STATUS")
     for statement in statements:
         try:
@@ -151,14 +154,14 @@ def _of_status(status: list[dict[str, str]]) -> Iterator[_Filter]:
 
 
 def _of_settings(settings: dict[str, str]) -> Iterator[_Filter]:
-    """MariaDB's variables; they are there without a connection to a source, too."""
+    """Yield the filters of MariaDB's variables; they exist without a connection to a source, too."""
     for name in _FILTERS:
         for value in _listed(settings.get(name, "")):
             yield _Filter(name, value)
 
 
 def _of_tables(connection: Any, info: ServerInfo) -> Iterator[_Filter]:
-    """MySQL's filters; the global ones are there without a channel, too."""
+    """Yield MySQL's filters; the global ones exist without a channel, too."""
     if info.is_mariadb:
         return
     for table, channel in (
@@ -178,7 +181,7 @@ def _of_tables(connection: Any, info: ServerInfo) -> Iterator[_Filter]:
 
 
 def _listed(text: str) -> list[str]:
-    """The rules in a list as servers print it: ``a.b,c.d``, ``` `a`,`b` ```, ``(a,b),(c,d)``."""
+    """Split a list of rules as servers print it: ``a.b,c.d``, ``` `a`,`b` ```, ``(a,b),(c,d)``."""
     if text in {"", "None"}:
         return []
     pairs = re.findall(r"\([^)]*\)", text)

@@ -21,39 +21,42 @@ _FIRST, _COUNT = 2**31, 2**31 - 1
 
 
 def replica_id(pipeline: PipelineConfig) -> int:
-    """The pipeline's own: as configured, else derived from its name, in 2^31..2^32-1 where people seldom are."""
+    """Return the pipeline's own id: as configured, else derived from its name, in 2^31..2^32-1, which is seldom used."""
     configured = pipeline.source.server_id
     return configured if configured != "auto" else 2**31 + zlib.crc32(pipeline.pipeline.encode()) % 2**31
 
 
 def readers_of(pipeline: PipelineConfig) -> int:
-    """How many connections read closed log files side by side: as configured, else one a core, at most ``AUTO_READERS``."""
+    """Return how many connections read closed log files in parallel.
+
+    It is as configured, else one per core, at most ``AUTO_READERS``.
+    """
     configured = pipeline.capture.readers
     return configured if configured != "auto" else min(len(os.sched_getaffinity(0)), AUTO_READERS)
 
 
 def lookahead_id(server_id: int) -> int:
-    """Of the dump that looks for statements further on."""
+    """Return the id of the dump that looks for statements further on."""
     return _beside(server_id, _LOOKAHEAD)
 
 
 def prepared_id(server_id: int) -> int:
-    """Of the dump that reads prepared XA transactions again."""
+    """Return the id of the dump that reads prepared XA transactions again."""
     return _beside(server_id, _PREPARED)
 
 
 def check_id(server_id: int) -> int:
-    """Of the dump by which ``sluice check`` looks whether the log is still the same."""
+    """Return the id of the dump by which ``sluice check`` looks whether the log is still the same."""
     return _beside(server_id, _CHECK)
 
 
 def reader_id(server_id: int, number: int) -> int:
-    """Of reader ``number`` (from 0) of closed files; the first has the pipeline's own."""
+    """Return the id of reader ``number`` (from 0) of closed files; the first has the pipeline's own."""
     return server_id if number == 0 else _beside(server_id, _READERS + number)
 
 
 def ids_of(server_id: int, readers: int) -> dict[int, str]:
-    """All of them, with what each is for."""
+    """Return all ids, with the purpose of each."""
     return {
         server_id: "the pipeline's own",
         lookahead_id(server_id): "for looking ahead",
@@ -64,7 +67,7 @@ def ids_of(server_id: int, readers: int) -> dict[int, str]:
 
 
 def _beside(server_id: int, number: int) -> int:
-    """One of a run of ids in 2^31..2^32-2 that does not hold ``server_id``."""
+    """Return one of a run of ids in 2^31..2^32-2 that does not contain ``server_id``."""
     begin = zlib.crc32(f"{server_id}".encode())
     ids = (_FIRST + (begin + place) % _COUNT for place in range(_READERS + MOST_READERS + 3))
     return [found for found in ids if found != server_id][number]

@@ -43,7 +43,7 @@ _CONSTRAINT = re.compile(r",\s*\n\s*CONSTRAINT `(?:[^`]|``)+` FOREIGN KEY [^\n]*
 
 
 def source_tables(connection: Any, wants: Callable[[TableId], bool]) -> list[SourceTable]:
-    """Every base table that ``wants`` takes, by name; three queries however many there are."""
+    """Return every base table that ``wants`` accepts, by name; three queries however many there are."""
     columns: dict[TableId, list[Column]] = defaultdict(list)
     unknown: dict[TableId, list[tuple[str, str]]] = defaultdict(list)
     for row in rows_of(connection, _COLUMNS):
@@ -88,7 +88,7 @@ def source_tables(connection: Any, wants: Callable[[TableId], bool]) -> list[Sou
 
 
 def _with_exact_labels(connection: Any, table: TableId, column: Column) -> Column:
-    """The column with the characters that are not printed, if the server says them."""
+    """Return the column with the characters that are not printed, if the server says them."""
     with suppress(UnsupportedType):
         labels = exact_labels(
             lambda sql: rows_of(connection, sql), table, column.name, column.kind.value, column.labels, column.charset
@@ -125,7 +125,7 @@ def _with_labels(connection: Any, table: TableId, sql: str) -> str:
 
 
 def _with_default(rest: str, labels: Sequence[str]) -> str:
-    """What follows a column's type, with the label that its default is, if only one is printed so."""
+    """Return what follows a column's type, with the label that its default is, if only one is printed so."""
 
     def spelled(match: re.Match[str]) -> str:
         (shown,) = labels_of(f"enum({match[1]})")
@@ -197,7 +197,7 @@ _KEYLESS = (  # a user who may only select sees no TABLE_CONSTRAINTS at a MariaD
 
 
 def table_rows(connection: Any) -> dict[TableId, int]:
-    """Every table there is, with the server's guess of its rows."""
+    """Return every table there is, with the server's estimate of its rows."""
     return {TableId(str(s), str(t)): int(n) for s, t, n in rows_of(connection, _TABLE_ROWS)}
 
 
@@ -215,7 +215,10 @@ def estimates(connection: Any, tables: Sequence[TableId]) -> dict[TableId, int]:
 
 
 def empty_tables(connection: Any, tables: Sequence[TableId]) -> list[TableId]:
-    """Those of ``tables`` that have no row. The server's guess of a table's rows is 0 for some that have rows, so they are asked."""
+    """Return those of ``tables`` that have no row.
+
+    Each is asked, as the server's estimate is 0 for some that have rows.
+    """
     found = []
     for table in tables:
         with suppress(pymysql.err.MySQLError):  # gone since, or not to be read
@@ -225,5 +228,5 @@ def empty_tables(connection: Any, tables: Sequence[TableId]) -> list[TableId]:
 
 
 def keyless_tables(connection: Any) -> set[TableId]:
-    """The tables whose rows nothing tells apart: no primary key, and no unique one of whole columns that are never null."""
+    """Return the tables without a primary key and without a unique key of whole columns that are never null."""
     return {TableId(str(s), str(t)) for s, t in rows_of(connection, _KEYLESS)}

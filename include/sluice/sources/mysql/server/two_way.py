@@ -1,4 +1,4 @@
-"""What a server of a channel has to be like: written to by applications and by Sluice, while another site is written to as well."""
+"""Requirements of a channel's server, which applications and Sluice write to while another site is written to as well."""
 
 # ruff: noqa: S608 - a fixed condition
 
@@ -16,12 +16,12 @@ _NAMED = 5
 
 
 def two_way_findings(connection: Any, info: ServerInfo, selection: Selection) -> list[Finding]:
-    """Marks that do not get into the log, and numbers that both sites give away."""
+    """Report marks that do not get into the log, and numbers that both sites assign."""
     return [*_marks_left_out(connection, info), *_same_numbers(connection, selection)]
 
 
 def numbering(connection: Any) -> tuple[int, int]:
-    """``auto_increment_increment`` and ``auto_increment_offset`` that new sessions have."""
+    """Return the ``auto_increment_increment`` and ``auto_increment_offset`` that new sessions have."""
     [(step, first)] = rows_of(connection, "SELECT @@GLOBAL.auto_increment_increment, @@GLOBAL.auto_increment_offset")
     return int(step), int(first)
 
@@ -67,7 +67,7 @@ def _same_numbers(connection: Any, selection: Selection) -> list[Finding]:
 
 
 def unique_keys(connection: Any, selection: Selection) -> list[Finding]:
-    """Unique values that two rows may claim: for a person who asks, as it cannot be changed."""
+    """Report unique values that two rows may claim, for a person who asks: it cannot be changed."""
     asked = (
         "SELECT DISTINCT TABLE_SCHEMA, TABLE_NAME FROM information_schema.STATISTICS "
         f"WHERE NON_UNIQUE = 0 AND INDEX_NAME <> 'PRIMARY' AND {NOT_OF_THE_SYSTEM}"

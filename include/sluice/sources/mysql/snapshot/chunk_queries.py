@@ -1,4 +1,4 @@
-"""What a table is cut by into chunks, and the selects that do it."""
+"""The key that cuts a table into chunks, and the selects that do it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NULLS = ("NULL",)
 
 
 def key_of(definition: LiveTable, request: TableRequest) -> ChunkKey:
-    """What a table is cut by: its primary key, the index asked for, or nothing (one piece).
+    """Return the key that cuts a table: its primary key, the index asked for, or nothing (one piece).
 
     Raises DumpRefused if nothing tells its rows apart, or the index cannot cut it.
     """
@@ -46,20 +46,20 @@ def key_of(definition: LiveTable, request: TableRequest) -> ChunkKey:
 
 
 def _index_of(indexes: dict[str, Index], identity: tuple[str, ...]) -> str:
-    """An index that begins with columns that tell rows apart; ``""`` for none."""
+    """Return an index that begins with columns that tell rows apart; ``""`` for none."""
     found = [i for i in indexes.values() if not i.unfit and set(i.columns[: len(identity)]) == set(identity)]
     return min(found, key=lambda i: (len(i.columns), i.name)).name if found else ""
 
 
 def selection_sql(table: TableId, columns: tuple[Column, ...], key: ChunkKey, *conditions: str) -> str:
-    """The select of a chunk's rows."""
+    """Return the select of a chunk's rows."""
     exprs = ", ".join(expression(c) for c in columns)
     index = f"FORCE INDEX ({quoted(key.index)})" if key.index else ""
     return f"SELECT {exprs} FROM {_table(table)} {index} WHERE {both(*conditions)}"  # noqa: S608 - quoted
 
 
 def border_sql(table: TableId, key: ChunkKey, rows: int, *conditions: str) -> str:
-    """The select of the key of the last of the next ``rows`` rows."""
+    """Return the select of the key of the last of the next ``rows`` rows."""
     exprs = ", ".join(expression(c) for c in key.columns)
     order = ", ".join(quoted(name) for name in key.names)
     return (
@@ -73,22 +73,22 @@ def _table(table: TableId) -> str:
 
 
 def range_of(request: TableRequest, key: ChunkKey) -> tuple[str, str]:
-    """Conditions of the request's own key range."""
+    """Return the conditions of the request's own key range."""
     return after(key.names, request.lower, included=True), upto(key.names, request.upper)
 
 
 def has_nulls(request: TableRequest, key: ChunkKey) -> bool:
-    """True if rows may have no place in the order of the index: they are a chunk of their own, the first."""
+    """Return True if rows may have no place in the order of the index: they are a chunk of their own, the first."""
     return key.index != "PRIMARY" and not request.lower and not request.upper and any(c.nullable for c in key.columns)
 
 
 def place_of(key: ChunkKey, bound: tuple[str, ...]) -> tuple[str, ...]:
-    """A chunk's bound as one of a range: after the rows without a place there is no bound."""
+    """Return a chunk's bound as one of a range: after the rows without a place there is no bound."""
     return () if bound == NULLS else bound
 
 
 def nulls(key: ChunkKey, wanted: bool) -> str:
-    """Condition: some column of the index is null, or none is; ``""`` where none can be."""
+    """Return the condition that some column of the index is null, or that none is; ``""`` where none can be."""
     columns = [quoted(c.name) for c in key.columns if c.nullable]
     if key.index == "PRIMARY" or not columns:
         return ""

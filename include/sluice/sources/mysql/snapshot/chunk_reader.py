@@ -41,7 +41,7 @@ MAY_PASS = {
 
 
 class MySQLLoad:
-    """How busy a server is; see :class:`sluice.sources.base.SourceLoad`."""
+    """The load of a server; see :class:`sluice.sources.base.SourceLoad`."""
 
     def __init__(self, endpoint: Endpoint, connection: Any, doing: str) -> None:
         self.endpoint = endpoint
@@ -144,7 +144,7 @@ class MySQLChunkReader(MySQLLoad):
 
     @contextmanager
     def _asked(self, request: TableRequest, chunk: Chunk) -> Iterator[None]:
-        """A condition that the server took may still fail on some row. That does not pass by itself."""
+        """Turn the failure of an accepted condition on some row into DumpRefused: it does not pass by itself."""
         try:
             yield
         except pymysql.err.MySQLError as error:
@@ -158,7 +158,7 @@ class MySQLChunkReader(MySQLLoad):
             ) from error
 
     def _definition_once(self, table: TableId) -> LiveTable:
-        """As :meth:`schema` read it, if that was of this table."""
+        """Return the definition that :meth:`schema` read, if that was of this table, else read it."""
         if self._live is not None and self._live.plan.schema.table == table:
             return self._live
         return self._definition(table)
@@ -173,7 +173,7 @@ class MySQLChunkReader(MySQLLoad):
 
 
 def replica_lag_s(connection: Any) -> float | None:
-    """How many seconds a server lags behind its own source, None if it has none; infinite for a replica that has stopped.
+    """Return the seconds that a server lags, None if it follows no server; infinite for a replica that has stopped.
 
     Raises what the driver raises: a server that does not answer is not one without lag.
     """

@@ -53,7 +53,10 @@ class MySQLChunkTable:
         return bool(low and high and low[: len(high)] > high[: len(low)])
 
     def estimate(self, request: TableRequest, key: ChunkKey) -> int:
-        """Rows, as the server's optimizer guesses. Raises ConfigError if the server does not take the condition."""
+        """Return the optimizer's estimate of the rows.
+
+        Raises ConfigError if the server does not accept the condition.
+        """
         conditions = (*range_of(request, key), f"({request.where})" if request.where else "")
         any_index = ChunkKey(key.columns, "")  # FORCE INDEX would keep the server from looking into it
         sql = selection_sql(request.table, self.schema.columns[:1], any_index, *conditions)
@@ -63,7 +66,7 @@ class MySQLChunkTable:
         return round(int(rows or 0) * share / 100)
 
     def require_taken(self, request: TableRequest, key: ChunkKey, keys: Sequence[tuple[str, ...]]) -> None:
-        """Raises ConfigError if the server does not take one of the keys for a value."""
+        """Raise ConfigError if the server does not accept one of the keys as a value."""
         for at in range(0, len(keys), KEYS_A_SELECT):
             sql = selection_sql(
                 request.table,
@@ -74,7 +77,7 @@ class MySQLChunkTable:
             self._explained(request.table, sql, "a key of the list")
 
     def _explained(self, table: TableId, sql: str, asked: str) -> tuple[Any, ...]:
-        """What the optimizer says of a select. Raises ConfigError if the server does not take ``asked``."""
+        """Return what the optimizer says of a select. Raises ConfigError if the server does not accept ``asked``."""
         with open_reader(self.endpoint) as reader:
             try:
                 rows_of(reader, f"USE {quoted(table.schema)}")

@@ -43,14 +43,14 @@ _TEMPORAL = {Wire.DATE: 0, Wire.DATETIME: 1, Wire.TIMESTAMP: 2, Wire.TIME: 3}
 
 
 def expression(column: Column) -> str:
-    """What to select so that the wire carries the column's stored value: ENUM and SET as their numbers, as the log does."""
+    """Return what to select so that the column's stored value is sent: ENUM and SET as their numbers, as in the log."""
     name = quoted(column.name)
     return f"CAST({name} AS UNSIGNED)" if type_named(column.sql_type).wire in {Wire.LABEL, Wire.LABELS} else name
 
 
 @contextmanager
 def open_reader(endpoint: Endpoint) -> Iterator[Connection[Any]]:
-    """A connection for selects: read-only, READ COMMITTED, UTC, text in its own charset, no time limit on a statement."""
+    """Open a connection for selects: read-only, READ COMMITTED, UTC, text in its own charset, no time limit."""
     settings = connect_settings(endpoint) | {"read_timeout": _SILENCE_S}
     with source_errors(endpoint, "connecting to the source", login=True):
         connection = pymysql.connect(**settings)
@@ -71,7 +71,7 @@ def open_reader(endpoint: Endpoint) -> Iterator[Connection[Any]]:
 
 
 def text_rows(connection: Connection[Any], sql: str, args: Any = None) -> list[tuple[Any, ...]]:
-    """Rows of a query about the server, as text: meanwhile, results are sent as UTF-8."""
+    """Return the rows of a query about the server, as text: meanwhile, results are sent as UTF-8."""
     rows_of(connection, "SET character_set_results = utf8mb4")
     try:
         return rows_of(connection, sql, args)
@@ -209,7 +209,7 @@ class _Reader:
         return to, to + rest
 
     def _end(self, buffer: np.ndarray[Any, Any], at: int, end: int) -> None:
-        """The packet after the rows: the end, or an error."""
+        """Process the packet after the rows: the end, or an error."""
         size = int(buffer[at]) | int(buffer[at + 1]) << 8 | int(buffer[at + 2]) << 16
         while at + 4 + size > end:
             end = self._receive(buffer, end)
@@ -340,7 +340,10 @@ WIRES: Mapping[Wire, Callable[[_Reader, int, _Cells], pa.Array]] = {
 
 
 def _wire_kind(column: Column, wire_type: int) -> int:
-    """Bytes of a fixed value, or the kind of a variable one. How wide the number of an ENUM or SET comes is the server's choice."""
+    """Return the bytes of a fixed value, or the kind of a variable one.
+
+    The server chooses the width of ENUM and SET numbers.
+    """
     row = type_named(column.sql_type)
     if row.wire in {Wire.LABEL, Wire.LABELS}:
         return _NUMBERS.get(wire_type, 8)
@@ -350,5 +353,5 @@ def _wire_kind(column: Column, wire_type: int) -> int:
 
 
 def named(table: pa.Table, schema: TableSchema) -> pa.Table:
-    """A piece of :func:`select` under the stored names of all of a definition's columns, with their metadata."""
+    """Return a piece of :func:`select` under the stored names of all of a definition's columns, with their metadata."""
     return pa.Table.from_arrays(table.columns, schema=pa.schema([schema.field(c) for c in schema.columns]))

@@ -58,7 +58,10 @@ def frame(buf: Any, at: Any, end: Any, starts: Any, ends: Any, state: Any) -> An
 
 @kernel
 def walk(buf: Any, starts: Any, ends: Any, count: Any, kinds: Any, offsets: Any, sizes: Any) -> Any:
-    """``offsets[column, row]``: where the value's bytes begin (NULL: none), ``sizes``: how many. Returns -1, or a row that is broken."""
+    """Find the values of rows. Returns -1, or a row that is broken.
+
+    ``offsets[column, row]``: where the value's bytes begin (NULL: none), ``sizes``: how many.
+    """
     columns = len(kinds)
     nulls = (columns + 9) >> 3
     for r in range(count):
@@ -111,7 +114,7 @@ def walk(buf: Any, starts: Any, ends: Any, count: Any, kinds: Any, offsets: Any,
 
 @kernel
 def counted_ends(offsets: Any, sizes: Any, ends: Any, valid: Any) -> Any:
-    """Arrow offsets of counted values. Returns the number of nulls."""
+    """Return the Arrow offsets of counted values in ``ends``, and the number of nulls."""
     nulls = 0
     total = np.int64(0)
     ends[0] = 0
@@ -137,7 +140,10 @@ def counted_bytes(buf: Any, offsets: Any, ends: Any, out: Any) -> None:
 
 @kernel
 def big_endian(buf: Any, offsets: Any, sizes: Any, out: Any, valid: Any) -> Any:
-    """BIT: a counted string of up to eight bytes, most significant first. Returns the number of nulls, -1 for a longer value."""
+    """Read BIT: a counted string of up to eight bytes, most significant first.
+
+    Returns the number of nulls, -1 for a longer value.
+    """
     nulls = 0
     for i in range(len(valid)):
         o = offsets[i]
@@ -158,7 +164,10 @@ def big_endian(buf: Any, offsets: Any, sizes: Any, out: Any, valid: Any) -> Any:
 
 @kernel
 def temporal(buf: Any, offsets: Any, sizes: Any, kind: Any, out: Any, valid: Any) -> Any:
-    """``kind`` 0: DATE in days, 1: DATETIME and 2: TIMESTAMP in microseconds, 3: TIME. Returns the number of nulls, -1 for a broken value."""
+    """Read DATE in days (``kind`` 0), DATETIME (1) and TIMESTAMP (2) in microseconds, or TIME (3).
+
+    Returns the number of nulls, -1 for a broken value.
+    """
     nulls = 0
     for i in range(len(valid)):
         o = offsets[i]
@@ -210,7 +219,10 @@ def temporal(buf: Any, offsets: Any, sizes: Any, kind: Any, out: Any, valid: Any
 
 @kernel_with_arrays
 def decimals(buf: Any, offsets: Any, sizes: Any, scale: Any, limbs: Any, out: Any, valid: Any) -> Any:
-    """DECIMAL text to little-endian two's complement, ``out``: uint32[rows, limbs]. Returns the number of nulls, -1 for a broken value."""
+    """Convert DECIMAL text to little-endian two's complement, ``out``: uint32[rows, limbs].
+
+    Returns the number of nulls, -1 for a broken value.
+    """
     nulls = 0
     number = np.zeros(8, np.uint64)
     for i in range(len(valid)):

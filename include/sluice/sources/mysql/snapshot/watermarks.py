@@ -41,15 +41,15 @@ _MAY_NOT_WRITE = {1044, 1142, 1227, 1290, 1792, 1836, 3989}
 
 
 def mark_table_of(pipeline: PipelineConfig, endpoint: Endpoint) -> TableId:
-    """The watermark table of a pipeline."""
+    """Return the watermark table of a pipeline."""
     return mark_table(pipeline.dump.marks_schema or endpoint.schema or "sluice", pipeline.pipeline)
 
 
 def choose_marking(connection: Any, pipeline: PipelineConfig, endpoint: Endpoint, *, mariadb: bool) -> Marking:
-    """How a new dump is marked; makes the watermark table where it is used.
+    """Choose how a new dump is marked, and create the watermark table where it is used.
 
-    A row that is written to a replica is a transaction that the servers it follows lack: with ``marks: auto`` nothing is written there, where
-    that can be done without.
+    A row that is written to a replica is a transaction that the servers it follows lack. So with ``marks: auto``
+    nothing is written to a replica if the dump works without.
 
     Raises:
         PreflightError: the server commits in another order than it logs, or nothing may be written and GTIDs are off.
@@ -106,7 +106,7 @@ def _make(connection: Any, table: TableId) -> None:
 
 
 def write_mark(connection: Any, table: TableId, slot: int, text: str) -> None:
-    """One committed transaction in the log. ``connection`` is in autocommit."""
+    """Write a mark: one committed transaction in the log. ``connection`` is in autocommit."""
     rows_of(
         connection,
         f"INSERT INTO {quoted(table.schema)}.{quoted(table.table)} (slot, mark) VALUES (%s, %s) "  # noqa: S608 - quoted
@@ -177,14 +177,14 @@ class SnapshotMarker:
 
 
 def make_marker(marking: Marking, connection: Any, reader: Any, table: TableId, owner: str) -> Watermarker:
-    """The marker of a dump; ``reader``: the connection that reads the rows."""
+    """Return the marker of a dump. ``reader``: the connection that reads the rows."""
     if marking is Marking.TABLE:
         return TableMarker(connection, table, owner)
     return GtidMarker(connection) if marking is Marking.GTID else SnapshotMarker(reader)
 
 
 def after_low(marking: Marking, low: str, rows: pa.Table) -> np.ndarray[Any, Any]:
-    """Mask: which changes came after the low watermark that a chunk of a marking without a table remembers."""
+    """Return a mask of the changes after the low watermark that a chunk remembers, for a marking without a table."""
     if marking is Marking.GTID:
         executed = GtidSet(low)
         gtids = rows["_gtid"].combine_chunks().dictionary_encode()
@@ -202,7 +202,7 @@ def after_low(marking: Marking, low: str, rows: pa.Table) -> np.ndarray[Any, Any
 
 
 def end_of_log(connection: Any) -> str:
-    """``file:offset``."""
+    """Return ``file:offset`` of the end of the log."""
     file, offset = log_end(connection)
     return f"{file}:{offset}"
 
