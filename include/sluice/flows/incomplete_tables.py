@@ -12,6 +12,7 @@ from dataclasses import replace
 from sluice.coordination.incomplete import IncompleteTable
 from sluice.coordination.state import PipelineState
 from sluice.errors import MappingError, SluiceError
+from sluice.flows.planned_columns import with_definition
 from sluice.flows.runtime import Runtime
 from sluice.flows.stored_definitions import definitions_at
 from sluice.mapping import Mapping
@@ -32,7 +33,7 @@ def with_definitions(plan: PlannedTable, routes: Mapping, table: TableDefinition
     route = routes.route(plan.source)
     renamed = dict(route.rename)
     known = {renamed.get(column.name, column.name): column for column in table.columns}
-    return replace(plan, columns=tuple(replace(one, definition=known.get(one.name)) for one in plan.columns))
+    return replace(plan, columns=tuple(with_definition(one, known.get(one.name)) for one in plan.columns))
 
 
 def explain_absence(

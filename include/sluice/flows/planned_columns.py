@@ -6,6 +6,7 @@ Files of an earlier version say types in the source's words only. They are read 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from sluice.model.column_types import ColumnType
 from sluice.model.definitions import ColumnDefinition
@@ -26,6 +27,12 @@ def planned_columns(columns: Iterable[ChangesetColumn]) -> tuple[PlannedColumn, 
 def planned_table(table: ChangesetTable) -> PlannedTable:
     """Return the table of a changeset as a target's check wants to know it."""
     return PlannedTable(table.target, TableId(table.source_schema, table.source_table), planned_columns(table.columns))
+
+
+def with_definition(column: PlannedColumn, definition: ColumnDefinition | None) -> PlannedColumn:
+    """Return the column with the source's definition, and the value of its default."""
+    known = _EARLIER.default_value(definition) if definition is not None else None
+    return replace(column, definition=definition, default=known)
 
 
 def wanted_type(declared: str) -> ColumnType | None:
@@ -53,4 +60,4 @@ def _planned(column: ChangesetColumn) -> PlannedColumn:
     )
 
 
-__all__ = ["planned_columns", "planned_table", "wanted_type"]
+__all__ = ["planned_columns", "planned_table", "wanted_type", "with_definition"]

@@ -10,6 +10,7 @@ from sluice.errors import DecodeError
 from sluice.model.column_types import ColumnType
 from sluice.model.default_values import DefaultValue
 from sluice.model.definitions import ColumnDefinition
+from sluice.model.planned import CreatedTable
 from sluice.model.row_effects import Ran
 from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange, column_changes
 
@@ -47,6 +48,9 @@ class SourceWords(Protocol):
 
         ``wrote``: the statement that it stands in, None for a text as the server prints it.
         """
+
+    def created_table(self, text: str, schema: str) -> CreatedTable | None:
+        """Return what a statement that makes a table says. None for another one, and for one that is not understood."""
 
 
 @dataclass(frozen=True, slots=True)

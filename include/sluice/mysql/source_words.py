@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sluice.errors import DecodeError
 from sluice.model.column_types import ColumnType
 from sluice.model.default_values import DefaultValue
-from sluice.model.definitions import ColumnDefinition
+from sluice.model.definitions import ColumnDefinition, IndexDefinition
+from sluice.model.planned import CreatedTable
 from sluice.model.row_effects import Ran
 from sluice.model.source_words import AlteredNames
 from sluice.mysql.column_defaults import Statement, default_value
+from sluice.mysql.ddl import ast
 from sluice.mysql.ddl.columns import altered_names
 from sluice.mysql.ddl.lexer import Dialect
+from sluice.mysql.ddl.parser import parse_statement
 from sluice.mysql.type_loss import definition_type
 
 
@@ -29,6 +33,18 @@ class MySQLWords:
 
     def default_value(self, column: ColumnDefinition, wrote: Ran | None = None) -> DefaultValue:
         return default_value(column, Statement(self.mariadb, wrote.mode, wrote.session) if wrote is not None else None)
+
+    def created_table(self, text: str, schema: str) -> CreatedTable | None:
+        try:
+            made = parse_statement(text, schema, Dialect(self.mariadb))
+        except DecodeError:
+            return None
+        if not isinstance(made, ast.CreateTable):
+            return None
+        comments = tuple((column.name, column.comment) for column in made.columns if column.comment)
+        named = (spec for spec in made.indexes if spec.name and spec.kind in {"index", "unique"})
+        indexes = tuple(IndexDefinition(spec.name, spec.columns, spec.kind == "unique") for spec in named)
+        return CreatedTable(made.options.comment or "", comments, indexes)
 
 
 __all__ = ["MySQLWords"]

@@ -13,6 +13,7 @@ from sluice.errors import DecodeError
 from sluice.model.column_types import ColumnType
 from sluice.model.default_values import DefaultValue
 from sluice.model.definitions import ColumnDefinition
+from sluice.model.planned import CreatedTable
 from sluice.model.row_effects import Ran
 from sluice.model.source_words import AlteredNames, SourceWords
 from sluice.mysql.source_words import MySQLWords
@@ -34,6 +35,9 @@ class _UnknownWords:
 
     def default_value(self, column: ColumnDefinition, wrote: Ran | None = None) -> DefaultValue:
         return DefaultValue(None, self._why)
+
+    def created_table(self, text: str, schema: str) -> CreatedTable | None:
+        return None
 
     @property
     def _why(self) -> str:

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sluice.segments.store import SegmentStore
-from tests.unit.segments.test_parquet_files import written
+from tests.support.tables.small_segments import written
 
 pytestmark = pytest.mark.full
 

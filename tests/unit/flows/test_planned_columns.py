@@ -5,8 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from sluice.flows.planned_columns import planned_columns, wanted_type
+from sluice.flows.planned_columns import planned_columns, wanted_type, with_definition
 from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.model.definitions import ColumnDefinition
 from sluice.model.planned import PlannedColumn
 from sluice.segments.changeset import ChangesetColumn
 
@@ -59,3 +60,11 @@ def test_a_time_zone_that_the_mapping_gives_changes_what_is_sent(wanted: str, se
     )
     assert column.value_type == WHEN
     assert column.sent_type == ColumnType(sent, digits=3)
+
+
+def test_a_definition_comes_with_the_value_of_its_default() -> None:
+    column = PlannedColumn("c", "int", type=ColumnType(K.INT))
+    known = with_definition(column, ColumnDefinition("c", "int", default="7")).default
+    assert known is not None
+    assert known.value == pa.scalar(7, pa.int32())
+    assert with_definition(column, None).default is None

@@ -90,3 +90,22 @@ def test_words_of_another_dialect_are_not_guessed() -> None:
     assert found.default_value(B).why == "statements of tds are not understood"
     with pytest.raises(DecodeError, match="statements of tds are not understood"):
         found.altered_columns(change)
+
+
+def test_a_statement_that_makes_a_table_says_its_comments_and_indexes() -> None:
+    text = """CREATE TABLE `t` (`id` int NOT NULL, `a` varchar(9) COMMENT 'it''s', b int,
+        PRIMARY KEY (`id`), UNIQUE KEY `u` (a, b), KEY `part` (a(3)), KEY `e` ((b + 1)), FULLTEXT KEY `f` (a)) COMMENT='all'"""
+    made = words_of("mysql").created_table(text, "s")
+    assert made is not None
+    assert (made.comment, made.comments) == ("all", (("a", "it's"),))
+    assert [(one.name, one.columns, one.unique) for one in made.indexes] == [
+        ("u", (("a", 0), ("b", 0)), True),
+        ("part", (("a", 3),), False),
+        ("e", (("", 0),), False),
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "ALTER TABLE t ADD b INT", "CREATE TABLE t (a VARCHAR(9) COMMENT 'x)"])
+def test_other_statements_make_no_table(text: str) -> None:
+    assert words_of("mariadb").created_table(text, "s") is None
+    assert words_of("tds").created_table(text, "s") is None

@@ -16,23 +16,14 @@ import pytest
 
 from sluice.flows.operate.retention import prune
 from sluice.model.packing import SMALL_FILES
-from sluice.segments.manifest import SegmentManifest
 from sluice.segments.packed import parted
 from sluice.segments.reader import iter_changes, read_file, verify_file
 from sluice.segments.store import SegmentStore
 from sluice.segments.writer import SegmentWriter
+from tests.support.tables.small_segments import POSITION, rows, schema_of, written
 from tests.support.twins.pipes import pipe
-from tests.unit.segments.test_segments import POSITION, rows, schema_of
 
 GOLDEN = Path(__file__).parents[2] / "golden"
-
-
-def written(store: SegmentStore, tables: int, batch: int = 1, **options: Any) -> SegmentManifest:
-    writer = SegmentWriter(store, batch, 1, **options)
-    for number in range(tables):
-        schema = schema_of(f"t{number}")
-        writer.add(schema, rows(schema, [number, 7], number * 2))
-    return writer.finish(POSITION, POSITION, transactions=tables)
 
 
 def by_arrow(path: str) -> list[Any]:

@@ -30,6 +30,7 @@ from sluice.segments.changeset import columns_of, read_changeset
 from sluice.segments.snapshot_columns import Way
 from sluice.sources.base import SourceSession, SourceTable
 from sluice.sources.table_filter import Selection
+from sluice.sources.words import words_of
 from sluice.targets.base import Finding, Target
 
 
@@ -291,7 +292,9 @@ def _with_statement(source: SourceSession, table: SourceTable, plan: PlannedTabl
     route = routes.route(table.id)
     if not route.keeps_columns:
         return plan
-    return replace(plan, create_sql=source.create_statement(table.id, plan.target))
+    sql = source.create_statement(table.id, plan.target)
+    made = words_of(plan.flavour.lower()).created_table(sql, plan.target.schema)
+    return replace(plan, create_sql=sql, created=made)
 
 
 def _copy(

@@ -11,7 +11,6 @@ from sluice.errors import MappingError
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId
-from sluice.mysql.column_defaults import default_value
 from sluice.targets.base import Finding
 from sluice.targets.postgresql import extras
 from sluice.targets.postgresql.collations import NO_COLLATIONS, Collation, Collations, clause
@@ -277,10 +276,10 @@ def _error(column: str, why: str, statement: str = "", hint: str = "", *, absent
 
 def _preset(column: PlannedColumn, made: ColumnType) -> str:
     """The source's DEFAULT and NOT NULL of a column that is added: without a default no table with rows takes NOT NULL."""
-    source = column.definition
-    if source is None or source.default is None or source.generated is not None or column.wanted:
+    source, known = column.definition, column.default
+    if source is None or known is None or source.default is None or source.generated is not None or column.wanted:
         return ""
-    default = default_of(source, made, default_value(source)).later
+    default = default_of(source, made, known).later
     return f" DEFAULT {default}{'' if source.nullable else ' NOT NULL'}" if default else ""
 
 

@@ -10,14 +10,10 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from sluice.errors import DecodeError
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.definitions import IndexDefinition, TableDefinition
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
-from sluice.mysql.ddl import ast
-from sluice.mysql.ddl.lexer import Dialect
-from sluice.mysql.ddl.parser import parse_statement
 from sluice.targets.postgresql.names import LONGEST_BYTES, quoted, quoted_table
 
 LARGEST_ENTRY_BYTES = 2_600
@@ -82,25 +78,21 @@ def entry_fits(types: Sequence[ColumnType]) -> bool:
 
 def of_plan(plan: PlannedTable, *, indexes: bool) -> Iterator[tuple[str, str]]:
     """(what it is for, statement), for a planned table whose CREATE TABLE at the source is known."""
-    try:
-        made = parse_statement(plan.create_sql, plan.target.schema, Dialect(plan.flavour.lower() == "mariadb", 0, 0))
-    except DecodeError:
-        return
-    if not isinstance(made, ast.CreateTable):
+    made = plan.created
+    if made is None:
         return
     sent = {column.name.casefold(): column for column in plan.columns if not column.generated}
-    if made.options.comment:
-        yield "the source's comment", comment_on_table(plan.target, made.options.comment)
-    for column in made.columns:
-        if column.comment and column.name.casefold() in sent:
-            name = sent[column.name.casefold()].name
-            yield "the source's comment", comment_on_column(plan.target, name, column.comment)
-    for spec in made.indexes if indexes else ():
-        plain = spec.kind in {"index", "unique"} and all(n.casefold() in sent and not cut for n, cut in spec.columns)
-        columns = [sent[name.casefold()] for name, _ in spec.columns] if plain else []
-        if plain and spec.name and entry_fits([column.value_type for column in columns]):
-            index = Index(spec.name, tuple(column.name for column in columns), spec.kind == "unique")
-            yield f"the source's index {spec.name}", index.create(plan.target)
+    if made.comment:
+        yield "the source's comment", comment_on_table(plan.target, made.comment)
+    for name, comment in made.comments:
+        if name.casefold() in sent:
+            yield "the source's comment", comment_on_column(plan.target, sent[name.casefold()].name, comment)
+    for one in made.indexes if indexes else ():
+        plain = all(name.casefold() in sent and not cut for name, cut in one.columns)
+        columns = [sent[name.casefold()] for name, _ in one.columns] if plain else []
+        if plain and entry_fits([column.value_type for column in columns]):
+            index = Index(one.name, tuple(column.name for column in columns), one.unique)
+            yield f"the source's index {one.name}", index.create(plan.target)
 
 
 def plain_indexes(table: TableDefinition) -> list[IndexDefinition]:
