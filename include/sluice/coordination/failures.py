@@ -2,6 +2,8 @@
 
 It removes the note when it works again.
 
+It removes the note when it works again.
+
 A page can say so as soon as an attempt failed, whoever made it: a task of Airflow, a micro-batch loop, or the command
 line.
 """

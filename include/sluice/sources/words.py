@@ -2,6 +2,8 @@
 returns.
 
 Batches keep the same name.
+
+Batches keep the same name.
 """
 
 from __future__ import annotations
