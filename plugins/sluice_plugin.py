@@ -35,7 +35,7 @@ class _Page:
 
 
 def _application() -> Any:
-    """The page; in an API server that is told to, with the subscription service."""
+    """Return the page; in an API server that is told to, with the subscription service."""
     page = _Page()
     if not os.environ.get("SLUICE_SERVE_PORT"):
         return page
@@ -81,5 +81,5 @@ class SluicePlugin(AirflowPlugin):
 
     @classmethod
     def on_load(cls, *args: Any, **kwargs: Any) -> None:
-        """Called once in every process of Airflow."""
+        """Start the room for cleared runs. Airflow calls this once in every process."""
         cleared_runs.start()

@@ -76,7 +76,8 @@ def installed_tree(folder: Path) -> Tree | None:
 
 
 def fetch(folder: Path, packages: Sequence[str], *, suite: str | None) -> Tree:
-    """Download ``packages`` and all they need, unpack them to ``folder/<version>/root``; once, whoever asks at the same time.
+    """Download ``packages`` and all they need, unpack them to ``folder/<version>/root``; once, whoever asks at the same
+    time.
 
     Args:
         folder: parent of the unpacked trees; created.

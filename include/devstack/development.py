@@ -291,7 +291,9 @@ class Stack:
         return found | ({"supervisor": self.supervisor} if self.supervisor else {})
 
     def stop(self) -> None:
-        """Stop the supervisor first, then Airflow, Spark and the subscription service (which use the rest), then the rest."""
+        """Stop the supervisor first, then Airflow, Spark and the subscription service (which use the rest), then the
+        rest.
+        """
         if self.supervisor is not None:
             processes.end_alone(self.supervisor)
             self.supervisor = None

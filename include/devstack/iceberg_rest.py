@@ -1,4 +1,6 @@
-"""A real REST catalog of Iceberg tables: the server that Apache Iceberg tests its own clients with, over SQLite and a folder, on loopback."""
+"""A real REST catalog of Iceberg tables: the server that Apache Iceberg tests its own clients with, over SQLite and a
+folder, on loopback.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A real Kafka broker: the released jars on the machine's Java, broker and controller in one process (KRaft), on loopback."""
+"""A real Kafka broker: the released jars on the machine's Java, broker and controller in one process (KRaft), on
+loopback.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A second target of another kind for the demonstration: its server, its target in the pipeline, and a look at what arrived."""
+"""A second target of another kind for the demonstration: its server, its target in the pipeline, and a look at what
+arrived.
+"""
 
 # ruff: noqa: S608  (fixed names)
 

@@ -1,7 +1,9 @@
-"""Jars of a Maven repository, fetched into a folder of the project: those of a committed list, each checked by its SHA-256.
+"""Jars of a Maven repository, fetched into a folder of the project: those of a committed list, each checked by its
+SHA-256.
 
-The client is the Apache Ivy in the PySpark wheel, which is what Spark's own ``--packages`` uses: Java is enough. It asks Maven Central, or the
-mirror of it that the machine's Maven settings name, through the proxy that the environment names. Nothing is resolved: a list names every jar.
+The client is the Apache Ivy in the PySpark wheel, which is what Spark's own ``--packages`` uses: Java is enough. It
+asks Maven Central, or the mirror of it that the machine's Maven settings name, through the proxy that the environment
+names. Nothing is resolved: a list names every jar.
 """
 
 from __future__ import annotations

@@ -159,7 +159,9 @@ class MySQLServer(Server):
 
     @property
     def socket(self) -> str:
-        """Path of the unix socket; in the temporary folder when the server's own is too deep for the kernel's 107 bytes."""
+        """Path of the unix socket; in the temporary folder when the server's own is too deep for the kernel's 107
+        bytes.
+        """
         inside = str(self.folder / "mysqld.sock")
         if len(inside.encode()) < 100:
             return inside

@@ -126,8 +126,8 @@ class PostgreSQLServer(Server):
     """One server: its data directory, port and process.
 
     ``start`` makes the data directory when there is none (a copy of a template that is initialised once a version), so
-    the same object, or a new one over the same ``folder``, also restarts after a crash. The administrator is ``postgres``
-    at 127.0.0.1, with no password unless ``password`` is set.
+    the same object, or a new one over the same ``folder``, also restarts after a crash. The administrator is
+    ``postgres`` at 127.0.0.1, with no password unless ``password`` is set.
 
     Args:
         folder: everything of this server: ``data/``, ``postgres.log``; only you remove it.

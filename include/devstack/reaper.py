@@ -1,7 +1,8 @@
-"""Stops servers whose starter died: reads handles from standard input until its owner is gone, then ends what still lives.
+"""Stops servers whose starter died: reads handles from standard input until its owner is gone, then ends what still
+lives.
 
-The owner is gone when the pipe closes, or when its process has ended: a forked child of the owner may hold the pipe open.
-Arguments: process id and start time (seconds since the epoch) of the owner.
+The owner is gone when the pipe closes, or when its process has ended: a forked child of the owner may hold the pipe
+open. Arguments: process id and start time (seconds since the epoch) of the owner.
 """
 
 from __future__ import annotations

@@ -43,9 +43,11 @@ class StoredBatch:
     """A batch of a pipeline.
 
     Attributes:
-        rows: all of it that was asked for; docs/subscribe.md has the columns. position: in the source's log, after its last transaction.
-        statements: what DDL did to the tables. replaces_all: the rows are all rows of the tables as of this batch, from the pipeline's snapshot:
-            remove those that you have. It comes first with ``start="snapshot"``, and where batches were removed before they were read.
+        rows: all of it that was asked for; docs/subscribe.md has the columns. position: in the source's log, after its
+            last transaction.
+        statements: what DDL did to the tables. replaces_all: the rows are all rows of the tables as of this batch, from
+            the pipeline's snapshot: remove those that you have. It comes first with ``start="snapshot"``, and where
+            batches were removed before they were read.
     """
 
     number: int
@@ -199,12 +201,15 @@ def _unnamed(door: _Door, ticket: dict[str, Any], patience_s: float) -> Iterator
 class Subscription(Iterator[StoredBatch]):
     """Batches of a named subscription: those after the last acknowledged one, and new ones as they are stored.
 
-    Each is given once by one object, also over a loss of the connection or a restart of the service, and is to be acknowledged (``batch.ack()``) when
-    what was made of it is safe. What was not acknowledged is given again after :meth:`rollback`, and to the next client of this name. For one thread.
+    Each is given once by one object, also over a loss of the connection or a restart of the service, and is to be
+    acknowledged (``batch.ack()``) when what was made of it is safe. What was not acknowledged is given again after
+    :meth:`rollback`, and to the next client of this name. For one thread.
 
     Raises:
-        RuntimeError: the next batch is asked for, but the service sends no more before one is acknowledged (``window``).
-        pyarrow.flight.FlightError: as :func:`subscribe`; ``Fenced`` in its ``extra_info``: another client of this name connected later.
+        RuntimeError: the next batch is asked for, but the service sends no more before one is acknowledged
+            (``window``).
+        pyarrow.flight.FlightError: as :func:`subscribe`; ``Fenced`` in its ``extra_info``: another client of this name
+            connected later.
     """
 
     def __init__(self, door: _Door, ticket: Mapping[str, Any], patience_s: float) -> None:
@@ -308,7 +313,11 @@ class Subscription(Iterator[StoredBatch]):
             call.say({"ack": self._asked})
 
     def _opened(self) -> _Call:
-        """Open a session. One that goes on says which client this is: the answer before may have been lost with the link, and its session counted."""
+        """Open a session.
+
+        One that goes on says which client this is: the answer before may have been lost with the link, and its session
+        counted.
+        """
         if "session" not in self._ticket:
             return _Call(self._door, self._ticket)
         try:

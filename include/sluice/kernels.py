@@ -14,10 +14,11 @@ _F = TypeVar("_F")
 
 
 def kernel(function: _F) -> _F:
-    """Compile for this processor, without the interpreter lock, and keep the result on disk (per source, processor and version of Numba).
+    """Compile for this processor, without the interpreter lock, and keep the result on disk (per source, processor and
+    version of Numba).
 
-    The function must not make arrays. So none of those it gets is counted, which takes four locked instructions for each call of a kernel
-    by another: for what runs once an event or a row, more than its work.
+    The function must not make arrays. So none of those it gets is counted, which takes four locked instructions for
+    each call of a kernel by another: for what runs once an event or a row, more than its work.
     """
     return _compiled(function, makes_arrays=False)  # type: ignore[no-any-return]
 
@@ -35,10 +36,11 @@ def _compiled(function: Any, *, makes_arrays: bool) -> Any:
 
 
 def _load_quickly(compiled: Any) -> None:
-    """Skip what Numba does before it looks into its cache: it loads all that it could compile with (0.25 s of a process's start).
+    """Skip what Numba does before it looks into its cache: it loads all that it could compile with (0.25 s of a
+    process's start).
 
-    Compiled code needs only the runtime; if there is none on disk, Numba loads the rest before it compiles. A version of Numba that is built
-    differently keeps its own way.
+    Compiled code needs only the runtime; if there is none on disk, Numba loads the rest before it compiles. A version
+    of Numba that is built differently keeps its own way.
     """
     cache = getattr(compiled, "_cache", None)
     load, guard = (getattr(cache, name, None) for name in ("_load_overload", "_guard_against_spurious_io_errors"))

@@ -36,7 +36,8 @@ TABLES = (*shop.TABLES, "heartbeat")
 class LagMeter:
     """Lag as a reader sees it: a row written at the source, and when it is first seen at the target.
 
-    A row every ``beat_s``, a look every ``look_s``; milliseconds. ``schema``: where the table is at the target; ``table``: its name.
+    A row every ``beat_s``, a look every ``look_s``; milliseconds. ``schema``: where the table is at the target;
+    ``table``: its name.
     """
 
     source: MySQLServer

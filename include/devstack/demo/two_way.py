@@ -28,7 +28,10 @@ _STILL_S = 3.0
 
 
 def show(stack: Stack, progress: Progress, *, seconds: int, patience_s: float = 180.0) -> int:
-    """Run the demonstration; 0 when both sites are equal at the end and their logs stand still. The stack is left running."""
+    """Run the demonstration; 0 when both sites are equal at the end and their logs stand still.
+
+    The stack is left running.
+    """
     os.environ.update(stack.environment())
     sites = {"a": stack.source, "b": stack.target}
     progress(f"site a is {SOURCE}, port {stack.source.port}; site b is {TARGET}, port {stack.target.port}")

@@ -82,7 +82,10 @@ class _Closed(StringIO):
 
 @functools.cache
 def all_commands() -> Callable[..., Any]:
-    """Return all commands. To make them of their functions takes longer than most of them work, so that it is done once in a process."""
+    """Return all commands.
+
+    To make them of their functions takes longer than most of them work, so that it is done once in a process.
+    """
     return typer.main.get_command(app)
 
 

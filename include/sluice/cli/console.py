@@ -36,7 +36,9 @@ Reason = Annotated[str, typer.Option("--reason", help="Why; goes into the audit.
 _UNSHOWN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
-"""What a terminal obeys instead of showing it (C0, C1), what turns the order of text around (bidi), and what cannot be seen at all."""
+"""What a terminal obeys instead of showing it (C0, C1), what turns the order of text around (bidi), and what cannot be
+seen at all.
+"""
 
 
 def visible(text: str) -> str:
@@ -52,7 +54,9 @@ def _picture(code: int) -> str:
 
 
 class SafeConsole(Console):
-    """Shows text and obeys none: what data holds for a terminal is made visible at the one place that everything passes."""
+    """Shows text and obeys none: what data holds for a terminal is made visible at the one place that everything
+    passes.
+    """
 
     def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
         """Render like rich, with the text of every segment made visible; rich's own controls (a moving bar) stay."""
@@ -77,7 +81,8 @@ err = console(stderr=True)
 
 
 def given(option: str, *values: str | None) -> None:
-    """Refuse an option whose value is empty, such as that of a shell variable that is not set: it would ask for all there is.
+    """Refuse an option whose value is empty, such as that of a shell variable that is not set: it would ask for all
+    there is.
 
     ``None``: the option is not there. Raises ConfigError.
     """

@@ -122,7 +122,10 @@ def start(
 
 @dump_app.command()
 def work(pipeline: Pipeline, dump: DumpId = "", as_json: AsJson = False) -> None:
-    """Read chunks of a dump in this process until all are placed. Several processes may; a dead one's chunks are taken over."""
+    """Read chunks of a dump in this process until all are placed.
+
+    Several processes may; a dead one's chunks are taken over.
+    """
     from sluice.flows.dump.progress import newest
 
     runtime = open_pipeline(pipeline, mode="local")

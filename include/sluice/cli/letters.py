@@ -108,7 +108,9 @@ def replay(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Deliver dead letters after the cause is fixed: through the present rules, under the target's fence, never over a newer row."""
+    """Deliver dead letters after the cause is fixed: through the present rules, under the target's fence, never over a
+    newer row.
+    """
     from sluice.flows.deadletters.replay import replay as run_replay
     from sluice.flows.deadletters.store import chosen
     from sluice.flows.operate.control import who

@@ -88,7 +88,10 @@ def serve(
 
 
 class _EndSignals:
-    """SIGTERM and SIGINT, from now on. The kernel may give one to any thread; a lock does not wake the main thread then, a byte in a socket does."""
+    """SIGTERM and SIGINT, from now on.
+
+    The kernel may give one to any thread; a lock does not wake the main thread then, a byte in a socket does.
+    """
 
     def __init__(self) -> None:
         self._heard, self._wake = socket.socketpair()

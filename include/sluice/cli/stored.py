@@ -68,7 +68,9 @@ def tail(
     ] = None,
     follow: Annotated[bool, typer.Option("--follow/--no-follow", "-f", help="Wait for further batches.")] = True,
 ) -> None:
-    """Print captured changes and statements as JSON lines, as Debezium, Maxwell or canal publish them (docs/formats.md)."""
+    """Print captured changes and statements as JSON lines, as Debezium, Maxwell or canal publish them
+    (docs/formats.md).
+    """
     from sluice.flows.operate.stored import tail as tail_flow
 
     log_to_stderr(False)

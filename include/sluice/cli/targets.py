@@ -105,7 +105,10 @@ def maintain(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Look after the files of targets such as delta: compact small ones, remove old ones. The DAG retention does it every hour."""
+    """Look after the files of targets such as delta: compact small ones, remove old ones.
+
+    The DAG retention does it every hour.
+    """
     from sluice.flows.operate.upkeep import maintain as look_after
 
     log_to_stderr(False)

@@ -23,9 +23,9 @@ from sluice.model.positions import BatchNumber, Position
 class Acknowledgement:
     """A target's acknowledgement: everything up to ``batch`` and ``position`` is in the target.
 
-    ``began`` is the batch that was the last one when the target joined; equal to ``batch`` as long as nothing was acknowledged.
-    ``identity``: of the state that it belongs to; "" if an older version wrote it. ``restart``: the batch with which the target starts again from the
-    snapshot, as those before it are gone; 0: it goes on with the next one.
+    ``began`` is the batch that was the last one when the target joined; equal to ``batch`` as long as nothing was
+    acknowledged. ``identity``: of the state that it belongs to; "" if an older version wrote it. ``restart``: the batch
+    with which the target starts again from the snapshot, as those before it are gone; 0: it goes on with the next one.
     """
 
     batch: BatchNumber
@@ -85,7 +85,10 @@ class Acknowledgements:
         return Put(self._at.acknowledgement(target), replace(before, restart=batch).encoded(), before.version)
 
     def begin(self, target: str, batch: BatchNumber, position: Position) -> Acknowledgement:
-        """Write a target's first acknowledgement: everything up to ``batch`` counts as delivered. Keeps one that is there."""
+        """Write a target's first acknowledgement: everything up to ``batch`` counts as delivered.
+
+        Keeps one that is there.
+        """
         node = self._node(target)
         if not node.data:
             first = Acknowledgement(batch, position, batch, identity=self._identity.read())

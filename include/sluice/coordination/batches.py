@@ -54,7 +54,7 @@ class Batches:
         """Return the numbers of all known batches, ascending."""
         return [int(name) for name in self._z.children(self._at.batches)]
 
-    # -- steps of a larger transaction -----------------------------------------------------------------------------------
+    # -- steps of a larger transaction ---------------------------------------------------------------------------------
 
     def created(self, batch: Batch) -> list[Step]:
         """Return the steps that record a new batch and its claim."""
@@ -71,7 +71,7 @@ class Batches:
         batch, version = found
         return [self._written(replace(batch, dropped=True, changeset=None, stages=()), version)]
 
-    # -- claims ----------------------------------------------------------------------------------------------------------
+    # -- claims --------------------------------------------------------------------------------------------------------
 
     def claimed(self, claim: str) -> Batch | None:
         """Return the newest batch that ``claim`` delivers: what a retried capture gets again.
@@ -118,7 +118,7 @@ class Batches:
         known = self._z.get(path) is not None
         return self.rewrite(number, lambda batch: replace(batch, claim=claim), [] if known else [Create(path)])
 
-    # -- what became of a batch ------------------------------------------------------------------------------------------
+    # -- what became of a batch ----------------------------------------------------------------------------------------
 
     def merged(self, number: int, changeset: str, *, under: Permit | None = None) -> Batch:
         """Record the changeset of a batch; the first one stays. Returns the batch as it then is.
@@ -164,7 +164,9 @@ class Batches:
         self.rewrite(number, lambda batch: replace(batch, reread=True))
 
     def unmerge(self, number: int, *, made: Batch | None = None) -> None:
-        """Forget a batch's changeset and stages, so that the next merge makes new ones; only if they still are those of ``made``."""
+        """Forget a batch's changeset and stages, so that the next merge makes new ones; only if they still are those of
+        ``made``.
+        """
 
         def forgotten(batch: Batch) -> Batch:
             if made is not None and (batch.changeset, batch.stages) != (made.changeset, made.stages):
@@ -174,14 +176,17 @@ class Batches:
         self.rewrite(number, forgotten)
 
     def rewrite(self, number: int, change: Callable[[Batch], Batch], requirements: Sequence[Step] = ()) -> Batch | None:
-        """Change a batch in one transaction with ``requirements``. None: one of them failed, or the batch changed meanwhile or is gone."""
+        """Change a batch in one transaction with ``requirements``.
+
+        None: one of them failed, or the batch changed meanwhile or is gone.
+        """
         found = self._read(number)
         if found is None:
             return None
         batch = change(found[0])
         return batch if committed(self._z, *requirements, self._written(batch, found[1])) else None
 
-    # -- which are remembered ----------------------------------------------------------------------------------------------
+    # -- which are remembered ------------------------------------------------------------------------------------------
 
     def remember(self, batches: Sequence[Batch]) -> None:
         """Record batches again whose nodes were removed."""

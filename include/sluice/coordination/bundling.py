@@ -1,8 +1,9 @@
 """Batches that wait on purpose: of targets with ``commit_every``, which get several batches in one commit.
 
-Decision: nothing is stored for it. Which batches wait follows from what a target has acknowledged, and since when they wait from the first one's own
-time: so every process says the same, whatever died before, and a pipeline that stands still finds them as well as a busy one. Clocks of drains that
-differ by more than ``commit_every`` would make commits early or late, and nothing else.
+Decision: nothing is stored for it. Which batches wait follows from what a target has acknowledged, and since when they
+wait from the first one's own time: so every process says the same, whatever died before, and a pipeline that stands
+still finds them as well as a busy one. Clocks of drains that differ by more than ``commit_every`` would make commits
+early or late, and nothing else.
 """
 
 from __future__ import annotations

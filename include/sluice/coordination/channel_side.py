@@ -1,8 +1,9 @@
 """The two pipelines of a channel stop together: what one of them fails at, and whether the other one may go on.
 
-Whoever works on a pipeline notes here what it fails at, and removes the note when it works again. So a note is as old as the failure, by
-ZooKeeper's own time. A pipeline whose partner has failed for longer than the channel's ``grace`` may not work, whoever runs it; one that fails
-itself may always try: otherwise two that failed at the same time would wait for each other.
+Whoever works on a pipeline notes here what it fails at, and removes the note when it works again. So a note is as old
+as the failure, by ZooKeeper's own time. A pipeline whose partner has failed for longer than the channel's ``grace`` may
+not work, whoever runs it; one that fails itself may always try: otherwise two that failed at the same time would wait
+for each other.
 """
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ class ChannelSide:
 def require_channel(znodes: Znodes, layout: Layout, channel: str) -> None:
     """Note that the pipeline works in ``channel``; "": in none.
 
-    Raises ConfigError: it worked in one, and now it would work without: what it loads would not be marked, and come back.
+    Raises ConfigError: it worked in one, and now it would work without: what it loads would not be marked, and come
+    back.
     """
     node = znodes.get(layout.membership)
     known = MEMBERSHIP.parse(layout.membership, node.data, lambda data: str(data["channel"])) if node else ""

@@ -128,7 +128,7 @@ class DumpStates:
             self.forget(name)
         return gone
 
-    # -- what is captured -----------------------------------------------------------------------------------------------
+    # -- what is captured ----------------------------------------------------------------------------------------------
 
     def selection(self) -> dict[str, Any] | None:
         """Return what the pipeline captured at its last capture, None before the first."""
@@ -185,7 +185,7 @@ class DumpStates:
                 return node.data.decode()
         return ""
 
-    # -- who reads ------------------------------------------------------------------------------------------------------
+    # -- who reads -----------------------------------------------------------------------------------------------------
 
     def join(self, dump: str, tables: Sequence[int] | None) -> str:
         """Say that this process reads ``tables`` (None: all) from now on; returns the name to :meth:`leave` by."""
@@ -222,10 +222,13 @@ class DumpStates:
         node = self._z.get(self._at.readers(dump))
         return (node.modified_ms, node.data.decode()) if node is not None else (0, "")
 
-    # -- moves of a worker ----------------------------------------------------------------------------------------------
+    # -- moves of a worker ---------------------------------------------------------------------------------------------
 
     def claim(self, plan: TablePlanned, moved: TablePlanned, chunk: Chunk) -> Chunk | None:
-        """Take the next range of a table: the plan moves and the chunk exists, or neither. None: another worker was first."""
+        """Take the next range of a table: the plan moves and the chunk exists, or neither.
+
+        None: another worker was first.
+        """
         id_ = chunk.id
         steps: list[Step] = [
             Put(self._at.planned(id_.dump, id_.table), PLANNED.encode(moved.to_json()), plan.version),
@@ -271,7 +274,7 @@ class DumpStates:
         """Forget a chunk of a cancelled dump."""
         committed(self._z, Remove(self._at.chunk(chunk.id), chunk.version))
 
-    # -- moves of the drain -----------------------------------------------------------------------------------------------
+    # -- moves of the drain --------------------------------------------------------------------------------------------
 
     def placing(self, placed: Sequence[tuple[Chunk, TablePlaced]]) -> list[Step]:
         """Return steps for the capture's own transaction, after which these chunks are placed.

@@ -1,6 +1,11 @@
-"""What a pipeline fails at now: each part of its work (drain, merge, rules, load) notes its failure here, and removes the note when it works again.
+"""Present failures of a pipeline. Each part of its work (drain, merge, rules, load) notes its failure here.
 
-A page can say so as soon as an attempt failed, whoever made it: a task of Airflow, a micro-batch loop, or the command line.
+It removes the note when it works again.
+
+It removes the note when it works again.
+
+A page can say so as soon as an attempt failed, whoever made it: a task of Airflow, a micro-batch loop, or the command
+line.
 """
 
 from __future__ import annotations
@@ -26,7 +31,8 @@ class StageFailure:
     """A part of a pipeline that failed, and has not gone on since.
 
     Attributes:
-        part: drain, merge, rules-{stage} or load-{target}. error: the message of the last attempt, with what to do next.
+        part: drain, merge, rules-{stage} or load-{target}. error: the message of the last attempt, with what to do
+            next.
         since: of the first attempt that failed here (ISO 8601); attempts: how many did.
         at: how far the part had come: once it is further, the failure is over.
     """

@@ -1,4 +1,7 @@
-"""The random id of a pipeline's state. A target stores it with its batch, so that a state that was deleted or restored is told from its own."""
+"""The random id of a pipeline's state.
+
+A target stores it with its batch, so that a state that was deleted or restored is told from its own.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Tables of targets that may lack rows or values: a table or a column was missing there when a batch came, and was made by hand.
+"""Tables of targets that may lack rows or values: a table or a column was missing there when a batch came, and was made
+by hand.
 
-What the target held in it before is gone, and no statement of the log restores it: only a copy of the table does. So each stays noted until the
-table was copied, or was verified and is equal.
+What the target held in it before is gone, and no statement of the log restores it: only a copy of the table does. So
+each stays noted until the table was copied, or was verified and is equal.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from sluice.model.tables import TableId
 
 @dataclass(frozen=True, slots=True)
 class IncompleteTable:
-    """A source table whose rows at ``target`` may lack the values of ``columns``; no columns: rows of it may be missing.
+    """A source table whose rows at ``target`` may lack the values of ``columns``; no columns: rows of it may be
+    missing.
 
     ``since_ms``: when that was met, milliseconds since 1970. A copy that began later ends it.
     """
@@ -47,7 +49,10 @@ class IncompleteTables:
         return self._read()[0]
 
     def add(self, target: str, missing: Sequence[tuple[TableId, tuple[str, ...]]]) -> None:
-        """Note tables that ``target`` lacks (no columns), or that lack columns there. What is noted already keeps its time."""
+        """Note tables that ``target`` lacks (no columns), or that lack columns there.
+
+        What is noted already keeps its time.
+        """
         now = int(time.time() * 1000)
 
         def changed(held: tuple[IncompleteTable, ...]) -> tuple[IncompleteTable, ...]:

@@ -1,13 +1,14 @@
 """Reads that are kept until ZooKeeper says that they changed.
 
-A batch asks for the same few nodes again and again: the permit, the batches, what its targets have. Each question is a round trip, and on a
-machine with many pipelines the round trips are most of a small batch's work. Here an answer is kept together with its watch. It is forgotten when
-the watch fires, which is also when the connection is lost, and when this session writes the node itself.
+A batch asks for the same few nodes again and again: the permit, the batches, what its targets have. Each question is a
+round trip, and on a machine with many pipelines the round trips are most of a small batch's work. Here an answer is
+kept together with its watch. It is forgotten when the watch fires, which is also when the connection is lost, and when
+this session writes the node itself.
 
-So another session's change is seen when its event arrives, not at the next question. Nothing that is written rests on that: every write names the
-versions that it was made from, and is refused where they are out of date. Leases, and the captured position, which whoever takes the lease goes on
-from, are asked for through :attr:`KeptReads.fresh`: a process that was paused for longer than its session lives must not find its own old lease
-among what it kept.
+So another session's change is seen when its event arrives, not at the next question. Nothing that is written rests on
+that: every write names the versions that it was made from, and is refused where they are out of date. Leases, and the
+captured position, which whoever takes the lease goes on from, are asked for through :attr:`KeptReads.fresh`: a process
+that was paused for longer than its session lives must not find its own old lease among what it kept.
 """
 
 from __future__ import annotations
@@ -68,7 +69,10 @@ class KeptReads(_Passing):
         self._told: list[Callable[[], None]] = []
 
     def on_change(self, told: Callable[[], None]) -> None:
-        """Have ``told`` called, by any thread, whenever an answer that was kept is out of date. It may be called for nothing."""
+        """Have ``told`` called, by any thread, whenever an answer that was kept is out of date.
+
+        It may be called for nothing.
+        """
         self._told.append(told)
 
     def get(self, path: str, changed: Callable[..., None] | None = None) -> Znode | None:
@@ -138,7 +142,9 @@ class KeptReads(_Passing):
                 self._children.pop(path, None)
 
     def _forget_made(self, path: str) -> None:
-        """Forget answers from before a node and its parents were made: their watches may fire later than the next question comes."""
+        """Forget answers from before a node and its parents were made: their watches may fire later than the next
+        question comes.
+        """
         with self._lock:
             while path:
                 kept = self._nodes.get(path)

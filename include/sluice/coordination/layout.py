@@ -44,8 +44,8 @@
     ├── channels/{channel}/{pipeline}.{part}       what a pipeline of a channel fails at; the age of the node is that of the failure
     └── replicator/{pipeline}.{target}/process     acknowledged batch and position of a target
 
-Numbers are padded with zeros, so that names sort as numbers. Every node that is not marked (number), (text) or (empty) is JSON and has a
-format version, see :class:`Format`.
+Numbers are padded with zeros, so that names sort as numbers. Every node that is not marked (number), (text) or (empty)
+is JSON and has a format version, see :class:`Format`.
 """
 
 from __future__ import annotations
@@ -72,15 +72,15 @@ DUMP_FOLDERS = ("tables", "placed", "chunks", "working")
 class Format:
     """The format of one kind of JSON node.
 
-    A field with a default may be added without a new version: a reader leaves out the fields it does not know. The version is raised when
-    an older version of Sluice would misread the node; it then refuses the node instead.
+    A field with a default may be added without a new version: a reader leaves out the fields it does not know. The
+    version is raised when an older version of Sluice would misread the node; it then refuses the node instead.
 
     Attributes:
         name: the kind, for people.
         version: what is written, and the newest that is read. A node that says none has version 1.
-        is_written: False: a node of version 1 does not say so. In these kinds, versions of Sluice from before there were format versions
-            fail on every field that they do not know, and installations that share a pipeline are upgraded one after the other. A version
-            above 1 is always written.
+        is_written: False: a node of version 1 does not say so. In these kinds, versions of Sluice from before there
+            were format versions fail on every field that they do not know, and installations that share a pipeline are
+            upgraded one after the other. A version above 1 is always written.
         field: the JSON field of the version.
     """
 
@@ -319,7 +319,7 @@ class Layout:
     def subscription(self, name: str) -> str:
         return f"{self.subscriptions}/{name}"
 
-    # -- channels --------------------------------------------------------------------------------------------------------
+    # -- channels ------------------------------------------------------------------------------------------------------
 
     @property
     def membership(self) -> str:

@@ -1,8 +1,8 @@
 """Leases: one owner at a time, and a growing epoch that fences all earlier ones.
 
-The owner is an ephemeral node; the epoch a persistent counter next to it. Taking the lease creates the one and raises the other in a
-single transaction. Every later write of the owner also checks the counter's version, so an owner that was paused, and was replaced
-meanwhile, cannot write any more, whatever it believes.
+The owner is an ephemeral node; the epoch a persistent counter next to it. Taking the lease creates the one and raises
+the other in a single transaction. Every later write of the owner also checks the counter's version, so an owner that
+was paused, and was replaced meanwhile, cannot write any more, whatever it believes.
 """
 
 from __future__ import annotations
@@ -84,7 +84,10 @@ def release(znodes: Znodes, lease: Lease) -> None:
 
 
 def raise_epoch(znodes: Znodes, lease: Lease, above: int) -> None:
-    """Give the lease back, and have every later one get an epoch higher than ``above``. Raises Fenced if it is not ours any more."""
+    """Give the lease back, and have every later one get an epoch higher than ``above``.
+
+    Raises Fenced if it is not ours any more.
+    """
     try:
         znodes.transact([
             lease.fence,
@@ -105,7 +108,10 @@ def holding(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Lease]:
-    """Hold the lease of ``folder`` for the block; waits up to ``wait_s`` for its present owner to end. Raises LeaseHeld."""
+    """Hold the lease of ``folder`` for the block; waits up to ``wait_s`` for its present owner to end.
+
+    Raises LeaseHeld.
+    """
     end = clock() + wait_s
     told = False
     while True:

@@ -1,4 +1,6 @@
-"""The column names of the mapping that were looked up and found: they are not looked up again when the source drops a column."""
+"""The column names of the mapping that were looked up and found: they are not looked up again when the source drops a
+column.
+"""
 
 from __future__ import annotations
 

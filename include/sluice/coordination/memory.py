@@ -10,7 +10,9 @@ from sluice.errors import CoordinationUnavailable
 
 
 class MemoryTree:
-    """The tree all sessions share: path -> (node, owning session or None). ``now_ms`` is the server's clock, moved by the test.
+    """The tree all sessions share: path -> (node, owning session or None).
+
+    ``now_ms`` is the server's clock, moved by the test.
 
     Watches fire when :meth:`tell` is called, or at once (``tells``).
     """

@@ -17,7 +17,8 @@ class Permit:
     """May the pipeline work? ``by`` and ``reason`` say who paused it and why.
 
     ``round`` grows with every pause, restart and rollback: work that began in an earlier round stops and begins again.
-    ``partner``: the other pipeline of its channel, if it is for that one's failure that it may not; "": a person said so.
+    ``partner``: the other pipeline of its channel, if it is for that one's failure that it may not; "": a person said
+    so.
     """
 
     open: bool = True
@@ -56,7 +57,10 @@ class Permits:
         return Permit(**known_fields(Permit, PERMIT.decode(self._path, node.data)), version=node.version)
 
     def set(self, *, open_: bool | None, by: str, reason: str) -> Permit:
-        """Pause, resume, or (``open_`` None) begin a new round as it is. The last word counts; only a resume keeps the round."""
+        """Pause, resume, or (``open_`` None) begin a new round as it is.
+
+        The last word counts; only a resume keeps the round.
+        """
         self._z.ensure(self._path)
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         while True:

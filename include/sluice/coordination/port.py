@@ -1,6 +1,7 @@
 """The port to ZooKeeper: what the protocol needs of it, and no more.
 
-Two implementations: :mod:`sluice.coordination.zookeeper` (kazoo) and :mod:`sluice.coordination.memory` (a model for property tests).
+Two implementations: :mod:`sluice.coordination.zookeeper` (kazoo) and :mod:`sluice.coordination.memory` (a model for
+property tests).
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Znode:
-    """A node's content as read: ``version`` counts its changes from 0; ``modified_ms`` is the server's time of the last one."""
+    """A node's content as read: ``version`` counts its changes from 0; ``modified_ms`` is the server's time of the last
+    one.
+    """
 
     data: bytes
     version: int
@@ -82,7 +85,8 @@ class Znodes(Protocol):
         """Create ``path`` and its parents, empty, where they are missing."""
 
     def notify(self, path: str, changed: Callable[..., None], *, children: bool = False) -> None:
-        """Have ``changed`` called, by any thread, when the node (or the list of its children) changes next, or when the connection is lost.
+        """Have ``changed`` called, by any thread, when the node (or the list of its children) changes next, or when the
+        connection is lost.
 
         It may be called for nothing, and more than once. Whoever relies on it looks now and then all the same.
         """

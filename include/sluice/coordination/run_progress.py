@@ -1,4 +1,5 @@
-"""Progress of the stages of a run whose tasks work side by side: each task says it here, and the others are told by their watches.
+"""Progress of the stages of a run whose tasks work side by side: each task says it here, and the others are told by
+their watches.
 
 Nothing rests on it but when to wait and when to end: what became of a batch stands in its own node and at the targets.
 """
@@ -31,7 +32,8 @@ class Progress:
         batch: the last batch that has passed it in this run, 0 if none has.
         later: why its target gets the batches from ``since`` on at another time, "" if it has them.
         why: of one that gave up, or that ended: the reason.
-        sums: what it did in this run, as JSON: for people, and for its own task where the process of another one did it.
+        sums: what it did in this run, as JSON: for people, and for its own task where the process of another one did
+            it.
     """
 
     state: StageState = StageState.WORKING
@@ -67,7 +69,10 @@ class RunProgress:
             committed(self._z, Put(path, content, -1))
 
     def forget(self, kept: Collection[str]) -> None:
-        """Remove what was said by runs of which no claim is known any more. ``kept``: names of the nodes of the claims that are."""
+        """Remove what was said by runs of which no claim is known any more.
+
+        ``kept``: names of the nodes of the claims that are.
+        """
         runs = {self._at.run_of_claim(name) for name in kept}
         for folder in (f"{self._at.runs}/{name}" for name in self._z.children(self._at.runs) if name not in runs):
             for name in self._z.children(folder):

@@ -1,7 +1,7 @@
 """One session a ZooKeeper for everything that waits in a process, and one heartbeat for all of it.
 
-A process that waits for hundreds of pipelines would otherwise have a connection and some threads for each, and say for each of them every second
-that its installation is there. Here that is one transaction a second.
+A process that waits for hundreds of pipelines would otherwise have a connection and some threads for each, and say for
+each of them every second that its installation is there. Here that is one transaction a second.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ from sluice.model.stored_fields import known_fields
 class Member:
     """The connection that is read now.
 
-    ``since_ms``: since when; ``silent_since_ms``: when it first did not answer, 0 while it does. Milliseconds since 1970.
+    ``since_ms``: since when; ``silent_since_ms``: when it first did not answer, 0 while it does. Milliseconds since
+    1970.
     """
 
     connection: str = ""

@@ -1,7 +1,8 @@
-"""The state of one pipeline in ZooKeeper: a facade over one part per concern, and the moves that need several of them at once.
+"""The state of one pipeline in ZooKeeper: a facade over one part per concern, and the moves that need several of them
+at once.
 
-Every move is one compare-and-set. A move that needs several parts collects their steps into one transaction, which happens as a whole or
-not at all. Paths and formats: :mod:`sluice.coordination.layout`.
+Every move is one compare-and-set. A move that needs several parts collects their steps into one transaction, which
+happens as a whole or not at all. Paths and formats: :mod:`sluice.coordination.layout`.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ class PipelineState:
     """Reads and moves the state of ``pipeline`` below ``root``.
 
     Attributes:
-        layout: where its nodes are; turns: which installation works; holds: which targets are in quarantine; incomplete: which tables
-            lack something; mapped_names: of the mapping, looked up; alerts: whose lag is too large;
-            member: which server of the source group is read; subscriptions: of readers; side: of a channel, None: it is in none;
-            runs: how far the stages of runs have come.
+        layout: where its nodes are; turns: which installation works; holds: which targets are in quarantine;
+            incomplete: which tables lack something; mapped_names: of the mapping, looked up; alerts: whose lag is too
+            large; member: which server of the source group is read; subscriptions: of readers; side: of a channel,
+            None: it is in none; runs: how far the stages of runs have come.
     """
 
     def __init__(
@@ -98,12 +99,16 @@ class PipelineState:
         self._audit = Audit(znodes, layout)
 
     def on_change(self, told: Callable[[], None]) -> None:
-        """Have ``told`` called when something that was read here has changed. Only with ``keeps_reads``: what is not kept has no watch."""
+        """Have ``told`` called when something that was read here has changed.
+
+        Only with ``keeps_reads``: what is not kept has no watch.
+        """
         assert isinstance(self._known, KeptReads)
         self._known.on_change(told)
 
     def notify(self, changed: Callable[..., None]) -> None:
-        """Have ``changed`` called when something changes next by which a pipeline that waits may have work, see :meth:`Znodes.notify`.
+        """Have ``changed`` called when something changes next by which a pipeline that waits may have work, see
+        :meth:`Znodes.notify`.
 
         The captured position is not among it, see :meth:`notify_cursor`.
         """
@@ -118,7 +123,8 @@ class PipelineState:
         self._z.notify(self.layout.cursor, changed)
 
     def step_over(self, cursor: Cursor, position: Position, owner: str) -> Cursor | None:
-        """Move the captured position over log that holds nothing for us: lease taken, position moved, lease given back, all in one step.
+        """Move the captured position over log that holds nothing for us: lease taken, position moved, lease given back,
+        all in one step.
 
         None, and nothing is done, if somebody drains now or the position moved meanwhile.
         """
@@ -186,7 +192,7 @@ class PipelineState:
         node = self._z.get(path)
         return str(LEASE.decode(path, node.data)["owner"]) if node and node.data else None
 
-    # -- capture: the cursor moves ----------------------------------------------------------------------------------------
+    # -- capture: the cursor moves -------------------------------------------------------------------------------------
 
     def cursor(self) -> Cursor | None:
         """Return the captured position, or None before the first capture."""
@@ -215,7 +221,10 @@ class PipelineState:
     def advance(
         self, lease: Lease, cursor: Cursor, position: Position, *, schema: str | None = None, partner_batch: int = 0
     ) -> Cursor:
-        """Move the captured position over a stretch of log that held nothing for us. ``schema`` None: the history stays as it is."""
+        """Move the captured position over a stretch of log that held nothing for us.
+
+        ``schema`` None: the history stays as it is.
+        """
         kept = cursor.schema if schema is None else schema
         if position == cursor.position:
             partner_batch = max(partner_batch, cursor.partner_batch)
@@ -256,7 +265,9 @@ class PipelineState:
         return self.advance(lease, cursor, position, schema=schema)
 
     def drop(self, lease: Lease, cursor: Cursor, position: Position, batches: Sequence[int]) -> Cursor:
-        """Move the captured position, and let ``batches`` go in the same step: they count as delivered and are loaded nowhere."""
+        """Move the captured position, and let ``batches`` go in the same step: they count as delivered and are loaded
+        nowhere.
+        """
         steps = [step for number in batches for step in self._batches.dropped(number)]
         moved = Cursor(position, cursor.next_batch)
         return self._move(lease, f"moving the captured position to {position}", cursor, moved, steps)
@@ -275,7 +286,10 @@ class PipelineState:
         return self._move(lease, f"letting batches {list(batches)} go", cursor, replace(cursor), steps)
 
     def recaptured(self, lease: Lease, batch: Batch) -> Batch | None:
-        """Record the new files of a batch that was captured again; what was made of the old ones is forgotten. None: it changed meanwhile."""
+        """Record the new files of a batch that was captured again; what was made of the old ones is forgotten.
+
+        None: it changed meanwhile.
+        """
 
         def changed(before: Batch) -> Batch:
             return replace(
@@ -302,9 +316,11 @@ class PipelineState:
         identity: str,
         also: Sequence[Step] = (),
     ) -> None:
-        """Write a state that was lost, or that is older than what the targets hold: over what is there, in one transaction.
+        """Write a state that was lost, or that is older than what the targets hold: over what is there, in one
+        transaction.
 
-        ``acknowledged``: batch and position of each target; ``identity``: "" for a new one; ``also``: steps of the same transaction.
+        ``acknowledged``: batch and position of each target; ``identity``: "" for a new one; ``also``: steps of the same
+        transaction.
         """
         for folder in (self.layout.batches, self.layout.claims, self.layout.cursor.rpartition("/")[0]):
             self._z.ensure(folder)
@@ -448,14 +464,17 @@ class PipelineState:
         if self.cursor() is None:
             self._batches.forget_all()
 
-    # -- targets: acknowledgements --------------------------------------------------------------------------------------
+    # -- targets: acknowledgements -------------------------------------------------------------------------------------
 
     def process(self, target: str) -> Acknowledgement | None:
         """Return what a target has acknowledged, or None before its first batch."""
         return self._acknowledgements.of(target)
 
     def begin_process(self, target: str, batch: BatchNumber, position: Position) -> Acknowledgement:
-        """Write a target's first acknowledgement: everything up to ``batch`` counts as delivered. Keeps one that is there."""
+        """Write a target's first acknowledgement: everything up to ``batch`` counts as delivered.
+
+        Keeps one that is there.
+        """
         return self._acknowledgements.begin(target, batch, position)
 
     def beginning(self, target: str, batch: BatchNumber, position: Position) -> Step:
@@ -474,7 +493,9 @@ class PipelineState:
         return self._acknowledgements.restarting(target, batch)
 
     def give_up(self, lease: Lease, target: str, batch: int, position: Position) -> Acknowledgement:
-        """Take acknowledgements back of batches that are no longer stored: the target holds ``batch``, which ended at ``position``."""
+        """Take acknowledgements back of batches that are no longer stored: the target holds ``batch``, which ended at
+        ``position``.
+        """
         return self._acknowledgements.take_back(lease, target, batch, position)
 
     def acknowledge(self, target: str, batch: Batch, *, seen: Acknowledgement | None = None) -> Acknowledgement:
@@ -485,7 +506,9 @@ class PipelineState:
         return self._acknowledgements.acknowledge(target, batch, seen=seen)
 
     def redeliver(self, lease: Lease, target: str, position: Position, batches: Sequence[Batch]) -> Acknowledgement:
-        """Take acknowledgements back: ``batches`` (all that follow, ascending, known again) are to be delivered once more."""
+        """Take acknowledgements back: ``batches`` (all that follow, ascending, known again) are to be delivered once
+        more.
+        """
         self._batches.remember(batches)
         return self._acknowledgements.take_back(lease, target, batches[0].number - 1, position)
 
@@ -508,7 +531,10 @@ class PipelineState:
         return self._permits.read()
 
     def set_permit(self, *, open_: bool | None, by: str, reason: str) -> Permit:
-        """Pause, resume, or (``open_`` None) begin a new round as it is. The last word counts; only a resume keeps the round."""
+        """Pause, resume, or (``open_`` None) begin a new round as it is.
+
+        The last word counts; only a resume keeps the round.
+        """
         return self._permits.set(open_=open_, by=by, reason=reason)
 
     def require_permit(self, *, since: Permit | None = None) -> Permit:
@@ -519,7 +545,10 @@ class PipelineState:
         return self._permits.require(since=since)
 
     def require_channel(self) -> None:
-        """See :func:`sluice.coordination.channel_side.require_channel`; once the pipeline has begun. Raises ConfigError."""
+        """See :func:`sluice.coordination.channel_side.require_channel`; once the pipeline has begun.
+
+        Raises ConfigError.
+        """
         require_channel(self._z, self.layout, self.side.channel if self.side is not None else "")
 
     def leave_channel(self) -> None:

@@ -1,7 +1,7 @@
 """Named subscriptions: how far a reader of stored batches has acknowledged, moved by compare-and-set.
 
-A client that connects raises ``session``. Every move checks it and the node's version, so that of two clients of one name only the newer moves
-the cursor.
+A client that connects raises ``session``. Every move checks it and the node's version, so that of two clients of one
+name only the newer moves the cursor.
 """
 
 from __future__ import annotations

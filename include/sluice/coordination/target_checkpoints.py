@@ -54,7 +54,9 @@ class TargetRecords:
         return self._read()[0]
 
     def write(self, record: TargetRecord, *, backwards: bool = False) -> TargetRecord:
-        """Store ``record`` unless a higher epoch was here. The batch never moves back, unless ``backwards``. Returns what is kept.
+        """Store ``record`` unless a higher epoch was here.
+
+        The batch never moves back, unless ``backwards``. Returns what is kept.
 
         Raises:
             Superseded: a higher epoch was here.

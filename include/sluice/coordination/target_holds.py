@@ -1,7 +1,7 @@
 """Quarantined targets: they fail, and the others go on without them. Their backlog stays in the segments.
 
-One node for all targets of a pipeline, moved by compare-and-set, so that two targets that fail at the same time cannot both be quarantined:
-somebody must go on, and the last one to go holds the pipeline itself, where people see it.
+One node for all targets of a pipeline, moved by compare-and-set, so that two targets that fail at the same time cannot
+both be quarantined: somebody must go on, and the last one to go holds the pipeline itself, where people see it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Changes and statements as documents of the formats that Debezium, Maxwell and canal publish, and as CloudEvents.
 
-Pure: values in, text out. :data:`FORMATS` names them as the command line does. What each format says that the others do not, and where this
-differs from the program it is named after, stands in ``docs/formats.md``.
+Pure: values in, text out. :data:`FORMATS` names them as the command line does. What each format says that the others do
+not, and where this differs from the program it is named after, stands in ``docs/formats.md``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Avro as Kafka Connect's AvroConverter writes it, for the documents of debezium-json: its schemas, and the binary form.
+"""Avro as Kafka Connect's AvroConverter writes it, for the documents of debezium-json: its schemas, and the binary
+form.
 
-The schemas are made of those of Kafka Connect (:mod:`sluice.formats.connect`), so a consumer sees the same types whichever converter it has.
-Names that Avro does not take are adjusted as Debezium's ``schema.name.adjustment.mode: avro`` does.
+The schemas are made of those of Kafka Connect (:mod:`sluice.formats.connect`), so a consumer sees the same types
+whichever converter it has. Names that Avro does not take are adjusted as Debezium's
+``schema.name.adjustment.mode: avro`` does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""CloudEvents 1.0 in JSON (structured mode), as Debezium's CloudEventsConverter makes them of its MySQL connector's events.
+"""CloudEvents 1.0 in JSON (structured mode), as Debezium's CloudEventsConverter makes them of its MySQL connector's
+events.
 
-``data`` has the row before and after with debezium-json's values; what the envelope says besides is in attributes that begin with ``iodebezium``.
-An attribute is text, so that no number is too large for one, and one that is null is left out.
+``data`` has the row before and after with debezium-json's values; what the envelope says besides is in attributes that
+begin with ``iodebezium``. An attribute is text, so that no number is too large for one, and one that is null is left
+out.
 """
 
 from __future__ import annotations

@@ -204,7 +204,9 @@ def image(texts: Texts) -> pa.Array:
 
 
 class Rows:
-    """Rows as columns (SEGMENT_ROWS, or CHANGESET_ROWS with ``at``), whose documents and keys are made together. None may be partial.
+    """Rows as columns (SEGMENT_ROWS, or CHANGESET_ROWS with ``at``), whose documents and keys are made together.
+
+    None may be partial.
 
     ``at``: the end of the batch: what merged rows have for a place in the log.
     """

@@ -49,7 +49,8 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format: ``row(change, source)`` and ``statement(statement, source)`` give the documents of one change or statement, in order.
+    """A format: ``row(change, source)`` and ``statement(statement, source)`` give the documents of one change or
+    statement, in order.
 
     ``source`` is the name under which the documents speak of their source (the pipeline's name).
     """
@@ -63,8 +64,10 @@ class Column:
     """A column as the formats need it.
 
     Attributes:
-        declared: the type as SQL; sql: taken apart; row: what is known of it, None for a column that a rule made; word: its first word.
-        digits: of fractional seconds; temporal: a DATE, DATETIME, TIMESTAMP or TIME; geometry: one of the spatial types.
+        declared: the type as SQL; sql: taken apart; row: what is known of it, None for a column that a rule made; word:
+            its first word.
+        digits: of fractional seconds; temporal: a DATE, DATETIME, TIMESTAMP or TIME; geometry: one of the spatial
+            types.
         required: NOT NULL; utc: a TIMESTAMP.
     """
 

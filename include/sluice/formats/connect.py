@@ -1,7 +1,8 @@
-"""Schemas of Kafka Connect's JsonConverter for documents of debezium-json: the types that Debezium's MySQL connector gives the same values.
+"""Schemas of Kafka Connect's JsonConverter for documents of debezium-json: the types that Debezium's MySQL connector
+gives the same values.
 
-Where the connector has a choice, this is ``bigint.unsigned.handling.mode=precise``: a BIGINT UNSIGNED is a Decimal, as an int64 cannot hold it. So
-documents with schemas must be made of rows that :func:`exact` returned.
+Where the connector has a choice, this is ``bigint.unsigned.handling.mode=precise``: a BIGINT UNSIGNED is a Decimal, as
+an int64 cannot hold it. So documents with schemas must be made of rows that :func:`exact` returned.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Debezium's MySQL connector with its default settings: the payload of its envelope, without schemas, and its schema change events."""
+"""Debezium's MySQL connector with its default settings: the payload of its envelope, without schemas, and its schema
+change events.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Protocol Buffers (proto3) for the documents of debezium-json, with the types of Kafka Connect's ProtobufConverter.
 
-The schema is one file: the message of the document or key, and after it those that it uses. A field's number is its place among the columns.
-What may be null is ``optional``; arrays and messages are absent. A Decimal has the fields of Confluent's ``confluent.type.Decimal``.
+The schema is one file: the message of the document or key, and after it those that it uses. A field's number is its
+place among the columns. What may be null is ``optional``; arrays and messages are absent. A Decimal has the fields of
+Confluent's ``confluent.type.Decimal``.
 """
 
 from __future__ import annotations

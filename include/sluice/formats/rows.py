@@ -1,4 +1,6 @@
-"""Rows as columns (:mod:`sluice.model.layouts`) as changes with Python values: what formats make documents of, one by one."""
+"""Rows as columns (:mod:`sluice.model.layouts`) as changes with Python values: what formats make documents of, one by
+one.
+"""
 
 from __future__ import annotations
 

@@ -32,10 +32,11 @@ def only_changed(rows: pa.Table, groups: Sequence[Sequence[str]]) -> pa.Table:
 
 
 def each_changed(changes: pa.Table, groups: Sequence[Sequence[str]]) -> pa.Table:
-    """CHANGE_ROWS with ``_present``: of each update the key, the columns that it changed, and all of a group if it changed one.
+    """CHANGE_ROWS with ``_present``: of each update the key, the columns that it changed, and all of a group if it
+    changed one.
 
-    So the merge knows all columns that any change of a batch changed, also those that are as they were in the end. A row that comes to another key is
-    whole there.
+    So the merge knows all columns that any change of a batch changed, also those that are as they were in the end. A
+    row that comes to another key is whole there.
 
     Args:
         changes: of a table with a primary key, without ``_present``. groups: names of source columns.

@@ -1,6 +1,8 @@
-"""Values on their way into a column of another type: wall times of a time zone become timestamps, and the other way round.
+"""Values on their way into a column of another type: wall times of a time zone become timestamps, and the other way
+round.
 
-All other conversions are the target's own: a value is sent as the source declared it, and a strict session refuses what does not fit.
+All other conversions are the target's own: a value is sent as the source declared it, and a strict session refuses what
+does not fit.
 """
 
 from __future__ import annotations

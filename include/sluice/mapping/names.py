@@ -1,4 +1,6 @@
-"""Column names of a pipeline's mapping, held against the columns that its tables have: a misspelt one would go over, or tell no rows apart."""
+"""Column names of a pipeline's mapping, held against the columns that its tables have: a misspelt one would go over, or
+tell no rows apart.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +100,10 @@ def protects(line: TableMapping) -> bool:
 
 
 def wrong_names(lines: Sequence[TableMapping], tables: Mapping[TableId, KnownTable]) -> list[WrongName]:
-    """Return the names that no table of their line has, and keys that are excluded. A line by which no table goes is not looked at."""
+    """Return the names that no table of their line has, and keys that are excluded.
+
+    A line by which no table goes is not looked at.
+    """
     by_line, found = tables_by_line(lines, tables), []
     for name in named_columns(lines):
         mine = by_line.get(name.number)

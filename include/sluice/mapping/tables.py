@@ -25,10 +25,11 @@ class TableRoute:
 
     Attributes:
         source, target: schema and table on either side.
-        include: only these columns (keys always go), or None for all; exclude: not these; rename: (source, target) names;
-            convert: (source column, what it is at the target).
+        include: only these columns (keys always go), or None for all; exclude: not these; rename: (source, target)
+            names; convert: (source column, what it is at the target).
         weight: lighter tables are loaded first.
-        changed_only: of an update only changed columns are sent; column_groups: source columns that are sent together then.
+        changed_only: of an update only changed columns are sent; column_groups: source columns that are sent together
+            then.
         key: source columns that tell rows apart where the table has no primary key.
         unique: target columns in which no two rows are equal, each a tuple, whatever the source's keys are.
         shared: other source tables may go to the same target table.

@@ -1,20 +1,24 @@
 """Conflicts of a two-way channel: rows that both sites changed before they had each other's change. Values only.
 
-The log of the other site (not the main one) has the changes of both in one order: its own, and the main site's as they were loaded. Two changes of a
-row, ``own`` and ``loaded``, were made at the same time if ``own`` stands before ``loaded`` in this log, and ``own`` was not at the main site yet when
-``loaded`` was made there. Then the sites end with each other's value. Otherwise they happened one after the other at both sites.
+The log of the other site (not the main one) has the changes of both in one order: its own, and the main site's as they
+were loaded. Two changes of a row, ``own`` and ``loaded``, were made at the same time if ``own`` stands before
+``loaded`` in this log, and ``own`` was not at the main site yet when ``loaded`` was made there. Then the sites end with
+each other's value. Otherwise they happened one after the other at both sites.
 
-No clock says so. Each mark of a load says which batch the main site *had seen* when the first of the loaded changes was made (its own log has the
-loads of the other pipeline among its changes). So of a loaded change those are sent back to the main site, once, that follow a change of the same row
-which was sent in a batch that was not seen, or in this batch. What is sent back is sent like any other change: what the main site writes before it
-arrives is in conflict with it in turn. All others are left out.
+No clock says so. Each mark of a load says which batch the main site *had seen* when the first of the loaded changes was
+made (its own log has the loads of the other pipeline among its changes). So of a loaded change those are sent back to
+the main site, once, that follow a change of the same row which was sent in a batch that was not seen, or in this batch.
+What is sent back is sent like any other change: what the main site writes before it arrives is in conflict with it in
+turn. All others are left out.
 
-Why both sites end equal. Say the last change of a row in the other site's log is sent: then the main site gets it last, as whatever it wrote before
-has come before it. Say it is a load that is left out: then all that was sent of the row before was at the main site when the change was made there,
-so that it is the last one there, too. The tests hold this against every order of writes, batches, crashes and repeats.
+Why both sites end equal. Say the last change of a row in the other site's log is sent: then the main site gets it last,
+as whatever it wrote before has come before it. Say it is a load that is left out: then all that was sent of the row
+before was at the main site when the change was made there, so that it is the last one there, too. The tests hold this
+against every order of writes, batches, crashes and repeats.
 
-"Seen" may be said too low (a batch counts as seen when all of it is), never too high: more is sent back then than needed. Keys are compared by a
-hash, and texts of a collation that takes several for equal by what they have in common: two keys that are taken for one cost a row that is sent back.
+"Seen" may be said too low (a batch counts as seen when all of it is), never too high: more is sent back then than
+needed. Keys are compared by a hash, and texts of a collation that takes several for equal by what they have in common:
+two keys that are taken for one cost a row that is sent back.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""A table without a primary key whose rows a unique key of columns that are never NULL tells apart: the same rows as if it were the primary key."""
+"""A table without a primary key whose rows a unique key of columns that are never NULL tells apart: the same rows as if
+it were the primary key.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The words of ``_op`` as Arrow arrays, made when they are first needed: ``pa.array`` loads pandas, a third of what a process takes to start."""
+"""The words of ``_op`` as Arrow arrays, made when they are first needed: ``pa.array`` loads pandas, a third of what a
+process takes to start.
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,16 @@
-"""Merging rows of which the log brought a part of the columns (``binlog_row_image`` MINIMAL, NOBLOB): values are combined column by column.
+"""Merging rows of which the log brought a part of the columns (``binlog_row_image`` MINIMAL, NOBLOB): values are
+combined column by column.
 
-Changes are followed by row, not by key: a row keeps its identity when its key changes, so that what is known of it goes along. The result has, for
-each row that there is at the end,
+Changes are followed by row, not by key: a row keeps its identity when its key changes, so that what is known of it goes
+along. The result has, for each row that there is at the end,
 
 * ``i`` with all columns: it was inserted in the batch (at any key), whatever was there before is replaced;
 * ``u`` with the columns that are known: the target has the others;
-* ``i`` with ``_before`` under another key and missing columns: the row has moved here from there, where the target has its other columns;
-* ``i`` with ``_before`` under its own key: the target holds a row there already, whose unique values have to be free first. ``_before`` is what a
-  dump read of it, if that is the first thing that the batch says of the key; else nothing but the key is told;
+* ``i`` with ``_before`` under another key and missing columns: the row has moved here from there, where the target has
+  its other columns;
+* ``i`` with ``_before`` under its own key: the target holds a row there already, whose unique values have to be free
+  first. ``_before`` is what a dump read of it, if that is the first thing that the batch says of the key; else nothing
+  but the key is told;
 
 and ``d`` for every key that was touched and holds no row at the end. ``_present`` tells the columns that are known.
 """
@@ -56,7 +59,7 @@ def combine(
 
 
 class _Follower:
-    """Which row each change belongs to, and where each row ends. Identities are numbers in order of appearance."""
+    """The row that each change belongs to, and where each row ends. Identities are numbers in order of appearance."""
 
     def __init__(self, keys: int) -> None:
         self.of_row: list[int] = []

@@ -1,4 +1,7 @@
-"""The wait between two attempts: doubles with each failure, up to a limit. The one formula of tasks, ``sluice run`` and dump workers."""
+"""The wait between two attempts: doubles with each failure, up to a limit.
+
+The one formula of tasks, ``sluice run`` and dump workers.
+"""
 
 from __future__ import annotations
 

@@ -16,8 +16,9 @@ class Op(StrEnum):
     UPDATE = "u"
     DELETE = "d"
     KEY_MOVED = "k"
-    """An update moved the row to another key: a delete of ``_before``'s key, stored in that key's bucket in addition to the
-    ``u`` row (same ``_seq``) in the new key's bucket. Only merge reads it; streams of changes leave it out."""
+    """An update moved the row to another key: a delete of ``_before``'s key, stored in that key's bucket in addition to
+    the ``u`` row (same ``_seq``) in the new key's bucket. Only merge reads it; streams of changes leave it out.
+    """
     READ = "r"
     """A row read by a dump at a high watermark."""
 
@@ -45,7 +46,8 @@ class Batch:
         created_ms: wall clock of the drain that wrote it, milliseconds since 1970; for people and for finding orphans.
         first_commit_time_us: commit time of its first transaction, microseconds since 1970.
         targets: the only targets it is for (a dump for some of them); empty: all.
-        snapshot: it is all rows of the pipeline's snapshot as of this batch, which the load of its targets reads; 0: it is not.
+        snapshot: it is all rows of the pipeline's snapshot as of this batch, which the load of its targets reads; 0: it
+            is not.
         replaces: rows of its targets that the snapshot does not have go.
         dropped: a person let it go: it is not loaded anywhere, and counts as delivered.
         state: see BatchState; changeset: path of the changeset manifest once merged, relative to the store.

@@ -27,12 +27,14 @@ class PlaceInTransaction:
 class Change:
     """One change of one row. ``after`` is None for a delete, ``before`` for an insert.
 
-    Columns that the log does not carry (``binlog_row_image`` other than FULL) are left out of both, so a name that is absent is unknown
-    and a value of None is NULL. Temporal values are ``date``, ``datetime`` and ``timedelta``; a date that no calendar has is the server's text of it.
+    Columns that the log does not carry (``binlog_row_image`` other than FULL) are left out of both, so a name that is
+    absent is unknown and a value of None is NULL. Temporal values are ``date``, ``datetime`` and ``timedelta``; a date
+    that no calendar has is the server's text of it.
 
-    ``fields`` are the Arrow fields of the user's columns (metadata: ``sluice.type``, ``sluice.name`` …); ``key`` names the primary key's columns.
-    ``txn`` is the transaction's ordinal in the batch, ``txn_row`` the change's place in its transaction, from 0.
-    ``part`` tells rows apart that a rule made of one change. ``in_transaction``: only where events are counted.
+    ``fields`` are the Arrow fields of the user's columns (metadata: ``sluice.type``, ``sluice.name`` …); ``key`` names
+    the primary key's columns. ``txn`` is the transaction's ordinal in the batch, ``txn_row`` the change's place in its
+    transaction, from 0. ``part`` tells rows apart that a rule made of one change. ``in_transaction``: only where events
+    are counted.
     """
 
     table: TableId

@@ -1,4 +1,6 @@
-"""The client packages that kinds of targets need, by the name of the extra that has each: hints name the packages themselves."""
+"""The client packages that kinds of targets need, by the name of the extra that has each: hints name the packages
+themselves.
+"""
 
 from __future__ import annotations
 

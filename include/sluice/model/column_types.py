@@ -83,8 +83,10 @@ class ColumnType:
 
     Attributes:
         precision, scale: of DECIMAL; digits: of fractional seconds.
-        length: characters of CHAR and VARCHAR at most, bytes of TEXT and of binary values, bits of BIT, numbers of a VECTOR; 0: not said.
-        unsigned: of numbers; labels: of ENUM and SET; charset, collation: of text, as the source calls them; shape: of a GEOMETRY (``point``).
+        length: characters of CHAR and VARCHAR at most, bytes of TEXT and of binary values, bits of BIT, numbers of a
+            VECTOR; 0: not said.
+        unsigned: of numbers; labels: of ENUM and SET; charset, collation: of text, as the source calls them; shape: of
+            a GEOMETRY (``point``).
     """
 
     kind: ColumnKind

@@ -75,10 +75,14 @@ class ColumnDefinition:
 
 @dataclass(frozen=True, slots=True)
 class IndexDefinition:
-    """An index. ``columns``: (name, prefix in characters or 0) in order; name "" for an expression. The primary key is called PRIMARY.
+    """An index.
+
+    ``columns``: (name, prefix in characters or 0) in order; name "" for an expression. The primary key is called
+    PRIMARY.
 
     ``kind``: index, fulltext, spatial, vector; hash: MariaDB keeps only a hash of its columns to keep them unique.
-    ``generated``: made by the server for a foreign key; it goes when another key begins with its columns. ``information_schema`` doesn't say.
+    ``generated``: made by the server for a foreign key; it goes when another key begins with its columns.
+    ``information_schema`` doesn't say.
     """
 
     name: str
@@ -203,7 +207,8 @@ _ALWAYS = {"name", "type", "columns"}
 class Definitions(Protocol):
     """Definitions of a source's tables as of one place in its log; mutable, carried forward statement by statement.
 
-    ``unknown``: tables that exist, or may, under a definition that is not known. ``touched``: changed since they were stored.
+    ``unknown``: tables that exist, or may, under a definition that is not known. ``touched``: changed since they were
+    stored.
     """
 
     tables: dict[TableId, TableDefinition]

@@ -12,13 +12,18 @@ from sluice.model.column_types import ColumnType
 from sluice.model.tables import stored_name
 
 NAME = b"sluice.name"
-"""The column's name as the server spells it (an Arrow name may have a ``$`` before it, see :func:`sluice.model.tables.stored_name`)."""
+"""The column's name as the server spells it (an Arrow name may have a ``$`` before it, see
+:func:`sluice.model.tables.stored_name`).
+"""
 
 TYPE = b"sluice.type"
 """The column type as SQL, e.g. ``bigint unsigned``."""
 
 KIND = b"sluice.kind"
-"""What its values are, whatever the source, as :meth:`sluice.model.column_types.ColumnType.to_text` has it. Older files do not have it."""
+"""What its values are, whatever the source, as :meth:`sluice.model.column_types.ColumnType.to_text` has it.
+
+Older files do not have it.
+"""
 
 KEY = b"sluice.key"
 """Ordinal of the column in the key, from 1."""

@@ -1,4 +1,5 @@
-"""64-bit hashes of columns, row by row: FNV-1a of text and binary by their bytes, of numbers by their words, null by one marker.
+"""64-bit hashes of columns, row by row: FNV-1a of text and binary by their bytes, of numbers by their words, null by
+one marker.
 
 They never change: the key bucket that is stored in every segment is made of them.
 """

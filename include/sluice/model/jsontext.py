@@ -6,7 +6,8 @@ Source: ``my_gcvt`` in mysys/dtoa.cc, as json_dom.cc calls it.
 from __future__ import annotations
 
 _PLAIN_FROM, _PLAIN_TO = -14, 15
-"""my_gcvt writes a double plainly if its decimal point lies here (counted from the first digit), else with an exponent."""
+"""my_gcvt writes a double plainly if its decimal point lies here (counted from the first digit), else with an exponent.
+"""
 
 
 def double_text(value: float) -> str:

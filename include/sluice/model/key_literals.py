@@ -1,8 +1,8 @@
 """Keys as texts: how chunks, lists of keys and ranges store them.
 
-A source that has no SQL writes JSON texts (:func:`literal`): numbers and texts are JSON values, values that JSON does not have are an object with
-their type as its only name (``{"date": "2024-01-31"}``). A source that has SQL writes literals, which say no type: :func:`key_values` reads them
-for a column whose type is known.
+A source that has no SQL writes JSON texts (:func:`literal`): numbers and texts are JSON values, values that JSON does
+not have are an object with their type as its only name (``{"date": "2024-01-31"}``). A source that has SQL writes
+literals, which say no type: :func:`key_values` reads them for a column whose type is known.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ _ALL_DIGITS = 6
 def key_values(made: ColumnType, literals_: Sequence[str]) -> pa.Array:
     """Return the values (stored form) of SQL literals of a column of this type. Raises UnsupportedType.
 
-    Numbers are in digits, texts as :data:`UTF8`, bytes as ``x'6162'``, dates and times in quotes, ENUM and SET as their numbers.
+    Numbers are in digits, texts as :data:`UTF8`, bytes as ``x'6162'``, dates and times in quotes, ENUM and SET as their
+    numbers.
     """
     try:
         return pa.array([_value(made, one) for one in literals_], made.arrow_type)

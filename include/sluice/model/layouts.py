@@ -1,7 +1,7 @@
 """The layouts of Arrow tables that pass between rooms: which columns they have besides the user's.
 
-Every layout has the user's columns under their stored names (:func:`sluice.model.tables.stored_name`), with the metadata of
-:mod:`sluice.model.fields`. What each adds:
+Every layout has the user's columns under their stored names (:func:`sluice.model.tables.stored_name`), with the
+metadata of :mod:`sluice.model.fields`. What each adds:
 
 ==================  ==============================================================================================================
 layout              rows, and where they pass

@@ -12,8 +12,8 @@ _DIGITS = re.compile(r"\d+")
 def meant_table(word: str, known: Iterable[str]) -> str:
     """Return the known ``schema.table`` that a wrong one was probably meant to be, "" for none.
 
-    Tables of one name in schemas that are alike, or alike in one schema, whatever the case. Names that differ in digits alone are a series, of which
-    the next one may be still to come.
+    Tables of one name in schemas that are alike, or alike in one schema, whatever the case. Names that differ in digits
+    alone are a series, of which the next one may be still to come.
     """
     schema, _, table = word.lower().partition(".")
     near: dict[str, str] = {}

@@ -31,7 +31,10 @@ PROCESS_BYTES = 280 * 2**20
 """What a process takes before it holds a row: the interpreter, libraries, compiled kernels, buffers of a connection."""
 
 EXPANSION = 4
-"""Bytes that a unit takes for each byte of its rows: as read, as one piece, the result, what is being written. Measured: 3.1 to 3.8."""
+"""Bytes that a unit takes for each byte of its rows: as read, as one piece, the result, what is being written.
+
+Measured: 3.1 to 3.8.
+"""
 
 KEYLESS_EXPANSION = 5
 """The same for rows without a key. Measured: 4.3 to 4.7."""
@@ -43,10 +46,14 @@ THIN_BYTES = 64 * 2**20
 """Rows of a part that are read so far are looked through for those that a merge does not need."""
 
 PACKED = 5
-"""Bytes of rows that a byte of a small file of an older version stands for, which has no figure; of a large one the footer is read."""
+"""Bytes of rows that a byte of a small file of an older version stands for, which has no figure; of a large one the
+footer is read.
+"""
 
 SMALL_FILES = 16
-"""Small tables of a batch that are stored as a Parquet file each, unless the pipeline file says otherwise; those of more are packed together."""
+"""Small tables of a batch that are stored as a Parquet file each, unless the pipeline file says otherwise; those of
+more are packed together.
+"""
 
 _Part = TypeVar("_Part")
 

@@ -12,12 +12,14 @@ from sluice.model.tables import TableId
 
 @dataclass(frozen=True, slots=True)
 class PlannedColumn:
-    """A column that will be sent: name at the target, SQL type at the source (``""`` if a rule made it), ordinal in the key from 1 or 0.
+    """A column that will be sent: name at the target, SQL type at the source (``""`` if a rule made it), ordinal in the
+    key from 1 or 0.
 
-    ``type``: what its values are, None where nothing but ``arrow_type`` says it (:attr:`value_type`).
-    ``definition``, ``default``: the source's, and the value of its default, where they were asked for; None: they are not known.
-    ``wanted``: the SQL type that it shall have at the target, "" for the same; ``loses``: what the mapping itself cannot keep of its values.
-    ``wanted_type``: what values of the type ``wanted`` are, None if that is in words that no source has.
+    ``type``: what its values are, None where nothing but ``arrow_type`` says it (:attr:`value_type`). ``definition``,
+    ``default``: the source's, and the value of its default, where they were asked for; None: they are not known.
+    ``wanted``: the SQL type that it shall have at the target, "" for the same; ``loses``: what the mapping itself
+    cannot keep of its values. ``wanted_type``: what values of the type ``wanted`` are, None if that is in words that no
+    source has.
     """
 
     name: str
@@ -37,12 +39,14 @@ class PlannedColumn:
 
     @property
     def value_type(self) -> ColumnType:
-        """What the column's values are at the source; told by their Arrow type where a rule made the column."""
+        """The type of the column's values at the source; told by their Arrow type where a rule made the column."""
         return self.type if self.type is not None else ColumnType.of_arrow(self.arrow_type)
 
     @property
     def sent_type(self) -> ColumnType:
-        """The type as which values are sent: a column whose time zone the mapping changes is a timestamp, or is none any more."""
+        """The type as which values are sent: a column whose time zone the mapping changes is a timestamp, or is none
+        any more.
+        """
         made, wanted = self.value_type, self.wanted_type
         if wanted is not None and {made.kind, wanted.kind} == {ColumnKind.DATETIME, ColumnKind.TIMESTAMP}:
             return replace(made, kind=wanted.kind)
@@ -51,7 +55,9 @@ class PlannedColumn:
 
 @dataclass(frozen=True, slots=True)
 class CreatedTable:
-    """What the statement that makes a table at the source says besides types and key: comments, those of columns by name, and other indexes."""
+    """What the statement that makes a table at the source says besides types and key: comments, those of columns by
+    name, and other indexes.
+    """
 
     comment: str = ""
     comments: tuple[tuple[str, str], ...] = ()
@@ -60,12 +66,14 @@ class CreatedTable:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTable:
-    """A table that will be written, and where it comes from; ``create_sql``: the statement that makes it as the source has it, if known.
+    """A table that will be written, and where it comes from.
 
-    ``created``: what that says; None: it is not known, or not understood.
-    ``flavour``: MySQL or MariaDB, whose words the types and the statement are. ``unique``: the source's unique keys, each (name at the target,
-    prefix in characters or 0), name "" for an expression; None: not known. ``promised``: columns in which no two rows are equal, by the mapping.
-    ``made``: names of columns that the table at the source does not have: rules make them.
+    ``create_sql``: the statement that makes it as the source has it, if known.
+
+    ``created``: what that says; None: it is not known, or not understood. ``flavour``: MySQL or MariaDB, whose words
+    the types and the statement are. ``unique``: the source's unique keys, each (name at the target, prefix in
+    characters or 0), name "" for an expression; None: not known. ``promised``: columns in which no two rows are equal,
+    by the mapping. ``made``: names of columns that the table at the source does not have: rules make them.
     """
 
     target: TableId

@@ -28,7 +28,8 @@ def split_file(file: str) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class LastEvent:
-    """An event of the log at the end of what was read: by it a log that was replaced by another one is told from the log that was read.
+    """An event of the log at the end of what was read: by it a log that was replaced by another one is told from the
+    log that was read.
 
     Attributes:
         file, offset, size: where it stands, and its bytes with header and checksum.
@@ -64,8 +65,10 @@ class Position:
         offset: byte offset of the next event in that file.
         gtid_set: everything executed up to here as the server prints it, ``""`` where GTIDs are off.
         commit_time_us: commit time of the last transaction, microseconds since 1970 UTC, 0 if none was seen.
-        prepared: XA transactions that are prepared here and wait for their outcome, see :mod:`sluice.sources.mysql.events.xa`.
-        last_event: an event that was read just before this place; None where nothing was read yet. Two positions are equal whatever it is.
+        prepared: XA transactions that are prepared here and wait for their outcome, see
+            :mod:`sluice.sources.mysql.events.xa`.
+        last_event: an event that was read just before this place; None where nothing was read yet. Two positions are
+            equal whatever it is.
     """
 
     server_uuid: str

@@ -24,7 +24,9 @@ class Queue:
 
     @property
     def holds_back(self) -> bool:
-        """A queue that is empty, or was never used, or is stored, is no reason to read anything again, however old its position is."""
+        """A queue that is empty, or was never used, or is stored, is no reason to read anything again, however old its
+        position is.
+        """
         return not self.intact and self.enqueued is not None and self.enqueued != self.delivered
 
 

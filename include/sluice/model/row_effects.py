@@ -24,7 +24,8 @@ class StepKind(StrEnum):
     ROUND = "round"
     """A decimal number is rounded to ``number`` fractional digits, half away from zero."""
     ROUND_TIME = "round time"
-    """A date and time, or a span of time, is rounded to ``number`` fractional digits of seconds, half away from zero."""
+    """A date and time, or a span of time, is rounded to ``number`` fractional digits of seconds, half away from zero.
+    """
     CUT_TIME = "cut time"
     """Fractional digits of seconds after the first ``number`` are cut."""
     LEFT = "left"
@@ -66,7 +67,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A statement as it ran: its text, the session's default schema, the bits of its sql_mode, and what else the log says of the session."""
+    """A statement as it ran: its text, the session's default schema, the bits of its sql_mode, and what else the log
+    says of the session.
+    """
 
     text: str
     schema: str = ""

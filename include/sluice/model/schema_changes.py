@@ -96,7 +96,9 @@ class TableChange:
 
     @property
     def reuses_names(self) -> bool:
-        """True if a column came or went that the names before and after do not show: dropped and added anew in one statement."""
+        """True if a column came or went that the names before and after do not show: dropped and added anew in one
+        statement.
+        """
         shown = {one.kind for one in column_changes(self.before, self.after)} if self.before and self.after else None
         return shown is not None and not {ChangeKind.ADD_COLUMN, ChangeKind.DROP_COLUMN} & set(self.kinds) <= shown
 
@@ -217,9 +219,11 @@ def _wider_charset(old: str | None, new: str | None) -> bool:
 
 
 def cut_over(changes: Sequence[TableChange], foreign: Collection[TableId]) -> TableChange | None:
-    """Return the change that an online schema change made: one RENAME puts a table that is not captured in the place of one that is.
+    """Return the change that an online schema change made: one RENAME puts a table that is not captured in the place of
+    one that is.
 
-    Both have the same rows, copied by another program. ``foreign``: tables that are not captured. None: the changes are none of this kind.
+    Both have the same rows, copied by another program. ``foreign``: tables that are not captured. None: the changes are
+    none of this kind.
     """
     left = {one.table: one for one in changes if one.renamed_to is not None}
     arrived = {one.renamed_to: one for one in changes if one.renamed_to is not None}

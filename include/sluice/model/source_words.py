@@ -1,8 +1,4 @@
-"""What the words of a source's definitions and statements mean, whatever dialect they are in: values, and who reads them.
-
-A source's definitions and the statements of its log are in words of its dialect. Only that dialect's room reads them, once a statement; targets
-have what the words mean.
-"""
+"""The meaning of a source's definitions and statements, whatever their dialect: values, and who reads them."""
 
 from __future__ import annotations
 
@@ -24,7 +20,9 @@ _NOT_ASKED = DefaultValue(None, "the change came without it")
 
 @dataclass(frozen=True, slots=True)
 class AlteredNames:
-    """Columns that a statement names: those that it renamed, by their old names, and those that it dropped. Old names are in lower case.
+    """Columns that a statement names: those that it renamed, by their old names, and those that it dropped.
+
+    Old names are in lower case.
 
     The definitions before and after it do not tell a new name from another column.
     """
@@ -40,10 +38,16 @@ class SourceWords(Protocol):
         """Return what the values of a column are, None for a type that is not known."""
 
     def altered_names(self, statement: Ran) -> AlteredNames | None:
-        """Return the columns that a statement names, None for one that alters no table. Raises DecodeError for one that is not understood."""
+        """Return the columns that a statement names, None for one that alters no table.
+
+        Raises DecodeError for one that is not understood.
+        """
 
     def default_value(self, column: ColumnDefinition, wrote: Ran | None = None) -> DefaultValue:
-        """Return the value of a column's default. ``wrote``: the statement that it stands in, None for a text as the server prints it."""
+        """Return the value of a column's default.
+
+        ``wrote``: the statement that it stands in, None for a text as the server prints it.
+        """
 
     def created_table(self, text: str, schema: str) -> CreatedTable | None:
         """Return what a statement that makes a table says. None for another one, and for one that is not understood."""
@@ -51,10 +55,11 @@ class SourceWords(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StatementMeaning:
-    """What a statement of the source means.
+    """The meaning of a statement of the source.
 
     Attributes:
-        types, defaults: of the columns that there are before and after it, and after it; a column whose type is not known has none.
+        types, defaults: of the columns that there are before and after it, and after it; a column whose type is not
+            known has none.
         names: the columns that it names, None if it alters no table. unclear: why that is not understood, "" if it is.
     """
 
@@ -77,7 +82,9 @@ class StatementMeaning:
         return cls(types, dict(_defaults(words, statement, changes)), names, unclear)
 
     def default_value(self, column: ColumnDefinition) -> DefaultValue:
-        """Return the value that the source has for the default of a column: what rows have that were there when it was added."""
+        """Return the value that the source has for the default of a column: what rows have that were there when it was
+        added.
+        """
         return self.defaults.get(column, _NOT_ASKED)
 
     def altered_columns(self, change: TableChange) -> tuple[ColumnChange, ...] | None:
@@ -96,7 +103,8 @@ def _defaults(
 ) -> Iterable[tuple[ColumnDefinition, DefaultValue]]:
     """Read the default of each column that there is after a statement.
 
-    A statement that only renames a table did not write its defaults: what depends on the session that did is not known then.
+    A statement that only renames a table did not write its defaults: what depends on the session that did is not known
+    then.
     """
     for one in changes:
         wrote = bool(_WRITES_DEFAULTS & set(one.kinds)) or ChangeKind.RENAME_TABLE not in one.kinds

@@ -2,11 +2,12 @@
 
 Arrow types keep full fidelity. Two conventions a reader of the Parquet files has to know:
 
-* zero and partial dates (``0000-00-00``, ``2024-00-15``) and year-0 dates live in the same ``date32`` / ``timestamp[us]`` column as
-  numbers that no calendar date uses, see :mod:`sluice.model.temporal`;
-* every field carries metadata: ``sluice.type`` (the column type in the source's words, e.g. ``bigint unsigned``), ``sluice.kind`` (the same for
-  everybody, see :class:`~sluice.model.column_types.ColumnType`; older files do not have it), ``sluice.name`` (the true column name),
-  ``sluice.charset`` for text, ``sluice.required`` for NOT NULL, ``sluice.key`` (ordinal from 1) for primary-key columns.
+* zero and partial dates (``0000-00-00``, ``2024-00-15``) and year-0 dates live in the same ``date32`` /
+  ``timestamp[us]`` column as numbers that no calendar date uses, see :mod:`sluice.model.temporal`;
+* every field carries metadata: ``sluice.type`` (the column type in the source's words, e.g. ``bigint unsigned``),
+  ``sluice.kind`` (the same for everybody, see :class:`~sluice.model.column_types.ColumnType`; older files do not have
+  it), ``sluice.name`` (the true column name), ``sluice.charset`` for text, ``sluice.required`` for NOT NULL,
+  ``sluice.key`` (ordinal from 1) for primary-key columns.
 """
 
 from __future__ import annotations
@@ -37,11 +38,12 @@ META_FIELDS: tuple[pa.Field, ...] = (
     pa.field("_bucket", pa.uint8(), nullable=False),
     pa.field("_present", pa.binary()),
 )
-"""``_seq`` counts row changes within the batch over all tables; ``_offset`` is the row event's offset in ``_file``; ``_row`` the row within
-that event; ``_txn`` the transaction's ordinal in the batch; ``_origin`` the server_id that first wrote it, or the number of the pipeline
-that loaded it (:func:`sluice.model.load_marks.origin_number`); ``_bucket`` is
-``hash(schema, table, key) % 64``; ``_present`` a bitmap (LSB first, one bit a column) of the columns whose
-value is known, and after it one of the before image's; null = all (``binlog_row_image=FULL``)."""
+"""``_seq`` counts row changes within the batch over all tables; ``_offset`` is the row event's offset in ``_file``;
+``_row`` the row within that event; ``_txn`` the transaction's ordinal in the batch; ``_origin`` the server_id that
+first wrote it, or the number of the pipeline that loaded it (:func:`sluice.model.load_marks.origin_number`);
+``_bucket`` is ``hash(schema, table, key) % 64``; ``_present`` a bitmap (LSB first, one bit a column) of the columns
+whose value is known, and after it one of the before image's; null = all (``binlog_row_image=FULL``).
+"""
 
 RULE_COLUMNS = ("_image", "_source_row", "_table")
 """Columns that exist only while rules run."""
@@ -112,8 +114,10 @@ class Column:
     """A column as of a position.
 
     Attributes:
-        kind, sql_type: what its values are, and the type in the words of the source (``decimal(12,2)``, ``enum('a','b')``).
-        unsigned, precision, scale, fsp (digits of fractional seconds), length, charset, collation, labels, shape: see :class:`ColumnType`.
+        kind, sql_type: what its values are, and the type in the words of the source (``decimal(12,2)``,
+            ``enum('a','b')``).
+        unsigned, precision, scale, fsp (digits of fractional seconds), length, charset, collation, labels, shape: see
+            :class:`ColumnType`.
         generated: a generated column (present in the row image, never written to a target).
     """
 
@@ -187,6 +191,8 @@ class TableSchema:
 
     @property
     def arrow_schema(self) -> pa.Schema:
-        """Schema of a segment file: the user's columns, then META_FIELDS, then ``_before`` (a struct of the user's columns)."""
+        """Schema of a segment file: the user's columns, then META_FIELDS, then ``_before`` (a struct of the user's
+        columns).
+        """
         fields = [self.field(c) for c in self.columns]
         return pa.schema([*fields, *META_FIELDS, pa.field("_before", pa.struct(fields))])

@@ -1,7 +1,8 @@
 """Zero, partial and year-0 dates inside ``date32`` and ``timestamp[us]`` columns.
 
-MySQL stores dates that no calendar has: ``0000-00-00``, ``2024-00-15``, ``0000-05-01``, and with ALLOW_INVALID_DATES ``2024-02-31``. They
-are kept as numbers far below the calendar's range: the day packed as ``year << 9 | month << 5 | day`` (23 bits) on top of a base.
+MySQL stores dates that no calendar has: ``0000-00-00``, ``2024-00-15``, ``0000-05-01``, and with ALLOW_INVALID_DATES
+``2024-02-31``. They are kept as numbers far below the calendar's range: the day packed as
+``year << 9 | month << 5 | day`` (23 bits) on top of a base.
 
 ========== ============================ ==========================================
 Arrow type calendar values              special values
@@ -10,7 +11,8 @@ date32     days since 1970-01-01        ``DATE_BASE + packed``
 timestamp  microseconds since 1970      ``TIMESTAMP_BASE + (packed << 37 | microseconds of the day)``
 ========== ============================ ==========================================
 
-``as_py()`` and ``to_pandas()`` must not see them: ask :func:`is_special` first, or use :func:`to_text` / :func:`to_python`.
+``as_py()`` and ``to_pandas()`` must not see them: ask :func:`is_special` first, or use :func:`to_text` /
+:func:`to_python`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Every charset a MySQL or MariaDB server has, by its name there: what each character's bytes mean.
 
-The tables are Python's codecs with the differences that the servers' own ``CONVERT`` shows (both servers agree); a test compares them again.
-Bytes that are no character for the server have no entry: such text cannot be stored exactly, and stops the drain.
+The tables are Python's codecs with the differences that the servers' own ``CONVERT`` shows (both servers agree); a test
+compares them again. Bytes that are no character for the server have no entry: such text cannot be stored exactly, and
+stops the drain.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ _SINGLE = {
     "swe7": ("cp852", "40=c9 5b=c4 5c=d6 5d=c5 5e=dc 60=e9 7b=e4 7c=f6 7d=e5 7e=fc 7f+80="),
     "tis620": ("tis_620", ""),
 }  # fmt: skip
-"""Python's codec, and where the server differs: ``byte[+more]=code point``, hexadecimal; without code point: no character."""
+"""Python's codec, and where the server differs: ``byte[+more]=code point``, hexadecimal; without code point: no
+character.
+"""
 
 _DOUBLE = {
     "big5": (
@@ -118,7 +121,10 @@ LEAD, LEAD_OF_THREE = -2, -3
 
 
 class Tables(NamedTuple):
-    """Code points (int32). ``first[byte]``: NO_CHARACTER, or LEAD: look into ``second[byte << 8 | next]``, LEAD_OF_THREE: into ``third``."""
+    """Code points (int32).
+
+    ``first[byte]``: NO_CHARACTER, or LEAD: look into ``second[byte << 8 | next]``, LEAD_OF_THREE: into ``third``.
+    """
 
     first: np.ndarray[Any, Any]
     second: np.ndarray[Any, Any]

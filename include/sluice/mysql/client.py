@@ -1,7 +1,7 @@
 """PyMySQL's connection with what it lacks: several statements on their way at a time, and one TLS context a process.
 
-The protocol lets a client send its next command before it has read the answer to the last one; the server works them off in order. Over a
-distance that is one round trip instead of many.
+The protocol lets a client send its next command before it has read the answer to the last one; the server works them
+off in order. Over a distance that is one round trip instead of many.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def without_counter(create_table: str) -> str:
 
 
 SHOW_INVISIBLE_KEYS = " /*!80030 , SESSION show_gipk_in_create_table_and_information_schema = ON */"
-"""Stands at the end of a SET: the log has the primary keys that MySQL made by itself, so the definitions have to have them, too."""
+"""Stands at the end of a SET: the log has the primary keys that MySQL made by itself, so the definitions have to have
+them, too.
+"""
 
 
 class MySQLConnection(_Base):
@@ -92,12 +94,18 @@ class MySQLConnection(_Base):
         return found
 
     def ahead(self, statement: str) -> None:
-        """Send a statement that cannot fail on a connection that is alive (BEGIN); its answer is read with the next one's."""
+        """Send a statement that cannot fail on a connection that is alive (BEGIN); its answer is read with the next
+        one's.
+        """
         self._execute_command(COMMAND.COM_QUERY, statement)
         self._owed = (*self._owed, self._next_seq_id)
 
     def connect(self, sock: Any = None) -> None:
-        """Log in. A server that accepts the connection and stays silent gets ``connect_timeout``, not the time that a statement may take."""
+        """Log in.
+
+        A server that accepts the connection and stays silent gets ``connect_timeout``, not the time that a statement
+        may take.
+        """
         patience, self._read_timeout = self._read_timeout, self.connect_timeout
         try:
             super().connect(sock)
@@ -125,7 +133,10 @@ class MySQLConnection(_Base):
             self._asks = _QUESTION.match(text) is not None
 
     def _read_query_result(self, unbuffered: bool = False) -> int:
-        """Read one answer. A server that asks for a file of this machine gets none; one that answers a question without rows is not MySQL."""
+        """Read one answer.
+
+        A server that asks for a file of this machine gets none; one that answers a question without rows is not MySQL.
+        """
         try:
             count = int(super()._read_query_result(unbuffered) or 0)  # type: ignore[misc]
             if self._asks and self._result.description is None:  # type: ignore[attr-defined]

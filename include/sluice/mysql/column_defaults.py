@@ -1,7 +1,8 @@
-"""The value that the server itself stores for a column's default: in the rows that are there when the column is added, and in a row without it.
+"""The value that the server itself stores for a column's default: in the rows that are there when the column is added,
+and in a row without it.
 
-The one place that reads a default's text for its value: row images that leave a column out, and targets of every kind, have it from here. What is
-not known raises :class:`~sluice.errors.UnsupportedType`, and says why.
+The one place that reads a default's text for its value: row images that leave a column out, and targets of every kind,
+have it from here. What is not known raises :class:`~sluice.errors.UnsupportedType`, and says why.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ _LAST_DAY = 2_932_896
 """9999-12-31, in days since 1970."""
 
 _TRUNCATES, _ROUNDS, _INVALID_DATES = 1 << 32, 1 << 34, 1 << 25
-"""Bits of ``sql_mode``: TIME_TRUNCATE_FRACTIONAL of MySQL, TIME_ROUND_FRACTIONAL of MariaDB, ALLOW_INVALID_DATES of both."""
+"""Bits of ``sql_mode``: TIME_TRUNCATE_FRACTIONAL of MySQL, TIME_ROUND_FRACTIONAL of MariaDB, ALLOW_INVALID_DATES of
+both.
+"""
 _WIDE = {"utf8mb4", "utf16", "utf16le", "utf32", "gb18030"}
 """Charsets with characters that information_schema prints as ?, since it is in utf8mb3."""
 _ROUNDED = Context(prec=200, rounding=ROUND_HALF_UP)
@@ -68,7 +71,8 @@ class Statement:
 class _Constant:
     """A literal: text or the bytes of a hexadecimal or bit literal.
 
-    ``number``: text that was not in quotes. ``charset``: of its introducer, "" for none; ``bracketed``: it is an expression to the server.
+    ``number``: text that was not in quotes. ``charset``: of its introducer, "" for none; ``bracketed``: it is an
+    expression to the server.
     """
 
     value: str | bytes
@@ -87,7 +91,8 @@ def default_scalar(definition: ColumnDefinition, made: ColumnType, statement: St
 
     Args:
         definition: the column; made: what its values are.
-        statement: the statement that wrote the default. None: the text may be as the server prints it, by whatever session it was written.
+        statement: the statement that wrote the default. None: the text may be as the server prints it, by whatever
+            session it was written.
 
     Raises:
         UnsupportedType: the value is not known, e.g. of an expression, or of a timestamp whose time zone is not known.
@@ -175,7 +180,7 @@ def _parsed(
     raise expression
 
 
-# -- the statement's own time -------------------------------------------------------------------------------------------
+# -- the statement's own time ------------------------------------------------------------------------------------------
 
 
 def _now(
@@ -235,7 +240,7 @@ def _in_utc(micros: int, zone: dt.tzinfo) -> int:
     return micros - first // dt.timedelta(microseconds=1)
 
 
-# -- literals -----------------------------------------------------------------------------------------------------------
+# -- literals ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,14 @@
 """The column types of MySQL and MariaDB: a row a type.
 
-All that depends on a type stands in its row of :data:`TYPES`: its words, how the log and a result set send it, how a statement, a key and a default
-write it, what other formats call it, and the neutral kind of its values, which decides the Arrow type
-(:attr:`sluice.model.tables.Column.arrow_type`). Whoever needs to know something of a type asks :func:`type_named`; there is no other list of types.
+All that depends on a type stands in its row of :data:`TYPES`: its words, how the log and a result set send it, how a
+statement, a key and a default write it, what other formats call it, and the neutral kind of its values, which decides
+the Arrow type (:attr:`sluice.model.tables.Column.arrow_type`). Whoever needs to know something of a type asks
+:func:`type_named`; there is no other list of types.
 
-A new type is a row here. If its bytes are read in a way that no other type has, its row names that way in :class:`Fill` (the log) or :class:`Wire`
-(a select), and the function stands in ``sources/mysql/decoder/rows.py`` or ``sources/mysql/snapshot/result_set.py`` under that name.
-``tests/unit/mysql/test_column_types.py`` asks every user for every row.
+A new type is a row here. If its bytes are read in a way that no other type has, its row names that way in :class:`Fill`
+(the log) or :class:`Wire` (a select), and the function stands in ``sources/mysql/decoder/rows.py`` or
+``sources/mysql/snapshot/result_set.py`` under that name. ``tests/unit/mysql/test_column_types.py`` asks every user for
+every row.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ META_BYTES: Mapping[Meta, int] = {
 
 
 class Collated(StrEnum):
-    """Whether a table map lists a collation for a column of the type."""
+    """The place of a type's collation in a table map, if it has one there."""
 
     NO = "no"
     CHARACTER = "character"
@@ -139,7 +141,8 @@ class LogForm:
 
     Attributes:
         code: number in the table map; meta: what else it says.
-        sizes: bytes of a value: one number, one by digits (0 to 6), or the numbers of bytes that the number of a label may have.
+        sizes: bytes of a value: one number, one by digits (0 to 6), or the numbers of bytes that the number of a label
+            may have.
         collated: it has a place in the lists of collations; sign: it has a bit in the list of signs.
     """
 
@@ -197,16 +200,21 @@ class MysqlType:
     Attributes:
         word: as information_schema prints it; others: other words of statements for it.
         kind: of its values, see :class:`sluice.model.tables.ColumnKind`.
-        log: how the log writes it, what servers write today first; logged_as: codes under which a log may hide it among another type's values.
+        log: how the log writes it, what servers write today first; logged_as: codes under which a log may hide it among
+            another type's values.
         length_bytes: of its values' lengths, where the type says it (BLOB and TEXT types, JSON).
-        binary_bytes: the log calls it BINARY of this many bytes, and only a definition tells them apart (MariaDB's UUID and INET types).
+        binary_bytes: the log calls it BINARY of this many bytes, and only a definition tells them apart (MariaDB's UUID
+            and INET types).
         shape: number of a spatial type.
         wire: in result sets; wire_bytes: of a NUMBER there.
         brackets: what stands in them; argument: what the server takes if a statement writes none.
-        signed: it may be UNSIGNED; bits: of an integer; widths: display widths (signed, unsigned) that older servers and MariaDB print.
-        most_bytes: of a TEXT or BLOB type; charset: it has one; twin: what CHARACTER SET binary makes of it, or a charset of a binary type.
+        signed: it may be UNSIGNED; bits: of an integer; widths: display widths (signed, unsigned) that older servers
+            and MariaDB print.
+        most_bytes: of a TEXT or BLOB type; charset: it has one; twin: what CHARACTER SET binary makes of it, or a
+            charset of a binary type.
         literal: in SQL; key: a key may have it; equals: the server compares it with ``=``.
-        zero: what a session that is not strict stores where a value must be and none is given, None: there is no such value.
+        zero: what a session that is not strict stores where a value must be and none is given, None: there is no such
+            value.
         java: its numbers in other formats.
     """
 
@@ -258,7 +266,7 @@ def label_bytes(labels: int, *, several: bool) -> int:
     return 8 if size > 4 else size
 
 
-# -- forms that several types share -----------------------------------------------------------------------------------------
+# -- forms that several types share ------------------------------------------------------------------------------------
 _VARCHAR = LogForm(t.VARCHAR, Meta.BYTES, Fill.BYTES, collated=Collated.CHARACTER)
 _VARYING = (
     _VARCHAR,
@@ -319,7 +327,7 @@ def _address(word: str, kind: ColumnKind, size: int, fill: Fill, zero: str) -> M
     )  # fmt: skip
 
 
-# -- the types --------------------------------------------------------------------------------------------------------------
+# -- the types ---------------------------------------------------------------------------------------------------------
 TYPES: tuple[MysqlType, ...] = (
     _integer("tinyint", K.TINYINT, _number(t.TINY, 1), 8, (4, 3), JavaTypes(-6, -6, 5, beyond=5), "int1"),
     _integer("smallint", K.SMALLINT, _number(t.SHORT, 2), 16, (6, 5), JavaTypes(5, 5, 5, beyond=4), "int2"),

@@ -1,10 +1,12 @@
 """The condition that somebody writes for the rows of a dump: read here, and written anew from what was understood.
 
-The server never sees the person's text. What it gets has one form only: every operation stands in parentheses, names are quoted columns of the
-one table, texts that hold more than plain ASCII are hexadecimal. So it means the same under every ``sql_mode`` and character set, and there
-is no place for a comment, a hint, a variable, a subquery, or a function that is not on the list.
+The server never sees the person's text. What it gets has one form only: every operation stands in parentheses, names
+are quoted columns of the one table, texts that hold more than plain ASCII are hexadecimal. So it means the same under
+every ``sql_mode`` and character set, and there is no place for a comment, a hint, a variable, a subquery, or a function
+that is not on the list.
 
-The grammar is that of MySQL's ``expr`` (sql_yacc.yy): OR, XOR, AND, NOT, comparisons, predicates, bit operators, arithmetic, ``^``, unary signs.
+The grammar is that of MySQL's ``expr`` (sql_yacc.yy): OR, XOR, AND, NOT, comparisons, predicates, bit operators,
+arithmetic, ``^``, unary signs.
 """
 
 from __future__ import annotations
@@ -33,7 +35,10 @@ FUNCTIONS = frozenset(
     YEAR YEARWEEK
     """.split()  # noqa: SIM905 - a list to read
 )
-"""Functions of MySQL 8.0 and MariaDB 10.4 alike that only compute, on little memory. One that a server lacks could be somebody's stored function."""
+"""Functions of MySQL 8.0 and MariaDB 10.4 alike that only compute, on little memory.
+
+One that a server lacks could be somebody's stored function.
+"""
 
 _WITHOUT_PARENTHESES = frozenset({
     "CURRENT_DATE", "CURRENT_TIME", "CURRENT_TIMESTAMP", "UTC_DATE", "UTC_TIME", "UTC_TIMESTAMP",
@@ -156,7 +161,7 @@ class _Parser:
         return token
 
     def _accept(self, *wanted: str) -> str:
-        """Return the sign or keyword and pass it if it is one of ``wanted``, else return ``""``."""
+        """Return the sign or keyword and move past it if it is one of ``wanted``, else return ``""``."""
         token = self._now
         found = token.text if token.kind == "sign" else token.word
         if found and found in wanted:

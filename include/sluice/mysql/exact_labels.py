@@ -1,8 +1,9 @@
 """Labels of ENUM and SET that have characters of four bytes.
 
-Servers print a column's type in utf8mb3 (information_schema, SHOW COLUMNS, SHOW CREATE TABLE), in which such a character is a question mark.
-The column itself gives them: the column of a recursive query has the type of the first SELECT's column, and a number that is stored in it
-comes out as the label. That takes SELECT on the column, and no row of the table is read.
+Servers print a column's type in utf8mb3 (information_schema, SHOW COLUMNS, SHOW CREATE TABLE), in which such a
+character is a question mark. The column itself gives them: the column of a recursive query has the type of the first
+SELECT's column, and a number that is stored in it comes out as the label. That takes SELECT on the column, and no row
+of the table is read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Keys as SQL: literals of their values, and conditions that cut a table in key order.
 
-A literal is exact for its type, whatever the session's settings: numbers in digits, text as the bytes of its UTF-8 with an introducer (the
-column's own collation decides how it compares), binary as hex, ENUM and SET by their numbers (as the server sorts them).
+A literal is exact for its type, whatever the session's settings: numbers in digits, text as the bytes of its UTF-8 with
+an introducer (the column's own collation decides how it compares), binary as hex, ENUM and SET by their numbers (as the
+server sorts them).
 """
 
 from __future__ import annotations

@@ -1,25 +1,31 @@
 """Checksums of key ranges that MySQL and MariaDB compute themselves: COUNT and BIT_XOR of a 64-bit hash of each row.
 
-The text that is hashed tells all values of a type apart: NULL from the empty string, 0 from -0, a space at the end from none.
+The text that is hashed tells all values of a type apart: NULL from the empty string, 0 from -0, a space at the end from
+none.
 
-- Whole numbers, the lengths of strings and a bit for each NULL are packed into 64-bit words. To write a number as text costs more than to shift it.
-- Then the words, then values that hold no comma (decimals, dates, hashes of long values), then strings, all with a comma between them. CONCAT_WS
-  leaves out NULL; the words say which are left out, and where each string ends. So two rows of other values never have the same text.
+- Whole numbers, the lengths of strings and a bit for each NULL are packed into 64-bit words. To write a number as text
+  costs more than to shift it.
+- Then the words, then values that hold no comma (decimals, dates, hashes of long values), then strings, all with a
+  comma between them. CONCAT_WS leaves out NULL; the words say which are left out, and where each string ends. So two
+  rows of other values never have the same text.
 - One argument is cast to BINARY, and so the whole text is binary: the server converts no string from its charset.
 - Long values are hashed by themselves: CONCAT gives NULL beyond ``max_allowed_packet``.
 
-The hash. CRC32 alone is too little: 32 bits, and it is linear. Two rows that swap a value of the same length leave the BIT_XOR of their CRC32
-as it was. A salt changes nothing: crc(salt, x) ^ crc(salt, y) depends on x ^ y alone, so two texts of one CRC32 have one under any salt.
+The hash. CRC32 alone is too little: 32 bits, and it is linear. Two rows that swap a value of the same length leave the
+BIT_XOR of their CRC32 as it was. A salt changes nothing: crc(salt, x) ^ crc(salt, y) depends on x ^ y alone, so two
+texts of one CRC32 have one under any salt.
 
-- MySQL: the first 64 bits of SHA2 (MySQL 9.6 has no MD5 and no SHA1 any more) by BIT_XOR of binary strings: CONV of each row costs more.
-- MariaDB has no such BIT_XOR: CRC32(text) * CRC32(SHA1(text)), which is below 2^64. The two halves of 32 bits have nothing to do with each
-  other, and a product is not linear.
+- MySQL: the first 64 bits of SHA2 (MySQL 9.6 has no MD5 and no SHA1 any more) by BIT_XOR of binary strings: CONV of
+  each row costs more.
+- MariaDB has no such BIT_XOR: CRC32(text) * CRC32(SHA1(text)), which is below 2^64. The two halves of 32 bits have
+  nothing to do with each other, and a product is not linear.
 
-Measured with MySQL 9.7, 200 bytes a row, us of a core a row: to read it 0.15, the text 0.46, SHA2 0.18; in all 0.78, as much as the CRC32 of
-pt-table-checksum (0.79). CRC32(text) * CRC32(REVERSE(text)) would cost 1.31: MySQL builds the text twice.
+Measured with MySQL 9.7, 200 bytes a row, us of a core a row: to read it 0.15, the text 0.46, SHA2 0.18; in all 0.78, as
+much as the CRC32 of pt-table-checksum (0.79). CRC32(text) * CRC32(REVERSE(text)) would cost 1.31: MySQL builds the text
+twice.
 
-Rows that differ have the same checksum by chance in one of 2^64 ranges (MariaDB: of about 2^62) that differ. With a billion of such ranges that is
-one in four billion verifications.
+Rows that differ have the same checksum by chance in one of 2^64 ranges (MariaDB: of about 2^62) that differ. With a
+billion of such ranges that is one in four billion verifications.
 """
 
 from __future__ import annotations

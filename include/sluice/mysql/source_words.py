@@ -1,4 +1,4 @@
-"""What the words of MySQL's and MariaDB's definitions and statements mean, see :class:`sluice.model.source_words.SourceWords`."""
+"""The meaning of MySQL's and MariaDB's definitions and statements; see :class:`sluice.model.source_words.SourceWords`."""
 
 from __future__ import annotations
 

@@ -21,7 +21,9 @@ _UNICODE = {"utf8mb4": 3, "utf16": 3, "utf32": 3, "utf16le": 3, "gb18030": 3, "u
 
 @dataclass(frozen=True, slots=True)
 class SqlType:
-    """A declared type, taken apart: ``word`` (``varchar``), numbers in brackets, unsigned, charset, labels of ENUM and SET."""
+    """A declared type, taken apart: ``word`` (``varchar``), numbers in brackets, unsigned, charset, labels of ENUM and
+    SET.
+    """
 
     word: str
     numbers: tuple[int, ...] = ()

@@ -24,18 +24,20 @@ class RuleContext:
     """The second argument of a rule's ``transform``.
 
     Attributes:
-        rule: the rule's name; params: what engine.yaml says under ``params``, with the defaults of the rule's ``class Params``:
-            ``context.params.lower`` or ``context.params["lower"]``.
+        rule: the rule's name; params: what engine.yaml says under ``params``, with the defaults of the rule's
+            ``class Params``: ``context.params.lower`` or ``context.params["lower"]``.
         schema, table: the source table; key: names of its key columns.
         lookups: the rule's dimension tables by name, see :class:`sluice.rules.lookups.Lookup`.
-        op: insert, update or delete, after the batch was merged. For rules of type row; others have a column ``_op`` (i, u, d).
-        before: the row as it was before the batch (dict), None for an insert. For rules of type row; others have ``_before``.
+        op: insert, update or delete, after the batch was merged. For rules of type row; others have a column ``_op``
+            (i, u, d).
+        before: the row as it was before the batch (dict), None for an insert. For rules of type row; others have
+            ``_before``.
         commit_time: when the source committed the change, UTC. For rules of type row; others have ``_commit_ts``.
-        origin: where the change was made: the id of a server, or the number of the pipeline that loaded it (`sluice channel show`); 0: not known.
-            For rules of type row; others have ``_origin``.
-        image: ``after``, or ``before`` when the rule is asked where the *old* row went, so that a row which leaves a filter is
-            deleted from the target and a row whose key a rule changes leaves its old key. A rule that only looks at the row is right
-            for both without knowing. For rules of type row; others have ``_image``.
+        origin: where the change was made: the id of a server, or the number of the pipeline that loaded it
+            (`sluice channel show`); 0: not known. For rules of type row; others have ``_origin``.
+        image: ``after``, or ``before`` when the rule is asked where the *old* row went, so that a row which leaves a
+            filter is deleted from the target and a row whose key a rule changes leaves its old key. A rule that only
+            looks at the row is right for both without knowing. For rules of type row; others have ``_image``.
     """
 
     rule: str

@@ -1,7 +1,9 @@
-"""Running the user's code so that it ends: in a thread of its own, for so long, with what it prints kept off the program's output.
+"""Running the user's code so that it ends: in a thread of its own, for so long, with what it prints kept off the
+program's output.
 
-Python cannot end a thread. A call that is over its time is left to itself: Python code in it is stopped at its next line by an exception, a call
-into the system is abandoned with its thread. A function written in C that holds the interpreter's lock stops the watch as well, and is not found.
+Python cannot end a thread. A call that is over its time is left to itself: Python code in it is stopped at its next
+line by an exception, a call into the system is abandoned with its thread. A function written in C that holds the
+interpreter's lock stops the watch as well, and is not found.
 """
 
 from __future__ import annotations

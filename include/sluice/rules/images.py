@@ -9,10 +9,14 @@ import pyarrow.compute as pc
 from sluice.model.tables import META_COLUMNS, RULE_COLUMNS, member
 
 AFTER, SHADOW, DELETED = 0, 1, 2
-"""Values of ``_image``: the row as it is; the row as it was, of a row that still is; the last image of a deleted row."""
+"""Values of ``_image``: the row as it is; the row as it was, of a row that still is; the last image of a deleted row.
+"""
 
 REVIVED = "$revived"
-"""Rows that the source deleted and a rule keeps, while images become rows again. No column of a user is stored under this name."""
+"""Rows that the source deleted and a rule keeps, while images become rows again.
+
+No column of a user is stored under this name.
+"""
 
 INTERNAL = (*META_COLUMNS, *RULE_COLUMNS, REVIVED)
 """Columns that are not the user's."""

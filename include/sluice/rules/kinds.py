@@ -35,8 +35,10 @@ class Run:
     Attributes:
         hidden: names of the columns whose values must not be shown.
         failed: merged rows (``_source_row``) on which the rule raised, and why.
-        clock: of the call under way. late: one took longer than the rule's timeout, which stops the batch whatever ``on_error`` says.
-        unknown: merged rows of which only the old image made it raise: such a row did not get to the target, so nothing has to leave it.
+        clock: of the call under way. late: one took longer than the rule's timeout, which stops the batch whatever
+            ``on_error`` says.
+        unknown: merged rows of which only the old image made it raise: such a row did not get to the target, so nothing
+            has to leave it.
     """
 
     rule: Rule

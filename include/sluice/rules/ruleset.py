@@ -1,7 +1,7 @@
 """All rules of a pipeline, applied to the merged rows of one table.
 
-A rule says what the target's row looks like for a source row. It is asked for the row as it is and, where the row existed before the
-batch, for the row as it was; the difference is what has to be done at the target:
+A rule says what the target's row looks like for a source row. It is asked for the row as it is and, where the row
+existed before the batch, for the row as it was; the difference is what has to be done at the target:
 
 * rows that only come out for the old image are deleted, so a row that leaves a filter leaves the target;
 * rows that come out for the new image are upserted, so a row that enters a filter is inserted.

@@ -1,4 +1,6 @@
-"""A rule's file: its text travels with the work, is compiled once a process and content, and its errors name its own lines."""
+"""A rule's file: its text travels with the work, is compiled once a process and content, and its errors name its own
+lines.
+"""
 
 from __future__ import annotations
 

@@ -9,8 +9,9 @@
 
 It is written once, and never changed. The name says which batches it has: every number from the first to the last.
 
-Decision: the files stay as they are, to the byte, and are not made into larger Parquet files. So manifests, checksums and places inside files hold as
-before, and the archive of a batch is equal to its folder. Readers that are slow because row groups are small would make this wrong.
+Decision: the files stay as they are, to the byte, and are not made into larger Parquet files. So manifests, checksums
+and places inside files hold as before, and the archive of a batch is equal to its folder. Readers that are slow because
+row groups are small would make this wrong.
 """
 
 from __future__ import annotations

@@ -36,7 +36,8 @@ class BatchFiles:
 
 
 def write_archive(store: SegmentStore, batches: Sequence[BatchFiles]) -> ArchiveName:
-    """Put consecutive batches into an archive; it is durable and visible when this returns, and the folders are as they were.
+    """Put consecutive batches into an archive; it is durable and visible when this returns, and the folders are as they
+    were.
 
     Raises:
         StorageUnavailable: it cannot be written, there is no space. SegmentError: a file is gone.

@@ -1,7 +1,8 @@
 """The archives of a pipeline's store: which there are, and where in them a file of a batch is.
 
-Archives are immutable and their names are never used again, so what was read of one holds for the life of the process. Which there are is listed anew
-by whoever does not find a file: an archive is visible before the first file of its batches is deleted.
+Archives are immutable and their names are never used again, so what was read of one holds for the life of the process.
+Which there are is listed anew by whoever does not find a file: an archive is visible before the first file of its
+batches is deleted.
 """
 
 from __future__ import annotations

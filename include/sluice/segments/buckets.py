@@ -1,7 +1,8 @@
 """The key bucket of a row: which of 64 slices of a table its key falls into. It never changes: stored in every segment.
 
-FNV-1a (64 bits) over the names, then a mix of each key column's stored value: numbers by their little-endian bytes, text and binary by
-their bytes, null by one marker. Equal keys give equal buckets whatever reader wrote the row; a table without a primary key is one bucket.
+FNV-1a (64 bits) over the names, then a mix of each key column's stored value: numbers by their little-endian bytes,
+text and binary by their bytes, null by one marker. Equal keys give equal buckets whatever reader wrote the row; a table
+without a primary key is one bucket.
 """
 
 from __future__ import annotations

@@ -263,8 +263,8 @@ def changeset_image(
 def write_manifest_with(store: SegmentStore, path: str, manifest: _Manifest, images: Mapping[str, bytes]) -> _Manifest:
     """Write a manifest, with data files that have not been written yet packed into its file.
 
-    ``images``: their contents by the paths under which the manifest lists them. Returns the manifest as it is stored. Files that a rule made much
-    larger than what it was given get files of their own.
+    ``images``: their contents by the paths under which the manifest lists them. Returns the manifest as it is stored.
+    Files that a rule made much larger than what it was given get files of their own.
     """
     if sum(map(len, images.values())) > MOST_PACKED_BYTES:
         for own, image in images.items():
@@ -377,7 +377,10 @@ def read_changeset_file(
 
 
 class ChangesetReader:
-    """Reads a file row group by row group, and opens it for each: a load reads hundreds side by side. Raises SegmentError if it is damaged."""
+    """Reads a file row group by row group, and opens it for each: a load reads hundreds side by side.
+
+    Raises SegmentError if it is damaged.
+    """
 
     def __init__(self, store: SegmentStore, file: ChangesetFile, *, lean: bool = False) -> None:
         self.file = file

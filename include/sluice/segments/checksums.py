@@ -11,10 +11,13 @@ from typing import Any
 import pyarrow as pa
 
 LARGEST_FOOTER = 2 * 2**20
-"""Bytes of a Parquet footer of which the manifest has a checksum; one of a larger footer would keep too much in memory."""
+"""Bytes of a Parquet footer of which the manifest has a checksum; one of a larger footer would keep too much in memory.
+"""
 
 GATHERED_BYTES = 2**18
-"""Bytes that are handed to a sink together: Arrow writes the header and the values of each page apart, 64 pieces for a table of 20 columns."""
+"""Bytes that are handed to a sink together: Arrow writes the header and the values of each page apart, 64 pieces for a
+table of 20 columns.
+"""
 
 
 class ChecksumSink:

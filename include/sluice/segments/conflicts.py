@@ -28,7 +28,10 @@ class _Stored(BaseModel):
 
 
 class ConflictRecord(_Stored):
-    """A row that both sites changed. ``main``, ``other``: columns that differ, as texts, masked ones as ***; null: the row was deleted there."""
+    """A row that both sites changed.
+
+    ``main``, ``other``: columns that differ, as texts, masked ones as ***; null: the row was deleted there.
+    """
 
     schema_: str = Field(alias="schema")
     table: str

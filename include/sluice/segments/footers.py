@@ -1,7 +1,9 @@
-"""Footers of stored Parquet files: a checksum of each, and what its rows take in memory, for files whose manifest does not say it.
+"""Footers of stored Parquet files: a checksum of each, and what its rows take in memory, for files whose manifest does
+not say it.
 
-Pages have checksums of their own, the footer has none. A reader of some row groups or columns does not sum the whole file: a bit of the footer would
-rename a column, or leave a row group out, without a word. So the manifest has the footer's CRC32, and whoever reads a part compares it.
+Pages have checksums of their own, the footer has none. A reader of some row groups or columns does not sum the whole
+file: a bit of the footer would rename a column, or leave a row group out, without a word. So the manifest has the
+footer's CRC32, and whoever reads a part compares it.
 """
 
 from __future__ import annotations

@@ -142,12 +142,13 @@ class MarkRecord(_Stored):
 
 
 class ReplaceRecord(_Stored):
-    """A stretch of a table of which a dump's chunk, placed in this batch, holds every row there is: others go from the targets.
+    """A stretch of a table of which a dump's chunk, placed in this batch, holds every row there is: others go from the
+    targets.
 
-    ``key``: source columns of the key; empty: the whole table goes, and comes anew with the batch. The bounds are SQL literals in key order,
-    ``lower <= key <= upper`` and ``after < key <= upto``; empty: none. ``listed``: file of the only keys looked at (literals), ``""``: all
-    of the range.
-    ``kept``: file of the keys that stay: those of the chunk, and those that the log of its window or of this batch changed.
+    ``key``: source columns of the key; empty: the whole table goes, and comes anew with the batch. The bounds are SQL
+    literals in key order, ``lower <= key <= upper`` and ``after < key <= upto``; empty: none. ``listed``: file of the
+    only keys looked at (literals), ``""``: all of the range. ``kept``: file of the keys that stay: those of the chunk,
+    and those that the log of its window or of this batch changed.
     """
 
     schema_: str = Field(alias="schema")

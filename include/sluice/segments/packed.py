@@ -1,12 +1,13 @@
 """Small data files of a batch, packed into the file of the manifest that lists them.
 
-A manifest is JSON and has no NUL byte. The data files follow the first NUL, and the manifest lists each by its address ``path#start-size``: a part
-of a file. :class:`~sluice.segments.store.SegmentStore` reads an address as it reads a path, so the readers need not know the difference. A batch of
-a few rows had two files per table and two manifests. Now it has two files, and each is there as a whole or not at all.
+A manifest is JSON and has no NUL byte. The data files follow the first NUL, and the manifest lists each by its address
+``path#start-size``: a part of a file. :class:`~sluice.segments.store.SegmentStore` reads an address as it reads a path,
+so the readers need not know the difference. A batch of a few rows had two files per table and two manifests. Now it has
+two files, and each is there as a whole or not at all.
 
-The parts are Parquet files, as the large ones are, and not rows as JSON: one format for both. A tool without Sluice cannot open them by a path. So
-segments are packed only where a batch has more small tables than ``capture.segments.small_files``; changesets, which no one but the load reads, are
-packed as far as they are small.
+The parts are Parquet files, as the large ones are, and not rows as JSON: one format for both. A tool without Sluice
+cannot open them by a path. So segments are packed only where a batch has more small tables than
+``capture.segments.small_files``; changesets, which no one but the load reads, are packed as far as they are small.
 """
 
 from __future__ import annotations

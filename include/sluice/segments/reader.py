@@ -129,7 +129,7 @@ def read_projected(store: SegmentStore, file: SegmentFile, wants: Callable[[pa.F
 
 
 def first_seq(store: SegmentStore, file: SegmentFile) -> int:
-    """Return the smallest ``_seq`` of the file's rows; 0 if its footer does not say it.
+    """Return the least ``_seq`` that a row of the file may have; 0 if its footer does not say it.
 
     Raises SegmentError, StorageUnavailable.
     """

@@ -1,9 +1,10 @@
 """The schema history in the segment store: definitions as of positions, written once, found again by position.
 
-``schema/{log}/{file number}-{offset}-e{epoch}-{n}.schema``: all definitions (a base), or all that changed since a base (its ``parent``). So a
-drain reads two files, however many statements there were; older versions chained changes to changes. The pipeline's cursor in ZooKeeper names the
-file that belongs to its position, and moves with it in one transaction; a file that no cursor ever named is an orphan of a drain that failed.
-ZooKeeper itself would not do: a node there holds 1 MiB.
+``schema/{log}/{file number}-{offset}-e{epoch}-{n}.schema``: all definitions (a base), or all that changed since a base
+(its ``parent``). So a drain reads two files, however many statements there were; older versions chained changes to
+changes. The pipeline's cursor in ZooKeeper names the file that belongs to its position, and moves with it in one
+transaction; a file that no cursor ever named is an orphan of a drain that failed. ZooKeeper itself would not do: a node
+there holds 1 MiB.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ class SchemaStore:
         return read(chain[-1]["state"], [data["part"] for data in reversed(chain[:-1])])
 
     def save(self, state: Definitions, position: Position, epoch: int, parent: str | None = None) -> str:
-        """Write what changed since ``parent`` (or all there is) and return the file's path; ``state.touched`` is empty afterwards."""
+        """Write what changed since ``parent`` (or all there is) and return the file's path; ``state.touched`` is empty
+        afterwards.
+        """
         base, changed = self._changed_since_base(parent, state.touched) if parent else (None, set[TableId]())
         most = max(FEW_CHANGES, math.isqrt(2 * len(state.tables)))  # what keeps the bytes written a statement smallest
         if base is None or len(changed) > most:
@@ -140,9 +143,12 @@ class SchemaStore:
         return found
 
     def prune(self, current: str, position: Position, older_than_s: float, *, dry_run: bool = False) -> list[str]:
-        """Remove files written before ``older_than_s`` (seconds since 1970) that nothing kept builds on. ``current``: the cursor's own.
+        """Remove files written before ``older_than_s`` (seconds since 1970) that nothing kept builds on.
 
-        What stays reaches back to the newest file that is older than that: definitions as of any retained position can be told from it.
+        ``current``: the cursor's own.
+
+        What stays reaches back to the newest file that is older than that: definitions as of any retained position can
+        be told from it.
         """
         files = sorted(self.every(position), key=lambda f: f.order)
         folder = self._store.full_path(self._folder(position))

@@ -1,9 +1,12 @@
-"""The columns that rules and mapping gave to tables of a pipeline's snapshot, and from which batch on. A stored contract, format version 1.
+"""The columns that rules and mapping gave to tables of a pipeline's snapshot, and from which batch on.
 
-They are noted where only rows tell what columns come out of the rules. ``snapshot-columns/{table}-{batch}-{epoch}-{identity}-{crc}.arrow`` is an
-Arrow schema (IPC) of the user's columns, written before the snapshot has the batch: ``table`` is a hash of its names, ``epoch`` that of the load,
-``identity`` a hash of the pipeline state's, ``crc`` the CRC32 of the file. So one listing tells what is known, and a file is written when
-columns change.
+A stored contract, format version 1.
+
+They are noted where only rows tell what columns come out of the rules.
+``snapshot-columns/{table}-{batch}-{epoch}-{identity}-{crc}.arrow`` is an Arrow schema (IPC) of the user's columns,
+written before the snapshot has the batch: ``table`` is a hash of its names, ``epoch`` that of the load, ``identity`` a
+hash of the pipeline state's, ``crc`` the CRC32 of the file. So one listing tells what is known, and a file is written
+when columns change.
 """
 
 from __future__ import annotations

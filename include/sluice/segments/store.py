@@ -6,7 +6,8 @@ Layout, relative to ``{uri}/{pipeline}/``::
     batch=0000000042/manifest-e{epoch}.json                                     written last; small data files are in it (``segments.packed``)
     archive/{first batch}-{last batch}-{unique}.slog                            the files of older batches (``segments.archive``)
 
-A path of a batch means the file in the batch's folder, and where that has none, the same file in an archive. Files that are written go to the folder.
+A path of a batch means the file in the batch's folder, and where that has none, the same file in an archive. Files that
+are written go to the folder.
 """
 
 from __future__ import annotations
@@ -81,7 +82,9 @@ def quoted(name: str) -> str:
 
 
 class SegmentStore:
-    """Files of one pipeline. Paths given and returned are relative to the pipeline's folder. Safe to share between threads.
+    """Files of one pipeline.
+
+    Paths given and returned are relative to the pipeline's folder. Safe to share between threads.
 
     Raises:
         ConfigError: the URI is not one that ``pyarrow.fs`` knows.
@@ -350,7 +353,10 @@ class SegmentStore:
                 raise
 
     def sync_batch(self, batch: int) -> None:
-        """Make the names of a batch's data files durable in its folder. That of the folder becomes so with the manifest, which is written next."""
+        """Make the names of a batch's data files durable in its folder.
+
+        That of the folder becomes so with the manifest, which is written next.
+        """
         if self._local:
             with self._errors(f"syncing batch {batch}"):
                 folder = self.full_path(self.batch_path(batch))
@@ -398,14 +404,19 @@ class SegmentStore:
             self._fs.delete_dir(self.full_path(path))
 
     def delete_batch(self, batch: int) -> None:
-        """Delete a batch's folder. The manifests go first, so that half a batch never looks whole. What archives have of it stays."""
+        """Delete a batch's folder.
+
+        The manifests go first, so that half a batch never looks whole. What archives have of it stays.
+        """
         self._delete_files(
             batch, [info.path for info in self.folder_files(self.batch_path(batch)) if is_manifest(info.path)]
         )
         self.delete_folder(self.batch_path(batch))
 
     def delete_files(self, batch: int, files: Sequence[FileInfo]) -> None:
-        """Delete files from a batch's folder unless they were written anew since they were listed, and the folder if nothing is in it then."""
+        """Delete files from a batch's folder unless they were written anew since they were listed, and the folder if
+        nothing is in it then.
+        """
         now = set(self.folder_files(self.batch_path(batch)))
         paths = [info.path for info in files if info in now]
         self._delete_files(batch, [path for path in paths if is_manifest(path)])

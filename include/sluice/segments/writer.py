@@ -1,4 +1,7 @@
-"""Writes a batch: Parquet parts by table, then the manifest, with many small parts in its file. Bounded memory, no open files between parts."""
+"""Writes a batch: Parquet parts by table, then the manifest, with many small parts in its file.
+
+Bounded memory, no open files between parts.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,9 @@ from sluice.segments.packed import fitting, packed
 from sluice.segments.store import SegmentStore
 
 ROW_GROUP_ROWS = 8_192
-"""Small enough that a work unit which reads an eighth of the buckets reads little else: 70,000 changes to a part, 0.2 s instead of 0.5 s."""
+"""Small enough that a work unit which reads an eighth of the buckets reads little else: 70,000 changes to a part, 0.2 s
+instead of 0.5 s.
+"""
 ROW_GROUP_BYTES = 2 * 2**20
 """Of rows in memory: wide rows make small groups, so that what a reader takes at once is bounded."""
 _UNEVEN = 2
@@ -38,7 +43,10 @@ _UNEVEN = 2
 _FILES_AT_ONCE = 8
 _PARTS_OF_A_BRANCH = 100_000
 _DICTIONARY = ["_op", "_file", "_origin"]
-"""Few values each. GTIDs and commit times of small transactions overflow a dictionary: larger and slower (18 % of all encoding) than plain."""
+"""Few values each.
+
+GTIDs and commit times of small transactions overflow a dictionary: larger and slower (18 % of all encoding) than plain.
+"""
 
 
 @dataclass
@@ -52,10 +60,11 @@ class _Pending:
 class SegmentWriter:
     """Collects a batch's rows and writes them.
 
-    ``add`` may be called from several threads. A table is written as a part when it holds ``part_bytes``; when all tables together hold
-    ``buffer_bytes`` the largest ones are written. Sorted rows of ``direct_bytes`` or more are
-    a part of their own: no copy, no sort. A file is opened, written and closed in one go, so ten thousand tables don't need ten
-    thousand open files. When nothing follows, small tables get a file each; more than ``small_files`` of them are packed with the manifest.
+    ``add`` may be called from several threads. A table is written as a part when it holds ``part_bytes``; when all
+    tables together hold ``buffer_bytes`` the largest ones are written. Sorted rows of ``direct_bytes`` or more are a
+    part of their own: no copy, no sort. A file is opened, written and closed in one go, so ten thousand tables don't
+    need ten thousand open files. When nothing follows, small tables get a file each; more than ``small_files`` of them
+    are packed with the manifest.
 
     Raises (all methods): StorageUnavailable.
     """
@@ -106,7 +115,10 @@ class SegmentWriter:
         return key_bucket(schema.table.schema, schema.table.table, keys, rows)
 
     def add(self, schema: TableSchema, rows: pa.Table | pa.RecordBatch, *, in_order: bool = False) -> None:
-        """Take SEGMENT_ROWS of ``schema.arrow_schema``. ``in_order``: they are already sorted by (``_bucket``, ``_seq``)."""
+        """Take SEGMENT_ROWS of ``schema.arrow_schema``.
+
+        ``in_order``: they are already sorted by (``_bucket``, ``_seq``).
+        """
         table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
         if table.num_rows == 0:
             return
@@ -225,7 +237,10 @@ class SegmentWriter:
             branch._files = []
 
     def flush(self, *, pack: bool = False) -> None:
-        """Write all rows that are collected so far. ``pack``: no rows follow, and many small tables are written with the manifest."""
+        """Write all rows that are collected so far.
+
+        ``pack``: no rows follow, and many small tables are written with the manifest.
+        """
         with self._lock:
             left = [self._take(key) for key in list(self._pending)]
         if pack:
@@ -277,7 +292,9 @@ class SegmentWriter:
         self._packed.append((record, raw.getvalue()))
 
     def unpack(self) -> None:
-        """Write files of their own instead of those packed so far, e.g. as their rows are needed before there is a manifest."""
+        """Write files of their own instead of those packed so far, e.g. as their rows are needed before there is a
+        manifest.
+        """
         files, self._packed = self._packed, []
         if files:
             self.store.check_space(sum(len(image) for _, image in files))

@@ -49,7 +49,10 @@ ANYBODY = Reader("anybody")
 
 
 class Readers:
-    """The readers of a file, read again when it changes. Any thread may use it. Raises ConfigError for a file that is wrong at the start."""
+    """The readers of a file, read again when it changes.
+
+    Any thread may use it. Raises ConfigError for a file that is wrong at the start.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path

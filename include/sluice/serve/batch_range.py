@@ -21,7 +21,10 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 @dataclass(frozen=True)
 class StoredBatches:
-    """The batches of a pipeline that are stored. ``numbers``: ascending, as they were when it was made; ``following``: what the next one gets."""
+    """The batches of a pipeline that are stored.
+
+    ``numbers``: ascending, as they were when it was made; ``following``: what the next one gets.
+    """
 
     runtime: Runtime
     numbers: list[int]

@@ -1,7 +1,9 @@
-"""The rows of a stored batch as readers get them: through the pipeline's rules and mapping, without what is not to be seen.
+"""The rows of a stored batch as readers get them: through the pipeline's rules and mapping, without what is not to be
+seen.
 
-Decision: rows are made of the segments when they are read, with the rules, the mapping and ``masked`` as their files are then. A changeset has them
-as they were when it was made: a column that was excluded or masked since would still be there.
+Decision: rows are made of the segments when they are read, with the rules, the mapping and ``masked`` as their files
+are then. A changeset has them as they were when it was made: a column that was excluded or masked since would still be
+there.
 """
 
 from __future__ import annotations

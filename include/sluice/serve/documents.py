@@ -27,7 +27,9 @@ _BY_COLUMNS = "debezium-json"
 
 @dataclass
 class DocumentShape:
-    """Documents of one read. Tables of any columns are one stream, and columns may change in it: each document has those of its row.
+    """Documents of one read.
+
+    Tables of any columns are one stream, and columns may change in it: each document has those of its row.
 
     Attributes:
         form: a format of :data:`sluice.formats.FORMATS`; source: the name under which documents speak of their source.

@@ -1,7 +1,8 @@
 """The conversation of ``DoExchange``: batches go out ahead of the acknowledgements that come in, by a window.
 
-From the service: record batches as of ``DoGet``, and JSON: first what the session is, ``{"acknowledged": 42}`` once that is stored,
-``{"rolled_back": 42}``, and ``{"end": {...}}``, after which it waits until the client is done, too: a call cannot end while it is still read from.
+From the service: record batches as of ``DoGet``, and JSON: first what the session is, ``{"acknowledged": 42}`` once
+that is stored, ``{"rolled_back": 42}``, and ``{"end": {...}}``, after which it waits until the client is done, too: a
+call cannot end while it is still read from.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class Exchange:
     """One call.
 
     Args:
-        incoming, outgoing: the two streams of the call. is_over: the service ends, or the client hung up. told: an error as JSON for the client.
+        incoming, outgoing: the two streams of the call. is_over: the service ends, or the client hung up. told: an
+            error as JSON for the client.
         rests: called when nothing more is sent, and only the client's end is waited for; it may be called again.
     """
 
@@ -115,7 +117,9 @@ class Exchange:
         return rollback
 
     def _require(self) -> None:
-        """Ask ZooKeeper, when it said that something changed and now and then, whether the subscription is this session's still."""
+        """Ask ZooKeeper, when it said that something changed and now and then, whether the subscription is this
+        session's still.
+        """
         if self._moved.is_set() or time.monotonic() > self._look_at:
             self._moved.clear()
             self._look_at = time.monotonic() + LOOK_S

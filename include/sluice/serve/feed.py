@@ -26,7 +26,9 @@ class Feed:
         self._looks_at = 0.0
 
     def after(self, number: int, look: Look, is_over: Callable[[], bool]) -> int | None:
-        """Wait until batch ``number`` is stored; the number that follows those that are. None: ``is_over`` said so first.
+        """Wait until batch ``number`` is stored; the number that follows those that are.
+
+        None: ``is_over`` said so first.
 
         Raises what ``look`` does.
         """

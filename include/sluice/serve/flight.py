@@ -8,7 +8,8 @@
 ``DoExchange``     the same for a named subscription, with acknowledgements (:mod:`sluice.serve.exchange`)
 =================  ==================================================================================================================
 
-An error has its text, and as ``extra_info`` JSON: ``error`` (the class), ``retryable``, and what a program may act on (``oldest``, ``batch``).
+An error has its text, and as ``extra_info`` JSON: ``error`` (the class), ``retryable``, and what a program may act on
+(``oldest``, ``batch``).
 """
 
 from __future__ import annotations
@@ -64,7 +65,10 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         return reader
 
     def end(self, patience_s: float = 10.0) -> bool:
-        """Take no further requests, and wait for the open ones. False: the client of one takes nothing; only the process's end ends it."""
+        """Take no further requests, and wait for the open ones.
+
+        False: the client of one takes nothing; only the process's end ends it.
+        """
         self._ending.set()
         ending = threading.Thread(target=self.shutdown, name="flight-end", daemon=True)
         ending.start()

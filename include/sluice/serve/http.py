@@ -8,7 +8,8 @@
 ``GET /openapi.json``                  the description of all this
 =====================================  ====================================================================================
 
-An error is JSON (RFC 9457): ``title`` (the class), ``detail``, ``retryable``, and what a program may act on (``oldest``, ``batch``).
+An error is JSON (RFC 9457): ``title`` (the class), ``detail``, ``retryable``, and what a program may act on
+(``oldest``, ``batch``).
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ FormatName = StrEnum("FormatName", {name: name for name in FORMATS})  # type: ig
 
 
 class HowSent(BaseModel):
-    """What an answer looks like, and how long it is waited for."""
+    """The form of an answer, and how long to wait for it."""
 
     format: FormatName = Field(FormatName["debezium-json"], description="What a document looks like; docs/formats.md.")
     marks: bool = Field(

@@ -17,13 +17,17 @@ else:
 _log = structlog.get_logger()
 
 REQUEST_S = 10.0
-"""A client has this time to send a request, from its connection or its last request on; then the connection is closed."""
+"""A client has this time to send a request, from its connection or its last request on; then the connection is closed.
+"""
 
 KEEP_ALIVE_S = 5
 """A connection on which nothing comes after an answer is closed after this time."""
 
 MOST_CONNECTIONS = 512
-"""Open ones at once; another one is answered 503. Reads have a limit of their own, see :class:`sluice.serve.service.Slots`."""
+"""Open ones at once; another one is answered 503.
+
+Reads have a limit of their own, see :class:`sluice.serve.service.Slots`.
+"""
 
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nRetry-After: 5\r\nContent-Length: 34\r\nConnection: close\r\n\r\n"
@@ -64,7 +68,9 @@ class Connection(_Base):  # type: ignore[misc]
 
 
 def notice_lost_peers(listening: socket.socket) -> None:
-    """Have the system ask for signs of life on connections of this socket, so that a client whose machine is gone is noticed within a minute."""
+    """Have the system ask for signs of life on connections of this socket, so that a client whose machine is gone is
+    noticed within a minute.
+    """
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
         if hasattr(socket, option):

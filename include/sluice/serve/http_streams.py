@@ -177,7 +177,10 @@ class Pull:
 
 
 class PulledResponse(StreamingResponse):
-    """Streams what a :class:`Pull` gives, as fast as the client takes it. ``gone``: called when the client is not there any more, or has all."""
+    """Streams what a :class:`Pull` gives, as fast as the client takes it.
+
+    ``gone``: called when the client is not there any more, or has all.
+    """
 
     def __init__(
         self, pull: Pull, gone: Callable[[], None], headers: Mapping[str, str], media_type: str, *, keep_alive: bool

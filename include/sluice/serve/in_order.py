@@ -1,8 +1,9 @@
 """Rows of one table from several files of a batch, as one stream in the order of the log.
 
-A file has its rows by key bucket. Files of a table may overlap: rows of small transactions wait while larger ones are written. So rows stay where
-they are until no later file has any before them; each is then moved once, with the others of a window. A large transaction makes a batch larger than
-memory: rows beyond :data:`HELD_BYTES` that have to wait go through temporary files, which are mapped and read window by window.
+A file has its rows by key bucket. Files of a table may overlap: rows of small transactions wait while larger ones are
+written. So rows stay where they are until no later file has any before them; each is then moved once, with the others
+of a window. A large transaction makes a batch larger than memory: rows beyond :data:`HELD_BYTES` that have to wait go
+through temporary files, which are mapped and read window by window.
 """
 
 from __future__ import annotations
@@ -31,8 +32,11 @@ _Places = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 @dataclass
 class _Run:
-    """Rows of one file. ``order``: their numbers in order, None if that is how they are; ``places``: of :func:`_places`, ordered; ``at``: rows that
-    were given."""
+    """Rows of one file.
+
+    ``order``: their numbers in order, None if that is how they are; ``places``: of :func:`_places`, ordered; ``at``:
+    rows that were given.
+    """
 
     rows: pa.Table
     order: np.ndarray[Any, Any] | None

@@ -36,7 +36,9 @@ _ATTEMPTS, _PAUSE_S = 10, 0.05
 """To begin while retention removes what it was to begin with."""
 
 Sent = tuple[pa.RecordBatch, bytes]
-"""Rows, and what is said with them (JSON); an empty record batch with a mark ends a stored batch, one with ``reset`` comes before a snapshot."""
+"""Rows, and what is said with them (JSON); an empty record batch with a mark ends a stored batch, one with ``reset``
+comes before a snapshot.
+"""
 
 
 class _ClientGone(Exception):
@@ -72,9 +74,12 @@ class Reading:
     """A read that is about to begin.
 
     Attributes:
-        index, feed: of the pipeline, for all its readers; join: puts the runtime on the process's session, a new one if the last is over.
-        shaping: makes ``shape``, what the stream's rows look like; first: the batch it begins with; last: the last one that is stored when it begins.
-        snapshot: what comes before the first batch, if the read starts from there: because it asked for that, or batches are no longer stored.
+        index, feed: of the pipeline, for all its readers; join: puts the runtime on the process's session, a new one if
+            the last is over.
+        shaping: makes ``shape``, what the stream's rows look like; first: the batch it begins with; last: the last one
+            that is stored when it begins.
+        snapshot: what comes before the first batch, if the read starts from there: because it asked for that, or
+            batches are no longer stored.
     """
 
     runtime: Runtime
@@ -107,7 +112,10 @@ class Reading:
         self.shape = self.shaping(request, tables)
 
     def _begin(self) -> list[tuple[TableId, pa.Schema]]:
-        """Find out where it begins, and which tables it has. What retention removes between two looks is as what was gone before."""
+        """Find out where it begins, and which tables it has.
+
+        What retention removes between two looks is as what was gone before.
+        """
         for attempt in range(_ATTEMPTS):
             with self.runtime.state() as state:
                 stored = StoredBatches.of(self.runtime, state)
@@ -181,7 +189,10 @@ class Reading:
                 )
 
     def await_first(self, is_over: Callable[[], bool]) -> None:
-        """Wait until the batch is stored that the read begins with, or ``is_over`` says that it is enough. Raises as :class:`Reading`."""
+        """Wait until the batch is stored that the read begins with, or ``is_over`` says that it is enough.
+
+        Raises as :class:`Reading`.
+        """
         end = self.request.to
         if self.first > self.last and (end is None or end >= self.first):
             following = self.feed.after(self.first, self._look, is_over)

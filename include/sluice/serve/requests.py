@@ -34,19 +34,22 @@ class _Model(BaseModel):
 
 
 class FromBatch(_Model):
-    """From this batch on."""
+    """A start at this batch."""
 
     batch: int = Field(ge=1, le=MAX_NUMBER, strict=True)
 
 
 class FromTimestamp(_Model):
-    """From the first batch that holds a transaction of this time or a later one; its earlier transactions come, too."""
+    """A start at the first batch that holds a transaction of this time or a later one.
+
+    Its earlier transactions come, too.
+    """
 
     timestamp: AwareDatetime
 
 
 class FromPosition(_Model):
-    """From the first batch that ends after this place of the source's log (``file:offset``)."""
+    """A start at the first batch that ends after this position of the source's log (``file:offset``)."""
 
     position: str = Field(max_length=1000, pattern=r"^.+\.\d+:\d+$")
 
@@ -72,13 +75,13 @@ class Condition(_Model):
 
 
 class AllOf(_Model):
-    """All of them hold."""
+    """A condition that holds if all of its parts hold."""
 
     all: Annotated[tuple[Predicate, ...], Field(min_length=1, max_length=100)]
 
 
 class AnyOf(_Model):
-    """One of them holds."""
+    """A condition that holds if one of its parts holds."""
 
     any: Annotated[tuple[Predicate, ...], Field(min_length=1, max_length=100)]
 
@@ -87,7 +90,7 @@ Predicate = Condition | AllOf | AnyOf
 
 
 class ReadRequest(_Model):
-    """Which rows of which batches, and what of them."""
+    """The rows and batches that are asked for, and which of their columns."""
 
     pipeline: Identifier
     tables: tuple[Annotated[str, Field(min_length=1, max_length=1000)], ...] = Field(

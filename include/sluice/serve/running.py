@@ -1,4 +1,7 @@
-"""The service as its settings have it: doors, limits, registration. The command ``sluice serve`` runs it, and Airflow's API server on wish."""
+"""The service as its settings have it: doors, limits, registration.
+
+The command ``sluice serve`` runs it, and Airflow's API server on wish.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +97,10 @@ class Running:
         return found
 
     def end(self) -> bool:
-        """Take no further requests, and wait for the open ones. False: the client of one takes nothing; only the process's end ends it."""
+        """Take no further requests, and wait for the open ones.
+
+        False: the client of one takes nothing; only the process's end ends it.
+        """
         if self._registration is not None:
             self._registration.end()
         ended = all([self._flight.end(), self._http is None or self._http.end()])

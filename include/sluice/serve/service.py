@@ -65,7 +65,8 @@ class Slots:
 class Slot:
     """A slot of a call that may rest: it is open still, and nothing is read for it, as it waits for the client's end.
 
-    Resting calls have as many slots of their own, so that clients that never end block no reads, and are no more than that. Raises TooManyReads.
+    Resting calls have as many slots of their own, so that clients that never end block no reads, and are no more than
+    that. Raises TooManyReads.
     """
 
     def __init__(self, slots: Slots, resting: Slots, reader: str) -> None:
@@ -108,7 +109,9 @@ class Place:
 
 
 class Service:
-    """Reads of pipelines. Any thread may use it; each request has a runtime of its own, on the process's one session per ZooKeeper.
+    """Reads of pipelines.
+
+    Any thread may use it; each request has a runtime of its own, on the process's one session per ZooKeeper.
 
     Args:
         build: name -> the pipeline as its file is now; raises ConfigError. names: of all pipelines.

@@ -1,4 +1,6 @@
-"""One client's session of a named subscription: what it reads, what it acknowledged, and whether it still has the subscription."""
+"""One client's session of a named subscription: what it reads, what it acknowledged, and whether it still has the
+subscription.
+"""
 
 from __future__ import annotations
 

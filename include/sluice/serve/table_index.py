@@ -16,7 +16,9 @@ from sluice.serve.batch_range import StoredBatches, read_manifest
 from sluice.serve.batch_rows import BatchRows, Wants
 
 LOOK_BACK = 1_000
-"""Batches that are looked through for tables: the newest ones when the service first hears of the pipeline, then those that come."""
+"""Batches that are looked through for tables: the newest ones when the service first hears of the pipeline, then those
+that come.
+"""
 
 
 class TableIndex:

@@ -37,8 +37,9 @@ _log = structlog.get_logger()
 Offset = Position
 """A place at the end of a transaction.
 
-Its fields mean something to the kind of source that made it only. Everybody else uses ``log_epoch`` (offsets of two log epochs do not compare),
-``order`` and ``follows`` (the order within an epoch), ``commit_time_us``, ``place`` and ``str()``, and the JSON.
+Its fields mean something to the kind of source that made it only. Everybody else uses ``log_epoch`` (offsets of two log
+epochs do not compare), ``order`` and ``follows`` (the order within an epoch), ``commit_time_us``, ``place`` and
+``str()``, and the JSON.
 """
 
 TableFilter = Selection
@@ -52,7 +53,7 @@ Key = tuple[str, ...]
 """A key as literals of the source, one a column."""
 
 
-# -- what a source says of itself ---------------------------------------------------------------------------------------------
+# -- what a source says of itself --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,7 @@ class SourceTable:
         return self.schema.table
 
 
-# -- the log ------------------------------------------------------------------------------------------------------------------
+# -- the log -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -246,8 +247,10 @@ class SchemaHistory(Protocol):
 
 
 class SourceSession(Protocol):
-    """Connections of one piece of work. What it says of the server (identity, head) is as of the first question, or of the last
-    :meth:`look_again`. Not for several threads.
+    """Connections of one piece of work.
+
+    What it says of the server (identity, head) is as of the first question, or of the last :meth:`look_again`. Not for
+    several threads.
 
     Raises (all methods): SourceUnavailable, ConfigError for a refused login, PreflightError for a right that lacks.
     """
@@ -271,7 +274,9 @@ class SourceSession(Protocol):
         """Return all findings, errors first. ``at``: the captured offset, None before the first batch."""
 
     def replication_findings(self) -> list[Finding]:
-        """Return what a server that replicates from another one leaves out of captured tables, as far as its settings tell; empty: nothing."""
+        """Return what a server that replicates from another one leaves out of captured tables, as far as its settings
+        tell; empty: nothing.
+        """
 
     def require_ready(self, at: Offset | None) -> None:
         """Raise PreflightError, LostPosition or WrongServer for the first error of the pre-flight; log its warnings."""
@@ -311,12 +316,16 @@ class SourceSession(Protocol):
         Rows of the watermark table go to the sink, too.
 
         Args:
-            sink: makes the sink; called at the first change. definitions: gives the schema history as of ``start``; called when it is needed.
-            one_reader: rows have to come in the order of the log. progress: called a few times a second; what it raises ends the stream.
+            sink: makes the sink; called at the first change. definitions: gives the schema history as of ``start``;
+                called when it is needed.
+            one_reader: rows have to come in the order of the log. progress: called a few times a second; what it raises
+                ends the stream.
 
         Raises:
-            LostPosition, and CaptureErrors for what cannot be read; the sink was aborted. If whole transactions were captured before it,
-            ``whole_until`` of the CaptureError is the end of the last of them: with it as ``stop_at`` the same call gives a batch.
+            LostPosition, and CaptureErrors for what cannot be read; the sink was aborted. If whole transactions were
+                captured before it,
+            ``whole_until`` of the CaptureError is the end of the last of them: with it as ``stop_at`` the same call
+                gives a batch.
             Whatever the sink raises.
         """
 
@@ -337,7 +346,7 @@ class SourceSession(Protocol):
             ConfigError: the kind of source, or its settings, give a transaction no name that all servers know.
         """
 
-    # -- tables ------------------------------------------------------------------------------------------------------------
+    # -- tables --------------------------------------------------------------------------------------------------------
     def tables(self, wants: Callable[[TableId], bool]) -> list[SourceTable]:
         """Return every table that ``wants`` accepts, with its definition, by name."""
 
@@ -369,7 +378,7 @@ class SourceSession(Protocol):
         segments have them; only text columns are compared, the others are equal.
         """
 
-    # -- dumps -------------------------------------------------------------------------------------------------------------
+    # -- dumps ---------------------------------------------------------------------------------------------------------
     def choose_marking(self) -> Marking:
         """Choose how a new dump is marked, and create what the watermarks need.
 
@@ -380,7 +389,7 @@ class SourceSession(Protocol):
         """Return a table as it is now, for the plan of a dump. Raises ConfigError, DumpRefused."""
 
 
-# -- copies of rows ----------------------------------------------------------------------------------------------------------
+# -- copies of rows ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,7 +418,10 @@ class KeyText(Protocol):
 
 
 class ChunkTable(Protocol):
-    """A table as the source has it now, and what it says of a request for some of its rows. Raises ConfigError, DumpRefused."""
+    """A table as the source has it now, and what it says of a request for some of its rows.
+
+    Raises ConfigError, DumpRefused.
+    """
 
     @property
     def schema(self) -> TableSchema:
@@ -501,7 +513,9 @@ class DigestReader(Protocol):
 
 
 class LogWatch(Protocol):
-    """Looks at a source's log for many pipelines at a time. Opens its connections at the first look. Not for several threads.
+    """Looks at a source's log for many pipelines at a time.
+
+    Opens its connections at the first look. Not for several threads.
 
     Attributes:
         fresh: tables that the last look saw changes of; None: any table may have changed.
@@ -510,7 +524,9 @@ class LogWatch(Protocol):
     fresh: set[TableId] | None
 
     def look(self, since: Offset | None = None) -> bool:
-        """Look at what was written since the last look; True if the log moved. ``since``: of the first look, where the log begins to be of interest.
+        """Look at what was written since the last look; True if the log moved.
+
+        ``since``: of the first look, where the log begins to be of interest.
 
         Raises SourceUnavailable, ConfigError, LostPosition.
         """

@@ -20,8 +20,8 @@ _SHADOW = re.compile(r"^(_.*_(gho|ghc|del|old|new)|_.*_[0-9]{14}_(del|ghc|gho)|~
 class Selection:
     """Compiled include and exclude patterns (anchored, on ``schema.table``), and the kinds of change.
 
-    System schemas are never captured; shadow tables only with ``shadow_tables: capture``, or if an include pattern other than a catch-all names
-    them with their underscore.
+    System schemas are never captured; shadow tables only with ``shadow_tables: capture``, or if an include pattern
+    other than a catch-all names them with their underscore.
     """
 
     include: tuple[re.Pattern[str], ...]

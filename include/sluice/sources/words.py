@@ -1,4 +1,10 @@
-"""Who reads the words of a dialect, by its name as :meth:`sluice.sources.base.Source.dialect` says it and as batches keep it."""
+"""The readers of definitions and statements, by the dialect's name that :meth:`sluice.sources.base.Source.dialect`
+returns.
+
+Batches keep the same name.
+
+Batches keep the same name.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
 """Units on a warm Spark Connect server.
 
-A session has a fixed id, so its Python workers stay warm from task to task; it is never stopped (a stopped id is closed for good). An id that
-the server closed after an idle hour, or that it lost with a restart, is followed by the next of its generation.
+A session has a fixed id, so its Python workers stay warm from task to task; it is never stopped (a stopped id is closed
+for good). An id that the server closed after an idle hour, or that it lost with a restart, is followed by the next of
+its generation.
 
-A process opens one client for a server at its first job, and keeps it: all its threads use it for all their jobs. After a job that failed, the
-next one opens another.
+A process opens one client for a server at its first job, and keeps it: all its threads use it for all their jobs. After
+a job that failed, the next one opens another.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ _NAMESPACE = uuid.UUID("8a4a5e0c-6b0f-5a0e-9a53-5b1d1ce5f00d")
 _CLOSED = ("SESSION_CLOSED", "SESSION_CHANGED", "SESSION_NOT_FOUND", "NO_ACTIVE_SESSION")
 """What the server says, and the client once it was told so."""
 _AWAY = "UNAVAILABLE"
-"""No server answered: a client that was open waits ever longer before it connects again, and does not see at once that a server was started."""
+"""No server answered: a client that was open waits ever longer before it connects again, and does not see at once that
+a server was started.
+"""
 _REMOTE = "SPARK_CONNECT_MODE_ENABLED"
 _FRAMES = threading.Lock()
 """Rules find their session in variables of the process: one job of frames at a time."""
@@ -47,7 +50,10 @@ _FRAMES = threading.Lock()
 
 @dataclass(eq=False)
 class _Client:
-    """A client with its session. ``users``: jobs under way; the last one closes it once it is ``dropped``. ``worked``: a job ended well."""
+    """A client with its session.
+
+    ``users``: jobs under way; the last one closes it once it is ``dropped``. ``worked``: a job ended well.
+    """
 
     session: SparkSession
     generation: int
@@ -131,7 +137,10 @@ def _visible(session: SparkSession) -> Iterator[None]:
 
 
 class ConnectRunner:
-    """See :class:`sluice.spark.base.UnitRunner`. All runners use one warm session: a cold one costs seconds. For several threads."""
+    """See :class:`sluice.spark.base.UnitRunner`.
+
+    All runners use one warm session: a cold one costs seconds. For several threads.
+    """
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -190,7 +199,8 @@ class ConnectRunner:
         return self._with_session(job, description)
 
     def _with_session(self, job: Callable[[SparkSession], _T], description: str) -> _T:
-        """Run a job; again in another session if the server has closed this one, and with another client if the server was away meanwhile.
+        """Run a job; again in another session if the server has closed this one, and with another client if the server
+        was away meanwhile.
 
         Raises PySparkException, SparkUnavailable.
         """

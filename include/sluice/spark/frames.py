@@ -1,7 +1,8 @@
 """Rules of type spark: any number of tables through DataFrames in one job.
 
-Each table is read by Python workers into a DataFrame (so that checksums are verified and MySQL's types arrive whole), goes through the
-rule, and is written by Python workers again; the writers' reports are united and collected. So there is one job, however many tables there are.
+Each table is read by Python workers into a DataFrame (so that checksums are verified and MySQL's types arrive whole),
+goes through the rule, and is written by Python workers again; the writers' reports are united and collected. So there
+is one job, however many tables there are.
 """
 
 from __future__ import annotations

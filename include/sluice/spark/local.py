@@ -1,4 +1,6 @@
-"""Units in threads of this process, without Spark: for the command line and for tests. Arrow and the servers release the GIL.
+"""Units in threads of this process, without Spark: for the command line and for tests.
+
+Arrow and the servers release the GIL.
 
 Only a rule of type spark needs Spark here, too: a session of this process, started when the first one runs.
 """

@@ -1,8 +1,8 @@
 """One Spark job over any number of units: a partition takes a group of them, and errors come back as values.
 
-``spark.range`` with one row a partition carries no data; the groups travel in the function's closure, each pickled on its own, so a
-partition reads only its own. A SluiceError raised by a unit returns as a row, because an exception that crosses Spark loses its type
-in a JVM trace.
+``spark.range`` with one row a partition carries no data; the groups travel in the function's closure, each pickled on
+its own, so a partition reads only its own. A SluiceError raised by a unit returns as a row, because an exception that
+crosses Spark loses its type in a JVM trace.
 """
 
 from __future__ import annotations

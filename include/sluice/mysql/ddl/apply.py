@@ -1,7 +1,7 @@
 """CREATE TABLE and ALTER TABLE, done to definitions the way the server does them.
 
-Source of the order in which clauses work: ``mysql_prepare_alter_table`` in MySQL's sql/sql_table.cc. Old names are names of the table as it
-was; names after AFTER are those of the table as it becomes.
+Source of the order in which clauses work: ``mysql_prepare_alter_table`` in MySQL's sql/sql_table.cc. Old names are
+names of the table as it was; names after AFTER are those of the table as it becomes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from sluice.mysql.ddl.types import (
 )
 
 _CONVERTS_TO_CHARSET = 10_09_00
-"""The version from which MariaDB takes CONVERT TO CHARACTER SET DEFAULT for the charset of the schema alone, without its collation."""
+"""The version from which MariaDB takes CONVERT TO CHARACTER SET DEFAULT for the charset of the schema alone, without
+its collation.
+"""
 _WIDE = {"ucs2", "utf16", "utf16le", "utf32"}
 _NUMBER = re.compile(r"(['\"]?)([+-]?(?:\d+\.?\d*|\.\d+))([eE][+-]?\d+)?\1")
 

@@ -11,7 +11,8 @@ from sluice.model.tables import TableId
 class TypeSpec:
     """A column type as written. ``name``: in lower case, synonyms replaced; ``arguments``: numbers in brackets.
 
-    ``labels``: of ENUM and SET; bytes are in the column's charset; ``labels_charset``: of the session that wrote those that are text.
+    ``labels``: of ENUM and SET; bytes are in the column's charset; ``labels_charset``: of the session that wrote those
+    that are text.
     """
 
     name: str
@@ -46,7 +47,9 @@ class ColumnSpec:
 
 @dataclass(frozen=True, slots=True)
 class IndexSpec:
-    """A key as written. ``kind``: primary, unique, index, fulltext, spatial, vector, foreign or check; ``name`` "" : the server's choice.
+    """A key as written.
+
+    ``kind``: primary, unique, index, fulltext, spatial, vector, foreign or check; ``name`` "" : the server's choice.
 
     ``hashed``: written with USING HASH.
     """
@@ -77,7 +80,7 @@ class TableOptions:
     versioned: bool = False
 
 
-# clauses of ALTER TABLE ------------------------------------------------------------------------------------------------
+# clauses of ALTER TABLE -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +198,7 @@ Action = (
 )  # fmt: skip
 
 
-# statements -----------------------------------------------------------------------------------------------------------------
+# statements -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ class SchemaState:
     unknown: dict[TableId, Unknown] = field(default_factory=dict)
     touched: set[TableId] = field(default_factory=set)
 
-    # -- asking ------------------------------------------------------------------------------------------------------------
+    # -- asking --------------------------------------------------------------------------------------------------------
     def find(self, table: TableId) -> TableDefinition | None:
         """Return the definition, None if it is not known."""
         return self.tables.get(self.canonical(table))
@@ -68,7 +68,7 @@ class SchemaState:
         """Return why the definition is not known; None if it is, or if the table was never seen."""
         return self.unknown.get(self.canonical(table))
 
-    # -- changing ----------------------------------------------------------------------------------------------------------
+    # -- changing ------------------------------------------------------------------------------------------------------
     def put(self, definition: TableDefinition) -> None:
         """Set a table's definition. Raises DecodeError for one that cannot be stored."""
         if not _can_be_stored(definition):
@@ -93,7 +93,9 @@ class SchemaState:
         self.touched.add(name)
 
     def fold(self, sql: str, schema: str, session: Session, where: str = "", error_code: int = 0) -> list[TableChange]:
-        """Apply a statement as logged. What is not understood makes its tables unknown, with the reason; what is kept can be stored.
+        """Apply a statement as logged.
+
+        What is not understood makes its tables unknown, with the reason; what is kept can be stored.
 
         ``error_code``: with which the statement ended at the server; 0: it did what it says.
 
@@ -139,7 +141,7 @@ class SchemaState:
         self.databases[name] = replace(database, name=name)
         self.touched.add(TableId(name, ""))
 
-    # -- storing -----------------------------------------------------------------------------------------------------------
+    # -- storing -------------------------------------------------------------------------------------------------------
     def to_json(self) -> dict[str, Any]:
         """Return all definitions as JSON."""
         return {

@@ -1,7 +1,9 @@
-"""Literals that name their own charset (``_utf8mb4'…'``, ``_binary'…'``, ``N'…'``), written so that no session's charset matters.
+"""Literals that name their own charset (``_utf8mb4'…'``, ``_binary'…'``, ``N'…'``), written so that no session's
+charset matters.
 
-The server takes the bytes of such a literal as they are, in whatever charset the statement was sent. A statement as text has lost them: it is
-decoded by the session's charset. So these literals are written as hexadecimal ones, while the statement is bytes still.
+The server takes the bytes of such a literal as they are, in whatever charset the statement was sent. A statement as
+text has lost them: it is decoded by the session's charset. So these literals are written as hexadecimal ones, while the
+statement is bytes still.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ _WIDE = {
     "big5": re.compile(rb"[\xa1-\xf9][\x40-\x7e\xa1-\xfe]"),
     "gb18030": re.compile(rb"[\x81-\xfe](?:[\x40-\x7e\x80-\xfe]|[\x30-\x39][\x81-\xfe][\x30-\x39])"),
 }
-"""Characters of charsets in which a part of a character may look like a quote or a backslash; the others have no such bytes."""
+"""Characters of charsets in which a part of a character may look like a quote or a backslash; the others have no such
+bytes.
+"""
 _ESCAPES = {b"0": b"\0", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"Z": b"\x1a"}
 _NAMED_UTF8MB3 = 10_06_00
 """The version from which MariaDB knows ``_utf8mb3``."""

@@ -1,6 +1,8 @@
-"""The keys of a table: what becomes of them when columns change, which the server makes by itself, and how it names them.
+"""The keys of a table: what becomes of them when columns change, which the server makes by itself, and how it names
+them.
 
-Sources: ``mysql_prepare_alter_table`` (keys that are kept) and ``mysql_prepare_create_table`` in MySQL's and MariaDB's sql/sql_table.cc.
+Sources: ``mysql_prepare_alter_table`` (keys that are kept) and ``mysql_prepare_create_table`` in MySQL's and MariaDB's
+sql/sql_table.cc.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The words of a statement, as the server that logged it would split it: versioned comments, quotes and escapes by its own rules."""
+"""The words of a statement, as the server that logged it would split it: versioned comments, quotes and escapes by its
+own rules.
+"""
 
 from __future__ import annotations
 

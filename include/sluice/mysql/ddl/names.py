@@ -19,7 +19,8 @@ class NamesReader(Reader):
     """Remembers where the statement names what.
 
     Attributes:
-        places: start to (end, table). schemas: start to (end, name). charsets: (start, end, name) of the table's charsets.
+        places: start to (end, table). schemas: start to (end, name). charsets: (start, end, name) of the table's
+            charsets.
         types: (end of its type, column). columns_end: where the columns of CREATE TABLE end.
     """
 

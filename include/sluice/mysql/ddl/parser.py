@@ -1,8 +1,9 @@
 """Data definition statements, parsed: MySQL 5.7 to 9.x and MariaDB.
 
-Decision: a parser of our own, of the grammar that changes tables, rather than sqlglot's. sqlglot 30.30 reads RENAME TABLE of several tables,
-CONVERT TO CHARACTER SET and clauses in versioned comments as opaque commands, and fails on ADD PARTITION (tried). The truth in the tests is the
-server's information_schema. More grammar than fits here would make it wrong.
+Decision: a parser of our own, of the grammar that changes tables, rather than sqlglot's. sqlglot 30.30 reads RENAME
+TABLE of several tables, CONVERT TO CHARACTER SET and clauses in versioned comments as opaque commands, and fails on ADD
+PARTITION (tried). The truth in the tests is the server's information_schema. More grammar than fits here would make it
+wrong.
 """
 
 from __future__ import annotations

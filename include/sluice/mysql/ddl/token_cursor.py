@@ -23,8 +23,8 @@ _NO_CHARACTER = re.compile("[\ud800-\udfff]")
 class Reader:
     """A place in a statement. ``schema``: the session's default one.
 
-    ``own_schema``: the schema of the table that the statement makes or alters, once it is read.
-    ``in_transaction``: where a CREATE TABLE … SELECT that the log has as CREATE TABLE says START TRANSACTION; only a replica may say so.
+    ``own_schema``: the schema of the table that the statement makes or alters, once it is read. ``in_transaction``:
+    where a CREATE TABLE … SELECT that the log has as CREATE TABLE says START TRANSACTION; only a replica may say so.
     """
 
     def __init__(self, sql: str, schema: str, dialect: Dialect) -> None:
@@ -71,14 +71,14 @@ class Reader:
         return all(self.peek(i).upper == word for i, word in enumerate(words))
 
     def accept(self, *words: str) -> bool:
-        """Pass these words if they come next."""
+        """Move past these words if they come next. Return whether they did."""
         if not self.sees(*words):
             return False
         self._at += len(words)
         return True
 
     def accept_any(self, *words: str) -> str:
-        """Pass one of these words; ``""`` if none comes next."""
+        """Move past one of these words and return it; ``""`` if none comes next."""
         upper = self.peek().upper
         if upper and upper in words:
             self.next()
@@ -86,7 +86,7 @@ class Reader:
         return ""
 
     def expect(self, *words: str) -> None:
-        """Pass these words. Raises DecodeError."""
+        """Move past these words. Raises DecodeError."""
         if not self.accept(*words):
             raise self.stuck(f"expected {' '.join(words)}")
 
@@ -201,7 +201,7 @@ class Reader:
         return "".join([*pieces, self.sql[at:end]])
 
     def skip_brackets(self) -> None:
-        """Pass ``( … )``. Raises DecodeError."""
+        """Move past ``( … )``. Raises DecodeError."""
         self.expect("(")
         depth = 1
         while depth:
@@ -211,7 +211,7 @@ class Reader:
             depth += (token.upper == "(") - (token.upper == ")")
 
     def skip_clause(self) -> str:
-        """Pass everything to the next comma or closing bracket of this level, or the end. Return the text."""
+        """Move past all text up to the next comma or closing bracket of this level, or the end. Return the text."""
         start, end = self.peek().start, self.peek().start
         while not self.ended and not self.sees(",") and not self.sees(")"):
             if self.sees("("):

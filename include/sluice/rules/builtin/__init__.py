@@ -1,4 +1,7 @@
-"""Rules that come with Sluice: ``builtin: NAME`` in engine.yaml. Each is a file here, written as a user would write a rule of type arrow."""
+"""Rules that come with Sluice: ``builtin: NAME`` in engine.yaml.
+
+Each is a file here, written as a user would write a rule of type arrow.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,12 @@
-"""Changes the type of columns. A value that does not fit stops the batch (or goes where on_error says); nothing is rounded or cut.
+"""Changes the type of columns.
+
+A value that does not fit stops the batch (or goes where on_error says); nothing is rounded or cut.
 
     builtin: cast
     params: {columns: {total: "varchar(20)", qty: bigint}}
 
-Types: tinyint, smallint, int, bigint (each also unsigned), float, double, decimal(p,s), varchar(n), text, date, datetime(6).
+Types: tinyint, smallint, int, bigint (each also unsigned), float, double, decimal(p,s), varchar(n), text, date,
+datetime(6).
 """
 
 import pyarrow as pa

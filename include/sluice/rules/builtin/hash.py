@@ -1,9 +1,12 @@
-"""Replaces values by the hexadecimal SHA-256 of their text, so that equal values stay equal and cannot be read. NULL stays NULL.
+"""Replaces values by the hexadecimal SHA-256 of their text, so that equal values stay equal and cannot be read.
+
+NULL stays NULL.
 
     builtin: hash
     params: {columns: [email], salt_env: SLUICE_HASH_SALT, length: 40}
 
-Without a salt, e-mail addresses and phone numbers can be found by trying them all: set one in the environment of the workers.
+Without a salt, e-mail addresses and phone numbers can be found by trying them all: set one in the environment of the
+workers.
 """
 
 import os

@@ -1,4 +1,6 @@
-"""Replaces text by a sign repeated to the same length, and leaves as many characters at either end as you say. NULL stays NULL.
+"""Replaces text by a sign repeated to the same length, and leaves as many characters at either end as you say.
+
+NULL stays NULL.
 
 builtin: mask
 params: {columns: [phone], keep_last: 3}        # 0171123456 -> *******456
@@ -14,7 +16,10 @@ from sluice.rules.context import RuleContext
 class Params:
     columns: list[str]
     keep_first: int = 0
-    """Characters left as they are at the beginning; keep_last: at the end. A text that is not longer than both together is hidden whole."""
+    """Characters left as they are at the beginning; keep_last: at the end.
+
+    A text that is not longer than both together is hidden whole.
+    """
     keep_last: int = 0
     sign: str = "*"
     length: int | None = None

@@ -1,4 +1,6 @@
-"""Keeps deleted rows at the target and marks them. Every row gets the column (0 alive, 1 deleted), and if you like the time of the delete.
+"""Keeps deleted rows at the target and marks them.
+
+Every row gets the column (0 alive, 1 deleted), and if you like the time of the delete.
 
     builtin: soft_delete
     params: {column: deleted, at: deleted_at}

@@ -1,7 +1,7 @@
 """A store of rows and its log, in memory: what the in-memory source reads.
 
-Tables hold whole rows, under keys of any type or none. Each :meth:`MemoryStore.commit` is one transaction of the log, and so is each change of
-definitions. A store is found again by its name in this process, as a server is by its address.
+Tables hold whole rows, under keys of any type or none. Each :meth:`MemoryStore.commit` is one transaction of the log,
+and so is each change of definitions. A store is found again by its name in this process, as a server is by its address.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class MemoryStore:
         self._group = uuid.uuid4().hex[:12]
         self._turn = 0
 
-    # -- writing -----------------------------------------------------------------------------------------------------------
+    # -- writing -------------------------------------------------------------------------------------------------------
     def define(self, schema: TableSchema) -> None:
         """Create a table, or change its definition; a statement of the log."""
         with self.changed:
@@ -264,7 +264,7 @@ class MemoryStore:
         self._turn += 1
         return (self._turn,)
 
-    # -- reading -----------------------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------------------
     def rows(self, table: TableId) -> list[Row]:
         """Return all rows now, in key order; for a table without a key, in the order they were written."""
         with self.changed:

@@ -1,7 +1,7 @@
 """A source in memory. It passes the contract suite of sources, and lets flows be tested without a server.
 
-The connection's host is the name of a :class:`~sluice.sources.memory.log.MemoryStore`. Rows contain their definitions, so there is no schema
-history.
+The connection's host is the name of a :class:`~sluice.sources.memory.log.MemoryStore`. Rows contain their definitions,
+so there is no schema history.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class MemorySession:
                 return None
             return sum(t.size_bytes for t in self.store.log[at.offset : self.head.offset])
 
-    # -- before reading ----------------------------------------------------------------------------------------------------
+    # -- before reading ------------------------------------------------------------------------------------------------
     def preflight(self, at: Offset | None) -> list[Finding]:
         with self.store.changed:
             if at is None:
@@ -236,7 +236,7 @@ class MemorySession:
                 raise LostPosition(f"{start} is not in the log", where=self.source.where)
             return self.store.position(start.offset)
 
-    # -- the log -----------------------------------------------------------------------------------------------------------
+    # -- the log -------------------------------------------------------------------------------------------------------
     def stream(
         self,
         start: Offset,
@@ -279,7 +279,7 @@ class MemorySession:
                 raise LostPosition(f"the log of this store after {at.gtid_set} is no longer kept")
             return self.store.position(here)
 
-    # -- tables ------------------------------------------------------------------------------------------------------------
+    # -- tables --------------------------------------------------------------------------------------------------------
     def tables(self, wants: Callable[[TableId], bool]) -> list[SourceTable]:
         with self.store.changed:
             found = sorted(table for table in self.store.tables if wants(table))
@@ -314,7 +314,7 @@ class MemorySession:
         for number, key, others in asked:
             yield number, key in others
 
-    # -- dumps -------------------------------------------------------------------------------------------------------------
+    # -- dumps ---------------------------------------------------------------------------------------------------------
     def choose_marking(self) -> Marking:
         table = self.source.watermark_table
         with self.store.changed:

@@ -234,7 +234,7 @@ class MySQLSession:
         self.look_again()
         return self.info.bytes_behind(at)
 
-    # -- before reading ----------------------------------------------------------------------------------------------------
+    # -- before reading ------------------------------------------------------------------------------------------------
     def preflight(self, at: Offset | None) -> list[Finding]:
         info = self.info
         with self._asking():
@@ -292,7 +292,7 @@ class MySQLSession:
             raise_first([one for one in self.replication_findings() if one.severity == "error"], self.source.where)
             return relocate(self.connection, info, at, patience_s=patience_s, where=self.source.where)
 
-    # -- the log -----------------------------------------------------------------------------------------------------------
+    # -- the log -------------------------------------------------------------------------------------------------------
     def stream(
         self,
         start: Offset,
@@ -338,7 +338,7 @@ class MySQLSession:
     def release(self, delivered: Offset) -> None:
         """Do nothing: the server keeps its log as long as it is configured to, whoever reads it."""
 
-    # -- tables ------------------------------------------------------------------------------------------------------------
+    # -- tables --------------------------------------------------------------------------------------------------------
     def tables(self, wants: Callable[[TableId], bool]) -> list[SourceTable]:
         with self._asking():
             return table_list.source_tables(self.connection, wants)
@@ -382,7 +382,7 @@ class MySQLSession:
         with self._asking():
             yield from same_keys(self.connection, fields, asked)
 
-    # -- dumps -------------------------------------------------------------------------------------------------------------
+    # -- dumps ---------------------------------------------------------------------------------------------------------
     def choose_marking(self) -> Marking:
         mariadb = self.info.is_mariadb
         with self._asking():

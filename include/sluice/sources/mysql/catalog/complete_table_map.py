@@ -1,7 +1,8 @@
-"""A table map that the log leaves bare (``binlog_row_metadata`` MINIMAL, NO_LOG, MySQL 5.7), completed from the schema history.
+"""A table map that the log leaves bare (``binlog_row_metadata`` MINIMAL, NO_LOG, MySQL 5.7), completed from the schema
+history.
 
-What both say has to agree: the number of columns, each type with its length, signs and charsets. A history that was folded wrong, or a log that
-was written by another server, is found here and stops the drain.
+What both say has to agree: the number of columns, each type with its length, signs and charsets. A history that was
+folded wrong, or a log that was written by another server, is found here and stops the drain.
 """
 
 from __future__ import annotations

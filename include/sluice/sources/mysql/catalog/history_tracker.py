@@ -39,14 +39,17 @@ _PRINTED = re.compile(
     rb"CREATE (?:OR REPLACE )?TABLE (?:IF NOT EXISTS )?(?:" + _NAME + rb"\.)?" + _NAME + rb" \(\n  [`\"].*\n\)(.*)",
     re.S,
 )
-"""How servers print a table, and how they log CREATE TABLE … SELECT and CREATE TABLE … LIKE of a temporary one: in UTF-8 with backslashes as escapes,
-whatever the session has, and with ``?`` for characters of four bytes. Dumps have it from SHOW CREATE TABLE, with all options."""
+"""How servers print a table, and how they log CREATE TABLE … SELECT and CREATE TABLE … LIKE of a temporary one: in
+UTF-8 with backslashes as escapes, whatever the session has, and with ``?`` for characters of four bytes. Dumps have it
+from SHOW CREATE TABLE, with all options.
+"""
 _SELECTED = re.compile(rb"\s*START TRANSACTION\b")
 """What MySQL writes after the columns of CREATE TABLE … SELECT; no session may say it."""
 _DUMPED = re.compile(rb"ENGINE=.* DEFAULT CHARSET=", re.S)
 
 Rereader = Callable[[TableId, Position], TableDefinition]
-"""Reads a definition from the server and proves that it held at a position already; raises SchemaUnknown if it cannot."""
+"""Reads a definition from the server and proves that it held at a position already; raises SchemaUnknown if it cannot.
+"""
 
 
 def once(load: Callable[[], SchemaState]) -> Callable[[], SchemaState]:
@@ -97,7 +100,10 @@ class SchemaTracker:
         return self._state is not None and bool(self._state.touched)
 
     def statement(self, statement: LoggedStatement) -> list[TableChange]:
-        """Fold a statement. What is not understood makes the captured tables that it names unknown; nothing is raised here."""
+        """Fold a statement.
+
+        What is not understood makes the captured tables that it names unknown; nothing is raised here.
+        """
         query, where = statement.query, str(statement.position)
         status = parse_status(query.status)
         names = self._collations()

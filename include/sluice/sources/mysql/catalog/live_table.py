@@ -39,9 +39,11 @@ class Index:
     """An index.
 
     Attributes:
-        columns: in its order; an expression is ``""``. unique: no two rows share their values, and none of them is null.
+        columns: in its order; an expression is ``""``. unique: no two rows share their values, and none of them is
+            null.
         prefix: it holds only the beginning of a column, or an expression.
-        unfit: why rows cannot be read in its order; ``""``: they can. remedy: SQL that changes that, as the beginning of a hint.
+        unfit: why rows cannot be read in its order; ``""``: they can. remedy: SQL that changes that, as the beginning
+            of a hint.
         hashed: it keeps hashes of its columns.
     """
 
@@ -58,8 +60,8 @@ class Index:
 class LiveTable:
     """A table as the server has it now: its plan, and its indexes by name.
 
-    ``key``: name of the index that tells its rows apart, for the server and so for its log: the primary key, else the first unique one of whole
-    columns that are never null; ``""``: there is none.
+    ``key``: name of the index that tells its rows apart, for the server and so for its log: the primary key, else the
+    first unique one of whole columns that are never null; ``""``: there is none.
     """
 
     plan: RowLayout
@@ -68,10 +70,13 @@ class LiveTable:
 
 
 def read_definition(connection: Any, table: TableId, collations: Callable[[], dict[int, tuple[str, str]]]) -> LiveTable:
-    """Ask the server. ``collations``: id -> (collation, charset), see :func:`sluice.sources.mysql.server.connection.collations`.
+    """Ask the server.
+
+    ``collations``: id -> (collation, charset), see :func:`sluice.sources.mysql.server.connection.collations`.
 
     Raises:
-        ConfigError: there is no such table. UnsupportedType: a column's type is not understood, or the server does not say its labels.
+        ConfigError: there is no such table. UnsupportedType: a column's type is not understood, or the server does not
+            say its labels.
     """
     names = (table.schema, table.table)
     rows = rows_of(connection, _COLUMNS, names)

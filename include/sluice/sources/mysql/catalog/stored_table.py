@@ -1,4 +1,6 @@
-"""A table's stored definition as its rows in segments are described: what the log says of a row, told by the schema history alone."""
+"""A table's stored definition as its rows in segments are described: what the log says of a row, told by the schema
+history alone.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Arrow arrays from NumPy buffers and lists of text, without copies and without ``pa.array``, which imports pandas (0.4 s of start-up)."""
+"""Arrow arrays from NumPy buffers and lists of text, without copies and without ``pa.array``, which imports pandas (0.4
+s of start-up).
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """The fill kernels: one column at a time, from the offsets of its values in the arena to an Arrow buffer.
 
-``offsets[image]`` is where a column's value lies in the arena (at its length bytes for variable ones), ABSENT_NULL for null and
-ABSENT_COLUMN for a column that the image does not hold. ``select[row]`` names the image of each output row, -1 for none. The walk has
-checked that every value lies inside its event; arenas have sixteen spare bytes, so a load of eight never leaves them.
+``offsets[image]`` is where a column's value lies in the arena (at its length bytes for variable ones), ABSENT_NULL for
+null and ABSENT_COLUMN for a column that the image does not hold. ``select[row]`` names the image of each output row, -1
+for none. The walk has checked that every value lies inside its event; arenas have sixteen spare bytes, so a load of
+eight never leaves them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ ABSENT_COLUMN = -2
 def walk_values(
     arena: Any, starts: Any, ends: Any, bitmaps: Any, columns: Any, widths: Any, first: Any, out: Any
 ) -> Any:
-    """Fill ``out[column, image]`` with the offset of each value. Returns -1, or the first image that does not fit its event."""
+    """Fill ``out[column, image]`` with the offset of each value.
+
+    Returns -1, or the first image that does not fit its event.
+    """
     for m in range(len(starts)):
         at = starts[m]
         end = ends[m]
@@ -436,7 +440,9 @@ def all_present(arena: Any, bitmaps: Any, select: Any, columns: Any) -> Any:
 
 @kernel
 def keys_moved(arena: Any, offsets: Any, before: Any, after: Any, key: Any, widths: Any, first: Any, out: Any) -> Any:
-    """Mark (1) updates whose key columns' bytes differ. ``before``/``after``: image of each update; returns their number.
+    """Mark (1) updates whose key columns' bytes differ.
+
+    ``before``/``after``: image of each update; returns their number.
 
     A key column that the after image does not hold has not changed.
     """

@@ -1,6 +1,8 @@
-"""Single values of MySQL's binary JSON: as a tree, to which differences are applied, and its text; and what the kernel leaves to Python.
+"""Single values of MySQL's binary JSON: as a tree, to which differences are applied, and its text; and what the kernel
+leaves to Python.
 
-Source: sql-common/json_binary.cc and json_dom.cc. Whole columns are printed by :mod:`sluice.sources.mysql.decoder.json_text`.
+Source: sql-common/json_binary.cc and json_dom.cc. Whole columns are printed by
+:mod:`sluice.sources.mysql.decoder.json_text`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Partial JSON updates (``binlog_row_value_options=PARTIAL_JSON``): the after image holds differences, applied here to the before image.
+"""Partial JSON updates (``binlog_row_value_options=PARTIAL_JSON``): the after image holds differences, applied here to
+the before image.
 
 Source: ``Json_diff_vector::read_binary`` and ``apply_json_diffs`` in MySQL's sql-common/json_diff.cc.
 """

@@ -1,8 +1,11 @@
-"""The JSON kernel: columns of MySQL's binary JSON to the text the server prints. Source: sql-common/json_binary.cc and json_dom.cc.
+"""The JSON kernel: columns of MySQL's binary JSON to the text the server prints.
 
-Two passes over the same walk. The first checks bounds, measures, and notes the values that the kernel does not print itself (doubles, and
-opaque values as decimals and dates); those become text outside, all doubles at once; the second pass writes. A value that points
-backwards, or whose parts together are larger than itself, is broken: so no value makes the walk leave it or run forever.
+Source: sql-common/json_binary.cc and json_dom.cc.
+
+Two passes over the same walk. The first checks bounds, measures, and notes the values that the kernel does not print
+itself (doubles, and opaque values as decimals and dates); those become text outside, all doubles at once; the second
+pass writes. A value that points backwards, or whose parts together are larger than itself, is broken: so no value makes
+the walk leave it or run forever.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The machine-level pieces under the kernels: unaligned loads, block copies, CRC32. No bounds are checked here; callers check."""
+"""The machine-level pieces under the kernels: unaligned loads, block copies, CRC32.
+
+No bounds are checked here; callers check.
+"""
 
 from __future__ import annotations
 

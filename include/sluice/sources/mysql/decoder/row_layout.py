@@ -54,8 +54,8 @@ class ColumnLayout:
 class RowLayout:
     """A table's definition and plan; ``key``: indexes of the primary key's columns.
 
-    ``definition``: what the schema history says of the table, for defaults; None if nothing. ``arrow_schema``: of its tables, made once.
-    ``marks``: its rows are marks of loads, and are not captured.
+    ``definition``: what the schema history says of the table, for defaults; None if nothing. ``arrow_schema``: of its
+    tables, made once. ``marks``: its rows are marks of loads, and are not captured.
     """
 
     schema: TableSchema

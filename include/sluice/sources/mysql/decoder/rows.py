@@ -27,7 +27,9 @@ Ints = np.ndarray[Any, Any]
 Bytes = np.ndarray[Any, Any]
 """uint8."""
 FillFunction = Callable[["_TableDecoder", ColumnLayout, Ints, Ints, Bytes], pa.Array]
-"""(decoder, layout, offset of each image's value, image of each row, what to fill with 1 where a row has a value) -> the Arrow column."""
+"""(decoder, layout, offset of each image's value, image of each row, what to fill with 1 where a row has a value) ->
+the Arrow column.
+"""
 Bucketer = Callable[[TableSchema, Sequence[pa.Array], int], "np.ndarray[Any, Any]"]
 """(definition, key columns, rows) -> uint8 bucket of each row."""
 
@@ -40,7 +42,8 @@ class RowEvents:
     """Row events of one arena, ready to decode: values only, nothing shared with the scanner.
 
     Attributes:
-        arena: uint8, with sixteen spare bytes after ``used``. rev: int64[REV_FIELDS, events]. images: int64, offset of each row image.
+        arena: uint8, with sixteen spare bytes after ``used``. rev: int64[REV_FIELDS, events]. images: int64, offset of
+            each row image.
         txn_first: ordinal of the first transaction described; gtids, commit_us: one a transaction.
         files: names by number (R_FILE). plans: by slot.
     """

@@ -1,11 +1,12 @@
 """The scan kernel: from the bytes of the connection to row images in an arena.
 
-One call works through as many events as it can without Python: it frames packets, verifies checksums, follows transactions, recognises
-table maps it has seen, walks every wanted row image once (so that rows are counted, and bounds are checked, before anything else relies on
-them) and copies wanted row events into the arena. It returns when it needs Python, and says why (``CODE_*``).
+One call works through as many events as it can without Python: it frames packets, verifies checksums, follows
+transactions, recognises table maps it has seen, walks every wanted row image once (so that rows are counted, and bounds
+are checked, before anything else relies on them) and copies wanted row events into the arena. It returns when it needs
+Python, and says why (``CODE_*``).
 
-All state lives in one int64 array (``S_*`` are its indexes), so that a call allocates nothing. Every read is bounded by the event, every
-event by the bytes received: contradictions return CODE_BAD, never a read outside.
+All state lives in one int64 array (``S_*`` are its indexes), so that a call allocates nothing. Every read is bounded by
+the event, every event by the bytes received: contradictions return CODE_BAD, never a read outside.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from sluice.model.row_ops import OP_UPDATE
 from sluice.sources.mysql.decoder.machine import copy_bytes, crc32_of, kernel, load_u16, load_u32, load_u64
 
-# -- why the kernel returned ---------------------------------------------------------------------------------------------
+# -- why the kernel returned -------------------------------------------------------------------------------------------
 CODE_MORE = 0
 """All complete events are done; more bytes are needed."""
 CODE_EVENT = 1
@@ -41,7 +42,7 @@ CODE_NO_TABLE = 13
 CODE_OPEN_MARK = 14
 """A transaction ends with a mark at its head and none at its tail."""
 
-# -- state ---------------------------------------------------------------------------------------------------------------
+# -- state -------------------------------------------------------------------------------------------------------------
 (
     S_POS, S_FILE_POS, S_IN_TXN, S_EVENTS, S_IMAGES, S_TXNS, S_CHANGES, S_ARENA, S_SIDS, S_SID, S_CRC, S_EVENT, S_EVENT_END, S_MAX_CHANGES,
     S_STOP_POS, S_STOP_AT_END, S_FRAMED, S_DONE_TXNS, S_LAST_END, S_FILE, S_NEED, S_BYTES, S_MAX_BYTES, S_SKIPPED_TABLE, S_SKIPPED_KIND,
@@ -50,22 +51,28 @@ CODE_OPEN_MARK = 14
     S_GTID_SUM, S_GTID_KIND, S_GTID_TIME, S_MARKED, S_DROPS, S_ORIGIN, S_DROPPED,
 ) = range(53)  # fmt: skip
 STATE_SIZE = 56
-"""S_MARKED: the rows at hand stand after the mark of a load; S_DROPS: they are not captured, S_DROPPED counts their events; S_ORIGIN: the origin
-they have if they are."""
+"""S_MARKED: the rows at hand stand after the mark of a load; S_DROPS: they are not captured, S_DROPPED counts their
+events; S_ORIGIN: the origin they have if they are.
+"""
 
 LAST_EVENT = slice(S_LAST_FILE, S_LAST_TIME + 1)
-"""The event that ended the last transaction: index of its file, offset, size, CRC32, kind, timestamp. Size 0: none was seen."""
+"""The event that ended the last transaction: index of its file, offset, size, CRC32, kind, timestamp.
+
+Size 0: none was seen.
+"""
 GTID_EVENT = slice(S_GTID_FILE, S_GTID_TIME + 1)
 """The event that began it, the same six."""
 
-# -- a row event's record: one column of the int64 array ``rev`` -----------------------------------------------------------
+# -- a row event's record: one column of the int64 array ``rev`` -------------------------------------------------------
 R_SLOT, R_OP, R_IMAGE, R_IMAGES, R_SEQ, R_OFFSET, R_TXN, R_BM1, R_BM2, R_END, R_FILE, R_ROW, R_ORIGIN, R_PARTIAL = (
     range(14)
 )
 REV_FIELDS = 14
 
 PARTIAL_IMAGE = 1 << 62
-"""Added to the offset of an after image whose JSON columns may hold differences; a bit for each of them stands just before the image."""
+"""Added to the offset of an after image whose JSON columns may hold differences; a bit for each of them stands just
+before the image.
+"""
 
 _HEADER = 19
 JSON_COUNT_SHIFT = 8

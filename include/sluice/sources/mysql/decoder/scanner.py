@@ -1,4 +1,7 @@
-"""Drives the scan kernel: owns its arrays, answers the events it hands over, seals full arenas. Knows no socket and no clock."""
+"""Drives the scan kernel: owns its arrays, answers the events it hands over, seals full arenas.
+
+Knows no socket and no clock.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,9 @@ _NOT_OF_THE_FILE = _HEARTBEATS | {4, 15}
 _ARTIFICIAL = 0x20
 
 READ_AGAIN_BYTES = 2**18
-"""An event of at most this size is read again to see whether the log is still the same; for a larger one, the event its transaction begins with."""
+"""An event of at most this size is read again to see whether the log is still the same; for a larger one, the event its
+transaction begins with.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +74,12 @@ class Scanner:
     Args:
         start: position of the first byte fed after the server's prelude.
         tables: a table map -> its plan, or None where its rows are not wanted.
-        statement: called for every statement that is not BEGIN or COMMIT; returns True if the batch shall close after it.
+        statement: called for every statement that is not BEGIN or COMMIT; returns True if the batch shall close after
+            it.
         seal: called with the rows of a full arena.
         row_events: bits of the row changes wanted, by OP_*.
-        reread: gives the events (without checksums, in pieces) of a prepared XA transaction, by its id, its place (None: not known) and a
-            position after its prepare; None: such a transaction stops the scan.
+        reread: gives the events (without checksums, in pieces) of a prepared XA transaction, by its id, its place
+            (None: not known) and a position after its prepare; None: such a transaction stops the scan.
         checksum: events carry a CRC32 from the first one on.
         first_seq: added to the sequence numbers of changes and to the ordinals of transactions.
         marks: what is done with changes between marks of a load; None: no mark is looked at.
@@ -128,7 +134,7 @@ class Scanner:
         self._seals = 0
         self._sealed_in = -1
 
-    # -- what the caller asks -------------------------------------------------------------------------------------------
+    # -- what the caller asks ------------------------------------------------------------------------------------------
     @property
     def between_transactions(self) -> bool:
         """True if the log was read exactly to the end of a transaction."""
@@ -209,7 +215,9 @@ class Scanner:
         self._set_stop()
 
     def go_on_from(self, ahead: ReadTotals) -> None:
-        """Count on from what others have read into the same batch; ``ahead.last`` is the position this scanner starts at."""
+        """Count on from what others have read into the same batch; ``ahead.last`` is the position this scanner starts
+        at.
+        """
         s = self.s
         s[sc.S_CHANGES], s[sc.S_BYTES], s[sc.S_CAPTURED_TXNS] = ahead.changes, ahead.bytes, ahead.transactions
         s[sc.S_FIRST_TS] = ahead.first_commit_us
@@ -228,13 +236,13 @@ class Scanner:
         """Make ``feed`` return at the next end of a transaction."""
         self.s[sc.S_STOP_AT_END] = 1
 
-    # -- work -----------------------------------------------------------------------------------------------------------
+    # -- work ----------------------------------------------------------------------------------------------------------
     def feed(self, buffer: np.ndarray[Any, Any], end: int, at: int) -> tuple[int, bool]:
         """Work through ``buffer[at:end]`` (packets as received).
 
-        Returns (offset of the first byte not used, whether a limit was reached at the end of a transaction). An offset short of ``end``
-        without a limit means that the rest is half a packet; see :func:`sluice.sources.mysql.events.packets.bytes_of_next`.
-        Raises CaptureError and its kinds.
+        Returns (offset of the first byte not used, whether a limit was reached at the end of a transaction). An offset
+        short of ``end`` without a limit means that the rest is half a packet; see
+        :func:`sluice.sources.mysql.events.packets.bytes_of_next`. Raises CaptureError and its kinds.
         """
         s = self.s
         s[sc.S_POS] = at
@@ -345,7 +353,10 @@ class Scanner:
         return f"mysqlbinlog -vvv --start-position={int(self.s[sc.S_LAST_END])} {self.file}"
 
     def event(self, event: bytes) -> bool:
-        """Work on an event that the kernel hands over, with header, without checksum. True if a limit is reached after it."""
+        """Work on an event that the kernel hands over, with header, without checksum.
+
+        True if a limit is reached after it.
+        """
         kind = event[4]
         s = self.s
         flags = int.from_bytes(event[17:19], "little")
@@ -508,8 +519,9 @@ class Scanner:
     def _take_back(self, savepoint: tuple[int, int, int] | None, to_savepoint: bool) -> None:
         """Take back the rows of the transaction at hand, from the savepoint on if it is rolled back to one.
 
-        The log has rows that were rolled back if the transaction touched a table without transactions, or, in MariaDB, a temporary one. Rows of
-        engines with transactions are gone. Raises UnknownEvent where others are among them, and where a part of them has been handed over.
+        The log has rows that were rolled back if the transaction touched a table without transactions, or, in MariaDB,
+        a temporary one. Rows of engines with transactions are gone. Raises UnknownEvent where others are among them,
+        and where a part of them has been handed over.
         """
         s, rev = self.s, self._rev
         events, here = int(s[sc.S_EVENTS]), int(s[sc.S_TXNS])
@@ -557,7 +569,7 @@ class Scanner:
             or (s[sc.S_CHANGES] and s[sc.S_BYTES] >= s[sc.S_MAX_BYTES])
         )
 
-    # -- what held rows ask for (:class:`sluice.sources.mysql.decoder.xa_buffer.XaScanner`) --------------------------------------------------------
+    # -- what held rows ask for (:class:`sluice.sources.mysql.decoder.xa_buffer.XaScanner`) ----------------------------
     def behind(self) -> Position:
         """Return the end of the last complete transaction, without its GTIDs."""
         return Position(self.start.server_uuid, self.file, int(self.s[sc.S_LAST_END]))
@@ -571,12 +583,15 @@ class Scanner:
         """Return the error for rows of a table that no table map introduced."""
         return self._fault(sc.CODE_NO_TABLE, np.frombuffer(event, np.uint8))
 
-    # -- events inside others ---------------------------------------------------------------------------------------------------
+    # -- events inside others ------------------------------------------------------------------------------------------
     _nested_rows = 0
     """Rows that the last call of ``_nested`` numbered, from its ``first_row`` on."""
 
     def _nested(self, data: np.ndarray[Any, Any], spare: int, fixed: int | None = None, first_row: int = 0) -> bool:
-        """Scan events that came inside another one, whose rows count from ``first_row``. True if a limit was reached after them."""
+        """Scan events that came inside another one, whose rows count from ``first_row``.
+
+        True if a limit was reached after them.
+        """
         s = self.s
         saved = {i: int(s[i]) for i in (sc.S_POS, sc.S_FRAMED, sc.S_FIXED, sc.S_ROW_BASE)}
         s[sc.S_POS] = s[sc.S_FRAMED] = 0
@@ -641,7 +656,7 @@ class Scanner:
         """Forget what the bytes of table maps stood for, after a statement changed definitions."""
         self.slots.redefine()
 
-    # -- arenas -----------------------------------------------------------------------------------------------------------
+    # -- arenas --------------------------------------------------------------------------------------------------------
     def _seal_arena(self) -> None:
         s = self.s
         count = int(s[sc.S_EVENTS])

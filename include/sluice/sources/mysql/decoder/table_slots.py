@@ -29,8 +29,8 @@ class TableSlots:
 
     Attributes:
         ids, of_id: the map; slot -1: not wanted. columns, first, widths: a slot's columns and where its widths begin.
-        events: bits of the changes wanted, from bit 8 on the number of JSON columns (partial updates carry a bit for each), and bit 40 for the
-            marking table, whose rows Python reads.
+        events: bits of the changes wanted, from bit 8 on the number of JSON columns (partial updates carry a bit for
+            each), and bit 40 for the marking table, whose rows Python reads.
         map_at, map_size, map_bytes: body of the table map, so that the kernel recognises it. plans: by slot.
     """
 

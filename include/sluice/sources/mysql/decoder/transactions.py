@@ -1,4 +1,6 @@
-"""GTIDs and commit times of the transactions scanned: the arrays that the scan kernel fills, and the executed set they add up to."""
+"""GTIDs and commit times of the transactions scanned: the arrays that the scan kernel fills, and the executed set they
+add up to.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ class TransactionTable:
     """One entry a transaction met; ``s`` is the kernel's state, which counts them (S_TXNS begun, S_DONE_TXNS complete).
 
     Attributes:
-        sid, gno, ts: index of the source id (-1: no GTID), number, commit time (microseconds since 1970) of each transaction.
+        sid, gno, ts: index of the source id (-1: no GTID), number, commit time (microseconds since 1970) of each
+            transaction.
         sids: uint8[n, 16], the source ids; MariaDB: domain and server, 4 bytes each.
     """
 
@@ -36,7 +39,7 @@ class TransactionTable:
         self.sids = np.zeros((16, 16), np.uint8)
         self._forgotten: str | None = None
 
-    # -- what it adds up to -----------------------------------------------------------------------------------------------
+    # -- what it adds up to --------------------------------------------------------------------------------------------
     def executed(self) -> str:
         """Return everything executed up to the last complete transaction, as the server prints it."""
         self.harvest()
@@ -100,7 +103,7 @@ class TransactionTable:
                 self._executed.add(source, low, high - 1)
                 at += 16
 
-    # -- entries that the kernel leaves to Python ---------------------------------------------------------------------------
+    # -- entries that the kernel leaves to Python ----------------------------------------------------------------------
     def begin_tagged(self, gtid: TaggedGtid) -> None:
         """Begin a transaction with a tagged GTID."""
         index = next((i for i, name in self._tagged.items() if name == gtid.source), None)
@@ -139,7 +142,7 @@ class TransactionTable:
         self._s[sc.S_SIDS] += 1
         return index
 
-    # -- room -------------------------------------------------------------------------------------------------------------
+    # -- room ----------------------------------------------------------------------------------------------------------
     def grow(self) -> None:
         """Double the room for transactions."""
         self.sid, self.gno, self.ts = grown(self.sid), grown(self.gno), grown(self.ts)

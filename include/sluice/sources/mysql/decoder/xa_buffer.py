@@ -52,8 +52,9 @@ class XaBuffer:
     """Holds rows, and gives them to the scan at their commit.
 
     Args:
-        waiting: what is prepared as of the scanner's position. reread: gives the events (without checksums, in pieces) of a prepared
-            transaction, by its id, its place (None: not known) and a position after its prepare; None: such a transaction stops the scan.
+        waiting: what is prepared as of the scanner's position. reread: gives the events (without checksums, in pieces)
+            of a prepared transaction, by its id, its place (None: not known) and a position after its prepare; None:
+            such a transaction stops the scan.
     """
 
     def __init__(self, host: XaScanner, waiting: xa.PreparedTransactions, reread: Reread | None) -> None:

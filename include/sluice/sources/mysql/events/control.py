@@ -1,4 +1,6 @@
-"""The rare control events, parsed from their bytes: format description, rotate, query, tagged GTID, transaction payload."""
+"""The rare control events, parsed from their bytes: format description, rotate, query, tagged GTID, transaction
+payload.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,8 @@ class Rotate:
 class Query:
     """A statement. ``sql`` is text (undecodable bytes escaped), ``schema`` the session's default schema.
 
-    ``status``: the session's variables (:mod:`sluice.sources.mysql.events.query_status`); ``raw``: the statement's bytes in the session's charset;
-    ``began_s``: when the statement began, in seconds since 1970.
+    ``status``: the session's variables (:mod:`sluice.sources.mysql.events.query_status`); ``raw``: the statement's
+    bytes in the session's charset; ``began_s``: when the statement began, in seconds since 1970.
     """
 
     schema: str
@@ -60,7 +62,10 @@ class TaggedGtid:
 
 @dataclass(frozen=True, slots=True)
 class MariaGtid:
-    """A GTID of MariaDB. ``prepares``: its transaction ends with an XA prepare; ``xid``: of an XA transaction, else None."""
+    """A GTID of MariaDB.
+
+    ``prepares``: its transaction ends with an XA prepare; ``xid``: of an XA transaction, else None.
+    """
 
     domain: int
     server: int

@@ -36,7 +36,9 @@ class SessionStatus:
     lc_time_names: int | None = None
     auto_increment: tuple[int, int] = (1, 1)
     default_collations: tuple[tuple[int, int], ...] = ()
-    """MariaDB 11 (``character_set_collations``): (a collation of a charset, the collation that the charset had by default)."""
+    """MariaDB 11 (``character_set_collations``): (a collation of a charset, the collation that the charset had by
+    default).
+    """
 
 
 EXPLICIT_TIMESTAMPS = 1 << 24

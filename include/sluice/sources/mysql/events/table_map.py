@@ -1,4 +1,5 @@
-"""The table map event: what a table's row images look like, and (with ``binlog_row_metadata=FULL``) what its columns are called.
+"""The table map event: what a table's row images look like, and (with ``binlog_row_metadata=FULL``) what its columns
+are called.
 
 Source: ``Table_map_log_event`` and ``Optional_metadata_fields`` in MySQL's libs/mysql/binlog/event/rows_event.h.
 """
@@ -15,10 +16,12 @@ from sluice.mysql.column_types import FORMS, META_BYTES, Collated, Meta
 
 @dataclass(slots=True)
 class MappedColumn:
-    """A column of a table map. ``meta`` is the type's own metadata, see :func:`parse_table_map`; None: the log does not say.
+    """A column of a table map.
 
-    No log says the last one: ``family`` is uuid, inet4 or inet6 where a definition says so (MariaDB logs them as BINARY); and MariaDB's old
-    temporal types get their digits into ``meta`` from there.
+    ``meta`` is the type's own metadata, see :func:`parse_table_map`; None: the log does not say.
+
+    No log says the last one: ``family`` is uuid, inet4 or inet6 where a definition says so (MariaDB logs them as
+    BINARY); and MariaDB's old temporal types get their digits into ``meta`` from there.
     """
 
     type: int
@@ -80,8 +83,8 @@ class _Reader:
 def parse_table_map(body: bytes, *, mariadb: bool = False) -> TableMap:
     """Parse the body (after the 19-byte header, without checksum). Raises DecodeError.
 
-    ``meta`` of a column: varchar, char, binary: bytes; enum, set: pack length (``type`` is the real type); decimal: ``precision << 8 | scale``;
-    bit: number of bits; blobs: length bytes; temporal types with fractions: digits.
+    ``meta`` of a column: varchar, char, binary: bytes; enum, set: pack length (``type`` is the real type); decimal:
+    ``precision << 8 | scale``; bit: number of bits; blobs: length bytes; temporal types with fractions: digits.
     """
     r = _Reader(body)
     table_id = r.number(6)

@@ -1,11 +1,14 @@
-"""Definitions as of a position, read from a server that goes on working: proven, without a lock that would hold anybody up.
+"""Definitions as of a position, read from a server that goes on working: proven, without a lock that would hold anybody
+up.
 
 The argument. H1 is read; then each captured table is opened once; then the definitions are read; then H2 is read.
 
-* A statement that stands in the log before H1 may not be visible in the dictionary yet: the log is written first. But it holds its exclusive
-  metadata lock until it is, so that opening the table after H1 waits for it. What is read afterwards has it.
-* A statement that stands after H1 may be visible already. The log from the wanted position to H2 is read, and a table that any statement there
-  may concern is not taken over: it counts as unknown (or, when the position is H1 itself, all is read again).
+* A statement that stands in the log before H1 may not be visible in the dictionary yet: the log is written first. But
+  it holds its exclusive metadata lock until it is, so that opening the table after H1 waits for it. What is read
+  afterwards has it.
+* A statement that stands after H1 may be visible already. The log from the wanted position to H2 is read, and a table
+  that any statement there may concern is not taken over: it counts as unknown (or, when the position is H1 itself, all
+  is read again).
 """
 
 from __future__ import annotations

@@ -27,7 +27,9 @@ _EARLY_S = 5.0
 
 
 class PrefetchedLogin:
-    """A login for the log's connection, under way while the server is asked about itself: over a distance those are eight round trips."""
+    """A login for the log's connection, under way while the server is asked about itself: over a distance those are
+    eight round trips.
+    """
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="login")
@@ -58,7 +60,9 @@ def _hang_up(made: Future[Any] | None) -> None:
 
 
 class BinlogDump:
-    """Bytes of the log from a position. One connection, one dump; never reconnects. ``login``: one that is under way already.
+    """Bytes of the log from a position.
+
+    One connection, one dump; never reconnects. ``login``: one that is under way already.
 
     Raises (all methods): SourceUnavailable, ConfigError, LostPosition.
     """
@@ -126,7 +130,10 @@ def stream_settings(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def _login(settings: dict[str, Any]) -> Any:
-    """Log in. Nothing is encrypted on the way to this machine itself, unless the connection asks for it or the server insists."""
+    """Log in.
+
+    Nothing is encrypted on the way to this machine itself, unless the connection asks for it or the server insists.
+    """
     local = settings.get("unix_socket") or str(settings.get("host")).startswith(("127.", "localhost", "::1"))
     if local and not any(name.startswith("ssl") for name in settings):
         with contextlib.suppress(

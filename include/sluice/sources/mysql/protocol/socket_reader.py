@@ -17,11 +17,15 @@ _RECEIVE_BUFFER = 8 * 2**20
 _STREAMING_BYTES = 2**16
 _GATHERED_BYTES = 2**19
 _PATIENCE_S = 0.002
-"""While the log streams, the kernel wakes the reader only for this many bytes, or after this time: a fifth of the wake-ups and reads."""
+"""While the log streams, the kernel wakes the reader only for this many bytes, or after this time: a fifth of the
+wake-ups and reads.
+"""
 
 
 class SocketReader:
-    """Reads a socket. ``what``: names the connection in errors; ``silence_s``: after so long without a byte it counts as dead.
+    """Reads a socket.
+
+    ``what``: names the connection in errors; ``silence_s``: after so long without a byte it counts as dead.
 
     Raises (all methods): SourceUnavailable.
     """
@@ -39,7 +43,10 @@ class SocketReader:
         connected.settimeout(silence_s)
 
     def receive(self, buffer: np.ndarray[Any, Any], at: int, timeout_s: float, enough: int = 2**20) -> int:
-        """Read into ``buffer[at:]``: whatever is there, up to about ``enough`` bytes. Returns bytes read, 0 after ``timeout_s`` of silence."""
+        """Read into ``buffer[at:]``: whatever is there, up to about ``enough`` bytes.
+
+        Returns bytes read, 0 after ``timeout_s`` of silence.
+        """
         view = memoryview(buffer)  # type: ignore[arg-type]
         start = at
         if self._gathering and not self._ready(min(_PATIENCE_S, timeout_s)):
@@ -72,7 +79,10 @@ class SocketReader:
         return SourceUnavailable(f"reading the log: {why}", where=self._what)
 
     def _gather(self, on: bool) -> None:
-        """Have the kernel call the socket ready when many bytes are there, or when any are. (With TLS it does not see how many.)"""
+        """Have the kernel call the socket ready when many bytes are there, or when any are.
+
+        (With TLS it does not see how many.)
+        """
         if on == self._gathering or self._tls:
             return
         with contextlib.suppress(OSError):

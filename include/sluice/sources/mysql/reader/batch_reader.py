@@ -1,7 +1,9 @@
-"""The drain's engine: read the log from a position, cut it into a batch at the end of a transaction, hand its rows to a writer.
+"""The drain's engine: read the log from a position, cut it into a batch at the end of a transaction, hand its rows to a
+writer.
 
-The calling thread receives, frames, verifies and walks; two workers turn sealed arenas into Arrow tables and give them to the writer, which
-writes Parquet in the same worker. Kernels, zstd and the socket release the interpreter lock, so the stages overlap.
+The calling thread receives, frames, verifies and walks; two workers turn sealed arenas into Arrow tables and give them
+to the writer, which writes Parquet in the same worker. Kernels, zstd and the socket release the interpreter lock, so
+the stages overlap.
 """
 
 from __future__ import annotations
@@ -74,12 +76,14 @@ def capture(
     """Read the log from ``start`` until a limit closes the batch, or nothing comes.
 
     Args:
-        writer_factory: called at the first change. progress: called a few times a second (``changes=…, position=…``); what it raises ends the
-            drain. redefine: see :data:`sluice.sources.mysql.catalog.history_tracker.Rereader`.
+        writer_factory: called at the first change. progress: called a few times a second (``changes=…, position=…``);
+            what it raises ends the drain. redefine: see :data:`sluice.sources.mysql.catalog.history_tracker.Rereader`.
 
     Raises:
-        SourceUnavailable, ConfigError, LostPosition, UnknownEvent, UnsupportedType, DecodeError, ChecksumMismatch: the writer was aborted.
-        If whole transactions were captured in front of what cannot be read, ``whole_until`` of the CaptureError is the end of the last of
+        SourceUnavailable, ConfigError, LostPosition, UnknownEvent, UnsupportedType, DecodeError, ChecksumMismatch: the
+            writer was aborted.
+        If whole transactions were captured in front of what cannot be read, ``whole_until`` of the CaptureError is the
+            end of the last of
         them: with it as ``stop_at`` the same call gives a batch.
         Whatever the writer raises.
     """
@@ -311,7 +315,9 @@ class BinlogReader(Generic[M]):
         return layout
 
     def _statement(self, statement: LoggedStatement) -> bool:
-        """Fold DDL into the schema history and note it if it concerns us; stop at a statement that changes captured rows without naming them."""
+        """Fold DDL into the schema history and note it if it concerns us; stop at a statement that changes captured
+        rows without naming them.
+        """
         query = statement.query
         wants = self.selection.wants
         changes: list[TableChange] = []

@@ -1,6 +1,8 @@
-"""Is the log still the one that was read? The last event before a position is read again and compared, before anything after it is read.
+"""Is the log still the one that was read? The last event before a position is read again and compared, before anything
+after it is read.
 
-A server that was restored from a backup, or whose log was reset, gives the same file names, offsets and GTIDs to other transactions.
+A server that was restored from a backup, or whose log was reset, gives the same file names, offsets and GTIDs to other
+transactions.
 """
 
 from __future__ import annotations

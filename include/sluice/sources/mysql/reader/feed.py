@@ -15,7 +15,9 @@ _BUFFER_BYTES = 4 * 2**20
 _STEP_BYTES = 2**19
 MAX_EVENT_BYTES = 128 * 2**20
 _MOVED_BYTES = 2**15
-"""So little is moved to the front at once, so that the next bytes come where the last ones were: in the processor's cache."""
+"""So little is moved to the front at once, so that the next bytes come where the last ones were: in the processor's
+cache.
+"""
 _SPARE = 16
 """Kernels load eight bytes at a time, so they may look this far after the last byte."""
 
@@ -24,7 +26,8 @@ class ScannerFeed:
     """Feeds a scanner from a stream.
 
     Args:
-        max_event_bytes: a larger event is refused before it is received; what one takes in memory is about six times its size.
+        max_event_bytes: a larger event is refused before it is received; what one takes in memory is about six times
+            its size.
 
     Attributes:
         log_bytes: received so far.
@@ -40,8 +43,8 @@ class ScannerFeed:
     def step(self, timeout_s: float) -> bool:
         """Receive what is there (waiting up to ``timeout_s``) and scan it. True if a limit of the scanner was reached.
 
-        Raises SourceUnavailable if the connection broke or is silent, CaptureError for an event that is too large, and whatever the scanner
-        raises.
+        Raises SourceUnavailable if the connection broke or is silent, CaptureError for an event that is too large, and
+        whatever the scanner raises.
         """
         need = self._make_room()
         room = self._buffer[: len(self._buffer) - _SPARE]
@@ -60,7 +63,10 @@ class ScannerFeed:
         self._used = self._end
 
     def _make_room(self) -> int:
-        """Move what is left to the front, grow the buffer for a large event. Returns the bytes that the event at hand takes, if known."""
+        """Move what is left to the front, grow the buffer for a large event.
+
+        Returns the bytes that the event at hand takes, if known.
+        """
         left = self._end - self._used
         if self._used and (left <= _MOVED_BYTES or self._end + 2**20 > len(self._buffer) - _SPARE):
             self._buffer[:left] = self._buffer[self._used : self._end]

@@ -1,4 +1,6 @@
-"""One closed log file on its way into a batch, read in parallel with others; see :mod:`sluice.sources.mysql.reader.parallel`."""
+"""One closed log file on its way into a batch, read in parallel with others; see
+:mod:`sluice.sources.mysql.reader.parallel`.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +57,9 @@ class BinlogRangeReader:
     """Reads one piece in a thread: receive, scan, decode, write.
 
     Args:
-        reading: of the batch; a piece that reaches one of its limits ends, and is read in its turn. Its history is that of the start of the
-            batch: nothing in an accepted piece changes it. Rows of ``marks`` have to be met in the order of the log.
+        reading: of the batch; a piece that reaches one of its limits ends, and is read in its turn. Its history is that
+            of the start of the batch: nothing in an accepted piece changes it. Rows of ``marks`` have to be met in the
+            order of the log.
         sink, keep: makes the piece's writer; takes what it has written.
     """
 

@@ -27,7 +27,9 @@ from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
 from sluice.sources.mysql.server.connection import connected, log_status, rows_of, source_errors
 
 _READ_BACK_BYTES = 64 * 2**20
-"""The first look reads at most so much log that was written before it; a pipeline that is further behind has to look for itself."""
+"""The first look reads at most so much log that was written before it; a pipeline that is further behind has to look
+for itself.
+"""
 
 _STEP_S = 2.0
 """A look reads no longer; the next one goes on. It is called several times a second, and reads some 100 MB a second."""
@@ -82,7 +84,8 @@ class LogWatch:
     def look(self, since: Position | None = None) -> bool:
         """Ask where the log ends, and read what was written since the last look. True if it moved.
 
-        ``since``: of the first look: the place from which the log is of interest. Raises SourceUnavailable, ConfigError, LostPosition.
+        ``since``: of the first look: the place from which the log is of interest. Raises SourceUnavailable,
+        ConfigError, LostPosition.
         """
         self._open()
         with source_errors(self._endpoint, "asking the source where its log ends"):
@@ -117,7 +120,9 @@ class LogWatch:
 
     @property
     def end(self) -> Position | None:
-        """The end of the log, if all of it up to there was looked at; None: not known just now, or not in such a way that a drain can begin there."""
+        """The end of the log, if all of it up to there was looked at; None: not known just now, or not in such a way
+        that a drain can begin there.
+        """
         if self._last is None or (self._file, self._offset) != self._end[:2]:
             return None
         if self._mariadb and self._domains is None:

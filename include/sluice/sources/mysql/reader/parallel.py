@@ -1,11 +1,13 @@
 """Catching up: closed log files read side by side, with rows, positions and batches as one reader would make them.
 
-A closed file is a piece of its own: no transaction goes on in the next file, and each row event follows its own table map. So while a
-backlog of several closed files fits into the batch, each is read by a connection, a scanner and a decoder of its own, in a thread (receiving,
-scanning, decoding and writing run without the interpreter lock). Sequence numbers of piece *n* begin at *n* · 2^40, so they order as the log
-does. Pieces are accepted in the order of the log, and only whole: if the batch would have closed inside a piece, or the piece holds something
-that depends on what stands before it (DDL, XA, watermarks, table maps without names), or if reading it failed, then what was written of it and of
-all after it is dropped, and the one reader goes on there. It meets the same limit, statement or error, at the same place.
+A closed file is a piece of its own: no transaction goes on in the next file, and each row event follows its own table
+map. So while a backlog of several closed files fits into the batch, each is read by a connection, a scanner and a
+decoder of its own, in a thread (receiving, scanning, decoding and writing run without the interpreter lock). Sequence
+numbers of piece *n* begin at *n* · 2^40, so they order as the log does. Pieces are accepted in the order of the log,
+and only whole: if the batch would have closed inside a piece, or the piece holds something that depends on what stands
+before it (DDL, XA, watermarks, table maps without names), or if reading it failed, then what was written of it and of
+all after it is dropped, and the one reader goes on there. It meets the same limit, statement or error, at the same
+place.
 """
 
 from __future__ import annotations
@@ -36,7 +38,10 @@ _PROGRESS_EVERY_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class BinlogRange:
-    """Closed files, one or several small ones, or the rest of one. ``stop`` is the start of the next; ``number`` counts from 0 within the batch."""
+    """Closed files, one or several small ones, or the rest of one.
+
+    ``stop`` is the start of the next; ``number`` counts from 0 within the batch.
+    """
 
     number: int
     start: Position

@@ -1,4 +1,6 @@
-"""Statements that stand further on in the log: proof that a definition read from the server now was the same at an earlier position."""
+"""Statements that stand further on in the log: proof that a definition read from the server now was the same at an
+earlier position.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,12 @@ def statements_between(
     statement: Callable[[LoggedStatement], None],
     progress: Callable[[], None] | None = None,
 ) -> None:
-    """Call ``statement`` for every statement event from ``start`` to ``stop``, in log order. Rows are framed and skipped.
+    """Call ``statement`` for every statement event from ``start`` to ``stop``, in log order.
 
-    ``progress`` is called now and then; what it raises ends the reading. Raises what :class:`BinlogDump` and :class:`Scanner` raise.
+    Rows are framed and skipped.
+
+    ``progress`` is called now and then; what it raises ends the reading. Raises what :class:`BinlogDump` and
+    :class:`Scanner` raise.
     """
     if not stop.follows(start):
         return

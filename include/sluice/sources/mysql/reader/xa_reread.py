@@ -39,7 +39,8 @@ class PreparedReader:
     """Finds prepared transactions in the source's log. Callable as the scanner's ``reread``.
 
     Args:
-        server_id: of the drain; dumps from here use another one, derived from it, so that they don't cut off the drain's.
+        server_id: of the drain; dumps from here use another one, derived from it, so that they don't cut off the
+            drain's.
 
     Raises:
         LostPosition: the log no longer has the transaction. SourceUnavailable, CaptureError.
@@ -135,7 +136,7 @@ class PreparedReader:
                 ) from error
             raise
 
-    # -- a transaction whose place is not known ------------------------------------------------------------------------------
+    # -- a transaction whose place is not known ------------------------------------------------------------------------
     def _find(self, xid: str, before: Position) -> xa.Prepared | None:
         """Look through the log backwards, a file at a time."""
         with open_connection(self._endpoint) as connection:

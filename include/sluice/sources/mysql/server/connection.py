@@ -21,7 +21,10 @@ from sluice.mysql.client import SHOW_INVISIBLE_KEYS, MySQLConnection
 CONNECT_TIMEOUT_S = 10
 READ_TIMEOUT_S = 60
 NOT_OF_THE_SYSTEM = "TABLE_SCHEMA NOT IN ('mysql', 'sys', 'information_schema', 'performance_schema')"
-"""A condition for tables of information_schema. The server's own schemas have thousands of columns: without it a look at them takes 40 ms."""
+"""A condition for tables of information_schema.
+
+The server's own schemas have thousands of columns: without it a look at them takes 40 ms.
+"""
 _LOGIN_ERRORS = {1044, 1045, 1251, 1698, 2059, 3118, 3955}
 
 

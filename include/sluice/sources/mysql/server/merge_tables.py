@@ -1,7 +1,8 @@
 """MERGE (MRG_MyISAM) tables: names under which the rows of other tables are read and written.
 
-Both servers log a change under the name that the statement used, the MERGE table's or its member's. So neither name has all changes of its rows
-in the log, and a copy of both has each row twice. A primary key of a MERGE table is not unique: two members may have the same one.
+Both servers log a change under the name that the statement used, the MERGE table's or its member's. So neither name has
+all changes of its rows in the log, and a copy of both has each row twice. A primary key of a MERGE table is not unique:
+two members may have the same one.
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ def is_merge(engine: str) -> bool:
 def merge_findings(
     connection: Any, tables: Iterable[tuple[TableId, str]], wants: Callable[[TableId], bool]
 ) -> list[Finding]:
-    """MERGE tables that are captured, and those through which rows of captured tables change. ``tables``: with their engines."""
+    """MERGE tables that are captured, and those through which rows of captured tables change.
+
+    ``tables``: with their engines.
+    """
     found = []
     for table, engine in tables:
         if not is_merge(engine):

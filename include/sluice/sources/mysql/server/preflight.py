@@ -1,6 +1,7 @@
 """Pre-flight: is the source set up so that its log can be read without loss, and is the stored position still good?
 
-Runs before every drain (a few round trips) and in ``sluice check``. Errors stop the drain; warnings are logged and shown.
+Runs before every drain (a few round trips) and in ``sluice check``. Errors stop the drain; warnings are logged and
+shown.
 """
 
 from __future__ import annotations

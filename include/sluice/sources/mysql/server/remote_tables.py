@@ -1,4 +1,7 @@
-"""Tables whose rows another system stores: FEDERATED, SPIDER, CONNECT and the like. Whoever writes to that system is in its log, not in ours."""
+"""Tables whose rows another system stores: FEDERATED, SPIDER, CONNECT and the like.
+
+Whoever writes to that system is in its log, not in ours.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Does a server hold, and log, everything that its own source has? A replica may be told to leave things out.
+"""A check that a server holds, and logs, everything that its own source has. A replica may be told to leave things out.
 
-What a replica filters still counts as executed: MySQL keeps an empty transaction under its GTID, MariaDB moves its position on. GTIDs alone
-therefore never show the rows that are missing.
+What a replica filters still counts as executed: MySQL keeps an empty transaction under its GTID, MariaDB moves its
+position on. GTIDs alone therefore never show the rows that are missing.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _late(status: list[dict[str, str]]) -> list[Finding]:
     ][:1]
 
 
-# -- where a server tells it ---------------------------------------------------------------------------------------------
+# -- where a server tells it -------------------------------------------------------------------------------------------
 
 
 def _status(connection: Any, info: ServerInfo) -> list[dict[str, str]]:

@@ -1,4 +1,7 @@
-"""The tables a source has now, for a look before the first batch. Rows of the log are never read with these definitions."""
+"""The tables a source has now, for a look before the first batch.
+
+Rows of the log are never read with these definitions.
+"""
 
 # ruff: noqa: S608 - a fixed condition
 
@@ -136,7 +139,8 @@ def _with_default(rest: str, labels: Sequence[str]) -> str:
 
 
 def create_statement(connection: Any, table: TableId, named: TableId) -> str:
-    """SHOW CREATE TABLE of ``table`` for a table of another name: without its counter, and without foreign keys if the name is another.
+    """SHOW CREATE TABLE of ``table`` for a table of another name: without its counter, and without foreign keys if the
+    name is another.
 
     Raises:
         UnsupportedType: it is no text, or a label in it.
@@ -179,7 +183,7 @@ def _column(row: tuple[Any, ...]) -> Column:
     )
 
 
-# -- sizes and keys, for dumps --------------------------------------------------------------------------------------------------
+# -- sizes and keys, for dumps -----------------------------------------------------------------------------------------
 
 _TABLE_ROWS = (
     "SELECT TABLE_SCHEMA, TABLE_NAME, COALESCE(TABLE_ROWS, 0) FROM information_schema.TABLES "
@@ -202,7 +206,10 @@ def table_rows(connection: Any) -> dict[TableId, int]:
 
 
 def estimates(connection: Any, tables: Sequence[TableId]) -> dict[TableId, int]:
-    """Return the server's guess of their rows now. In :func:`table_rows` it may be a day old: MySQL remembers what information_schema said."""
+    """Return the server's guess of their rows now.
+
+    In :func:`table_rows` it may be a day old: MySQL remembers what information_schema said.
+    """
     with suppress(pymysql.err.MySQLError):  # MariaDB has no such setting, and remembers nothing
         rows_of(connection, "SET SESSION information_schema_stats_expiry = 0")
     found: dict[TableId, int] = {}

@@ -1,4 +1,6 @@
-"""A table as the server has it now, for the plan of a dump: what cuts it, and what the server says of keys and conditions."""
+"""A table as the server has it now, for the plan of a dump: what cuts it, and what the server says of keys and
+conditions.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Rows of a select as Arrow tables, decoded from the bytes of the connection: the same types and conventions as rows of the log.
+"""Rows of a select as Arrow tables, decoded from the bytes of the connection: the same types and conventions as rows of
+the log.
 
-The select runs as a prepared statement, because only the binary protocol carries FLOAT and DOUBLE as they are; ``character_set_results``
-is NULL, so that text comes in the column's own charset and goes through the same tables as text of the log.
+The select runs as a prepared statement, because only the binary protocol carries FLOAT and DOUBLE as they are;
+``character_set_results`` is NULL, so that text comes in the column's own charset and goes through the same tables as
+text of the log.
 """
 
 from __future__ import annotations
@@ -112,7 +114,9 @@ def _prepare(connection: Any, sql: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Cells:
-    """One column's values in a piece of rows: where each lies in ``buffer``, its bytes, and what to fill with 1 where there is one."""
+    """One column's values in a piece of rows: where each lies in ``buffer``, its bytes, and what to fill with 1 where
+    there is one.
+    """
 
     buffer: np.ndarray[Any, Any]
     offsets: np.ndarray[Any, Any]

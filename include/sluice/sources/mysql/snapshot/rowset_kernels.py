@@ -17,7 +17,9 @@ from sluice.sources.mysql.decoder.column_kernels import _calendar, _days, _momen
 from sluice.sources.mysql.decoder.machine import copy_bytes, kernel, load_u16, load_u32, load_u64
 
 MORE, FULL, END, BIG, BAD = range(5)
-"""Why :func:`frame` returned: bytes are missing, ``starts`` is full, a packet that is no row, a row of 16 MiB or more, a contradiction."""
+"""Why :func:`frame` returned: bytes are missing, ``starts`` is full, a packet that is no row, a row of 16 MiB or more,
+a contradiction.
+"""
 
 COUNTED, TIMED = 0, -1
 """Kinds of value besides fixed widths: a counted string, and a temporal value with a length byte."""

@@ -1,15 +1,18 @@
-"""Marks around the select of a chunk: a row in the log, or nothing written and the server's own account of what it has executed.
+"""Marks around the select of a chunk: a row in the log, or nothing written and the server's own account of what it has
+executed.
 
 Why they are right:
 
-* A row: a mark is a transaction. The low one is committed before the select begins, and the server commits in the order of its log
-  (``binlog_order_commits``), so all that stands before it in the log is visible. The high one is written after the select has ended, so all
-  that was visible stands before it.
-* A GTID set (MySQL): a GTID enters ``gtid_executed`` after its transaction is visible, so the set read before the select holds nothing that
-  the select did not see.
-* A snapshot (MariaDB): ``START TRANSACTION WITH CONSISTENT SNAPSHOT`` says for which place in the log its snapshot stands.
+* A row: a mark is a transaction. The low one is committed before the select begins, and the server commits in the order
+  of its log (``binlog_order_commits``), so all that stands before it in the log is visible. The high one is written
+  after the select has ended, so all that was visible stands before it.
+* A GTID set (MySQL): a GTID enters ``gtid_executed`` after its transaction is visible, so the set read before the
+  select holds nothing that the select did not see.
+* A snapshot (MariaDB): ``START TRANSACTION WITH CONSISTENT SNAPSHOT`` says for which place in the log its snapshot
+  stands.
 
-In every case the end of the log, asked after the select, is after all that was visible: a transaction is written there before it is committed.
+In every case the end of the log, asked after the select, is after all that was visible: a transaction is written there
+before it is committed.
 """
 
 from __future__ import annotations
@@ -153,7 +156,9 @@ class GtidMarker:
 
 
 class SnapshotMarker:
-    """MariaDB's consistent snapshot on the connection that reads the rows, which knows its place in the log; nothing is written."""
+    """MariaDB's consistent snapshot on the connection that reads the rows, which knows its place in the log; nothing is
+    written.
+    """
 
     def __init__(self, reader: Any) -> None:
         self._reader = reader
