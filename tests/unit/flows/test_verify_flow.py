@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from sluice.flows.verify.log_window import LogWindow
 from sluice.flows.verify.result import TableResult, VerifyResult
 from sluice.flows.verify.verify import VerifySpec, verify
+from sluice.model.dumps import Marking
+from sluice.sources.base import ChunkKey
 from tests.support.pipelines.case import Case, case
 from tests.support.pipelines.dumping import begin, both, delivering
 from tests.support.running.waiting import ended
@@ -77,6 +80,25 @@ def test_a_row_that_changes_all_the_time_is_compared_with_the_log(shop: Case) ->
         one = of(verified(shop), "t")
     assert found(one) == {("t", ("2",), "different", ("txt",))}
     assert (one.rows, one.different, one.equal, one.undecided) == (2, 1, 1, 0)
+
+
+def test_a_batch_without_the_rows_that_are_asked_for_is_passed_by(shop: Case) -> None:
+    both(shop, "CREATE TABLE t (id INT PRIMARY KEY, txt VARCHAR(40))")
+    begin(shop)
+    at(shop.source, shop, "INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+    shop.run_until_head()
+    for key in (1, 2):
+        at(shop.source, shop, f"UPDATE t SET txt = 'new' WHERE id = {key}")
+        shop.run_until_head()
+    runtime = shop.runtime()
+    with runtime.state() as state, runtime.source.open() as source:
+        [described] = source.tables(lambda table: table.table == "t")
+        schema = described.schema
+        window = LogWindow(runtime, state, "copy", Marking.TABLE)
+        key = ChunkKey(tuple(one for one in schema.columns if one.name == "id"), "PRIMARY")
+        rows, known = window.as_logged(schema, key, frozenset({("1",)}), 1, window.newest())
+    assert known == {("1",)}
+    assert [row for piece in rows for row in piece.to_pylist()] == [{"id": 1, "txt": "new"}]
 
 
 def test_a_table_that_the_target_lacks_is_said(shop: Case) -> None:

@@ -235,7 +235,9 @@ class LogWindow:
                 places = [place for place, literal in enumerate(literals) if literal in left]
                 some = piece.take(pa.array(places, pa.int64()))
                 whole = (
-                    pc.is_null(some["_present"]) if "_present" in some.schema.names else pa.array([True] * len(places))
+                    pc.is_null(some["_present"])
+                    if "_present" in some.schema.names
+                    else pa.array([True] * len(places), pa.bool_())
                 )
                 found = [literals[place] for place in places]
                 known.update(literal for literal, is_whole in zip(found, whole.to_pylist(), strict=True) if is_whole)
