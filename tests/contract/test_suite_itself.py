@@ -208,9 +208,9 @@ def with_changes(change: Callable[[SchemaChange], SchemaChange]) -> type[Wrong]:
 def _texts_of_defaults(change: SchemaChange) -> SchemaChange:
     found = {
         column: replace(value, value=pa.scalar(column.default, pa.string()))
-        for column, value in change.defaults.items()
+        for column, value in change.meaning.defaults.items()
     }
-    return replace(change, defaults=found)
+    return replace(change, meaning=replace(change.meaning, defaults=found))
 
 
 def _loses_the_last_row_of_a_bundle(work: Work) -> Work:
