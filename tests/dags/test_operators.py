@@ -76,7 +76,7 @@ def test_drain_returns_the_number_and_a_retry_the_same(path: str, flows: ModuleT
 
 
 def logged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What tasks say from now on."""
+    """Collect the lines that tasks say from now on."""
     lines: list[str] = []
 
     def say(text: str, *rest: Any) -> None:

@@ -76,7 +76,7 @@ class Lane:
             ack(runtime, target, self._number)
 
     def _drained(self, runtime: Runtime) -> int | None:
-        """In one of the ways there are: Airflow's train, and that of `sluice run`."""
+        """Drain in one of the ways there are: Airflow's train, and that of `sluice run`."""
         if int(self.claim[-1], 16) % 2:
             return train(runtime, claim=self.claim, idle_wait_s=IDLE_WAIT_S).last.batch
         return drain(runtime, claim=self.claim, idle_wait_s=IDLE_WAIT_S).batch

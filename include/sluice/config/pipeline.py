@@ -802,7 +802,7 @@ def _is_stage(text: str) -> str:
 
 
 class PlaceConfig(StrictModel):
-    """Where Airflow runs the tasks of a stage; what is left out is as for the other tasks of the pipeline."""
+    """Place where Airflow runs the tasks of a stage; a key that is left out is as for the other tasks of the pipeline."""
 
     queue: str | None = Field(
         None,

@@ -25,7 +25,8 @@ class Done:
     Attributes:
         rows: that it passed on, or wrote and removed at its target. errors: rows that a rule could not do.
         later: why its target gets the batch at another time, "" if it has it; the stages after it then pass the batch by.
-        rules: what each rule did that ran in this stage.
+        rules: what each rule did that ran in this stage. already: an earlier attempt or another process had
+            done it, or the rule is not in use for the batch.
     """
 
     batch: int
@@ -34,6 +35,7 @@ class Done:
     errors: int = 0
     later: str = ""
     rules: tuple[RuleTotal, ...] = ()
+    already: bool = False
 
 
 class NeverReady(Exception):

@@ -1,4 +1,4 @@
-"""Sums of what a stage did in a run, and its last batches: the end of a task's log, its result, and what another process reads of it."""
+"""Sums of a stage's work in a run, and its last batches: the end of a task's log, its result, and the record that another process reads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SAY_EVERY_S = 5.0
 
 @dataclass
 class StageSums:
-    """What a stage did for batches of one run.
+    """Sums of one stage over the batches of one run.
 
     Attributes:
         rules: what the rules that ran in this stage did, in the order in which they ran.
@@ -35,7 +35,7 @@ class StageSums:
 
     @classmethod
     def of(cls, done: Iterable[Done]) -> StageSums:
-        """The sums of these batches."""
+        """Add up these batches."""
         made = cls()
         for one in done:
             made.add(one)
@@ -48,30 +48,32 @@ class StageSums:
         self.rows += done.rows
         self.errors += done.errors
         self.seconds += done.seconds
-        for rule in done.rules:
-            known = self.rules.get(rule.name)
-            self.rules[rule.name] = known + rule if known else rule
+        self._add_rules(done.rules)
         self.newest.append(done)
         if most is not None:
             del self.newest[:-most]
 
     def __add__(self, more: StageSums) -> StageSums:
-        """The sums of both; ``more`` came later."""
-        rules = dict(self.rules)
-        for name, rule in more.rules.items():
-            rules[name] = rules[name] + rule if name in rules else rule
-        return StageSums(
+        """Add up both; ``more`` came later."""
+        made = StageSums(
             self.batches + more.batches,
             self.rows + more.rows,
             self.errors + more.errors,
             self.seconds + more.seconds,
             self.first or more.first,
-            rules,
+            dict(self.rules),
             [*self.newest, *more.newest],
         )
+        made._add_rules(more.rules.values())
+        return made
+
+    def _add_rules(self, rules: Iterable[RuleTotal]) -> None:
+        for rule in rules:
+            known = self.rules.get(rule.name)
+            self.rules[rule.name] = known + rule if known else rule
 
     def result(self) -> dict[str, Any]:
-        """The result of a task."""
+        """Return the result of a task."""
         told: dict[str, Any] = {
             "batches": self.batches,
             "rows": self.rows,
@@ -85,7 +87,7 @@ class StageSums:
         return told
 
     def to_json(self) -> dict[str, Any]:
-        """What :meth:`from_json` reads."""
+        """Return the sums as JSON, with the figures of the last batches; another thread may be adding meanwhile."""
         return {
             "batches": self.batches,
             "rows": self.rows,
@@ -98,7 +100,7 @@ class StageSums:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> StageSums:
-        """What :meth:`to_json` wrote."""
+        """Read the sums that :meth:`to_json` returned."""
         return cls(
             data["batches"],
             data["rows"],
@@ -110,7 +112,7 @@ class StageSums:
         )
 
     def table(self, rows: str = "rows") -> str:
-        """The batches, a line each, and below them the rules. ``rows``: heading of what is counted."""
+        """Print the batches, a line each, and below them the rules. ``rows``: heading of the column that is counted."""
         lines = [["batch", rows, "errors", "seconds", ""]]
         lines += [[str(o.batch), str(o.rows), str(o.errors), f"{o.seconds:.2f}", o.later] for o in self.newest]
         parts = [aligned(lines)]
@@ -122,7 +124,7 @@ class StageSums:
 
 
 def rules_table(rules: Sequence[RuleTotal]) -> str:
-    """A line a rule."""
+    """Print a line for each rule."""
     lines = [["rule", "rows in", "rows out", "changed", "errors", "dead letters", "seconds"]]
     lines += [
         [
@@ -140,7 +142,7 @@ def rules_table(rules: Sequence[RuleTotal]) -> str:
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> str:
-    """A table as text, its columns to the right."""
+    """Print a table as text, its columns to the right."""
     widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
     return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
 

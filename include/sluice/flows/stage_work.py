@@ -22,12 +22,13 @@ WAITS = "waits"
 
 def _merge(runtime: Runtime, stage: Stage, batch: int) -> Done:
     done = merge(runtime, batch)
-    return Done(batch, rows=done.rows, errors=sum(rule.errors for rule in done.rules), rules=done.rules)
+    errors = sum(rule.errors for rule in done.rules)
+    return Done(batch, rows=done.rows, errors=errors, rules=done.rules, already=done.already)
 
 
 def _apply(runtime: Runtime, stage: Stage, batch: int) -> Done:
     done = apply_rule(runtime, batch, stage.subject)
-    return Done(batch, rows=done.rows_out, errors=done.errors, rules=done.rules)
+    return Done(batch, rows=done.rows_out, errors=done.errors, rules=done.rules, already=done.already)
 
 
 def _load(runtime: Runtime, stage: Stage, batch: int) -> Done:

@@ -175,7 +175,7 @@ _FIRST_LINE = re.compile(r'\s*(?:#.*\s+)*[rRuU]?("""|\'\'\'|"|--)\s*(.+)')
 
 
 def described(rule: RuleConfig, folder: Path) -> str:
-    """What a rule is for: its ``description``, or the first line of its file in ``folder``; "" if there is none."""
+    """Return the purpose of a rule: its ``description``, or the first line of its file in ``folder``; "" if there is none."""
     if rule.description or not rule.path:
         return " ".join(rule.description.split())
     try:

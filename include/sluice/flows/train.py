@@ -163,7 +163,7 @@ def acknowledged(runtime: Runtime, target: str) -> int:
 
 
 def sums_of(runtime: Runtime, claim: str, stage: str) -> StageSums:
-    """What the process that captured for ``claim`` did of a stage; nothing if it did none of it, or that is not known any more."""
+    """Return the sums of a stage that the process which captured for ``claim`` did; they are empty if it did none of it, or that is not known."""
     with runtime.state() as state:
         found = state.runs.read(claim, stage)
     return StageSums.from_json(found.sums) if found is not None and found.sums else StageSums()
@@ -188,7 +188,7 @@ def _seconds(value: float | None) -> str:
 
 
 def seconds_of_rules(runtime: Runtime, batch: int) -> float | None:
-    """How long the rules took on a batch; None if that is not known."""
+    """Return how long the rules took on a batch; None if that is not known."""
     try:
         with runtime.state() as state:
             record = state.batch(batch)
@@ -223,7 +223,7 @@ class _Train:
     _made: int = 0
     _permit: Permit | None = None
     _sums: dict[str, StageSums] = field(init=False)
-    """What each stage did; written where the stage's own task reads it, every :data:`SAY_EVERY_S` and at the end."""
+    """Sums of each stage; written where the stage's own task reads them, every :data:`SAY_EVERY_S` and at the end."""
     _said_at: float = field(default_factory=time.monotonic)
     _drained: dict[int, tuple[DrainOutcome, float]] = field(default_factory=dict)
     """Outcome of the drain, and the seconds it took, by batch."""
@@ -306,20 +306,32 @@ class _Train:
         """One stage of one batch. Raises _HandOver for rules that have a task of their own, and what the stage raises."""
         runtime = self.runtime
         ends_rules = stage == self._last_transform and runtime.rules_path is not None  # the batch before has passed it
-        if ends_rules and (seconds_of_rules(runtime, batch - 1) or 0.0) > stages.SLOW_RULES_S:
+        if ends_rules and self._seconds_of_rules(batch - 1) > stages.SLOW_RULES_S:
             raise _HandOver("slow rules")
         done = do(runtime, stage, batch)
         self._sums[stage.name].add(done, KEPT)
         return done
 
+    def _seconds_of_rules(self, batch: int) -> float:
+        """Return how long the rules took on a batch, 0 if that is not known. Only what another process did is read from the store."""
+        newest = [list(self._sums[stage.name].newest) for stage in self._transforms]
+        did = [one for batches in newest for one in batches if one.batch == batch and not one.already]
+        if len(did) < len(newest):
+            return seconds_of_rules(self.runtime, batch) or 0.0
+        return sum(rule.seconds for one in did for rule in one.rules)
+
+    @property
+    def _transforms(self) -> list[Stage]:
+        return [stage for stage in self._stages if stage.transforms]
+
     @property
     def _last_transform(self) -> Stage:
-        return [stage for stage in self._stages if stage.transforms][-1]
+        return self._transforms[-1]
 
     def _tell(self, batch: int, done: Mapping[str, Done]) -> None:
         """A batch has passed all stages."""
         made, drained_s = self._drained.pop(batch)
-        merged_s = sum(done[one.name].seconds for one in self._stages if one.transforms)
+        merged_s = sum(done[one.name].seconds for one in self._transforms)
         loads = {one.subject: done[one.name] for one in self._stages if one.kind is StageKind.LOAD}
         acknowledged = {
             one.subject: done[one.name].seconds for one in self._stages if one.kind is StageKind.ACKNOWLEDGE

@@ -55,8 +55,8 @@ class PlannedColumn:
 
 @dataclass(frozen=True, slots=True)
 class CreatedTable:
-    """What the statement that makes a table at the source says besides types and key: comments, those of columns by
-    name, and other indexes.
+    """Comments, those of columns by name, and indexes other than the key, as the statement says that makes a table at
+    the source.
     """
 
     comment: str = ""

@@ -298,7 +298,7 @@ def was_cleared(context: Context) -> bool:
 
 
 def again_text(runtime: Runtime, context: Context, target: str = "") -> str:
-    """What people read who pressed Clear on what is done; on a delivered run also which command does what they may have wanted."""
+    """Return the text for people who pressed Clear on what is done; on a delivered run also the command that does what they may have wanted."""
     from sluice.flows.train import claimed_numbers, delivered
 
     numbers, all_have_it = list[int](), True
@@ -368,7 +368,7 @@ class BatchOperator(SluiceOperator):
 
     def _require_red(self, context: Context, task: str) -> None:
         """Skip this task if a person marked ``task`` as a success before it made a batch: nothing is left to do in this run."""
-        if _state_in_run(context, task) == "success":
+        if _in_state(context, [task], "success"):
             raise AirflowSkipException(f"this run has no batch: {task} was marked as a success before it made one")
 
     def unfinished(self, context: Context) -> list[int]:
@@ -407,12 +407,11 @@ class BatchOperator(SluiceOperator):
         return {"stage": stage, **whole.result(), "in_drain": drained.batches if drained is not None else 0, **more}
 
 
-def _state_in_run(context: Context, task: str) -> str | None:
-    """The state of another task of the same run; None: it has none yet."""
+def _in_state(context: Context, tasks: Sequence[str], *wanted: str) -> list[str]:
+    """Return those of ``tasks`` of this run that are in one of the ``wanted`` states."""
     ti = context["ti"]
-    states = ti.get_task_states(dag_id=ti.dag_id, task_ids=[task], run_ids=[ti.run_id])
-    found = states.get(ti.run_id, {}).get(task)
-    return None if found is None else str(found)
+    states = ti.get_task_states(dag_id=ti.dag_id, task_ids=list(tasks), run_ids=[ti.run_id]).get(ti.run_id, {})
+    return [name for name in tasks if str(states.get(name)) in wanted]
 
 
 class MergeOperator(BatchOperator):
@@ -507,12 +506,12 @@ class LoadOperator(TargetOperator):
 
 
 def waiting_text(target: str, waiting: Any) -> str:
-    """What people read where a batch is written with others."""
+    """Return the text for people whose batch is written with others."""
     return f"{target}: {waiting}; a later run does it, or `sluice targets commit`"
 
 
 def quarantine_text(target: str, hold: Any) -> str:
-    """What people read about a quarantined target."""
+    """Return the text for people about a quarantined target."""
     return (
         f"{target} is quarantined since {hold.since} and the other targets go on; its batches wait in the segments, "
         f"and its task catch_up.{target} delivers them when the cause is fixed: {hold.error}"
@@ -592,7 +591,7 @@ class AckOperator(TargetOperator):
     def _load_is_green(self, context: Context) -> bool:
         """A load may die after it has delivered; its run must not end before it is cleared and green."""
         (load,) = self.upstream_task_ids
-        return _state_in_run(context, load) == "success"
+        return bool(_in_state(context, [load], "success"))
 
 
 # -- tasks that work side by side (``run: {tasks: own}``) --------------------------------------------------------------------
@@ -615,13 +614,6 @@ class SenseOperator(ChangesSensor):
             self.log.info(again_text(runtime, context))
         self.take_up(outcome.due)
         return PokeReturnValue(outcome.batch is not None, outcome.batch)
-
-
-def _in_state(context: Context, tasks: Sequence[str], wanted: set[str]) -> list[str]:
-    """Those of ``tasks`` of this run that are in one of the ``wanted`` states."""
-    ti = context["ti"]
-    states = ti.get_task_states(dag_id=ti.dag_id, task_ids=list(tasks), run_ids=[ti.run_id]).get(ti.run_id, {})
-    return [name for name in tasks if str(states.get(name)) in wanted]
 
 
 class _StageLog:
@@ -685,7 +677,7 @@ class CaptureOperator(SourceOperator):
     def _ended_after(self, context: Context) -> list[str]:
         """The tasks after this one that have ended, which none does by itself before this one has."""
         after = sorted(self.get_flat_relative_ids(upstream=False))
-        return _in_state(context, after, {"success", "failed", "skipped", "upstream_failed"})
+        return _in_state(context, after, "success", "failed", "skipped", "upstream_failed")
 
 
 class StageOperator(SluiceOperator):
@@ -746,17 +738,17 @@ class StageOperator(SluiceOperator):
     def _marked(self, context: Context) -> list[str]:
         """The stages before this one, and the capture, whose task a person, or their own end, made a success: nothing more comes from them."""
         above = sorted({*self.upstream_task_ids, "drain"} - {SENSE})
-        return _in_state(context, above, {"success", "skipped"})
+        return _in_state(context, above, "success", "skipped")
 
     def _red_above(self, context: Context) -> list[str]:
         """The first tasks before this one whose attempts are used up, or that a person marked as failed."""
         above = sorted(self.get_flat_relative_ids(upstream=True))
-        red = _in_state(context, above, {"failed", "upstream_failed"})
+        red = _in_state(context, above, "failed", "upstream_failed")
         return [name for name in red if not self.dag.get_task(name).get_flat_relative_ids(upstream=True) & set(red)]
 
 
 def held_text(red: Sequence[str], why: str) -> str:
-    """What people read in the log of a task that fails because tasks before it did."""
+    """Return the text in the log of a task that fails because tasks before it did."""
     return (
         f"this task is red because {' and '.join(red)} is, and the run with it: {why}. Nothing is lost, and later runs wait. Fix the cause and press "
         f"Clear on {' and '.join(red)}: this task begins again by itself"

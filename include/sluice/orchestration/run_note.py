@@ -1,4 +1,4 @@
-"""The note of a run: what people read of it in Airflow's grid."""
+"""The note of a run, which people read in Airflow's grid."""
 
 from __future__ import annotations
 
@@ -51,14 +51,8 @@ class RunNote:
 
     def add(self, text: str) -> None:
         """Write ``text`` below the note that is there, which a person may have written; once only."""
-        from urllib.parse import quote
-
-        from sluice.orchestration.airflow_api import AirflowApi
-        from sluice.orchestration.connections import from_airflow
-
         try:
-            self._api = self._api or AirflowApi(from_airflow(API_CONNECTION), timeout_s=10.0)
-            note = self._api.call("GET", quote(self._path)).get("note") or ""
+            note = self._call("GET").get("note") or ""
         except SluiceError as error:
             _log.debug("note_not_read", error=str(error))
             return
@@ -70,11 +64,6 @@ class RunNote:
 
         ``last``: no other one follows, so that this one is tried several times.
         """
-        from urllib.parse import quote
-
-        from sluice.orchestration.airflow_api import AirflowApi
-        from sluice.orchestration.connections import from_airflow
-
         if self._off:
             return
         attempts = Retrying(
@@ -84,10 +73,19 @@ class RunNote:
             reraise=True,
         )
         try:
-            if self._api is None:
-                self._api = AirflowApi(from_airflow(API_CONNECTION), timeout_s=10.0)
-            attempts(self._api.call, "PATCH", quote(self._path), {"note": fitted_note(text)})
+            attempts(self._call, "PATCH", {"note": fitted_note(text)})
         except RetryableError as error:
             _log.warning("note_not_written", error=str(error))
         except SluiceError:  # there is no such connection, or its login is refused
             self._off = True
+
+    def _call(self, method: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Ask Airflow's API about the run. Raises SluiceError."""
+        from urllib.parse import quote
+
+        from sluice.orchestration.airflow_api import AirflowApi
+        from sluice.orchestration.connections import from_airflow
+
+        self._api = self._api or AirflowApi(from_airflow(API_CONNECTION), timeout_s=10.0)
+        answer: dict[str, Any] = self._api.call(method, quote(self._path), body)
+        return answer

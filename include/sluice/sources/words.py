@@ -1,9 +1,5 @@
 """The readers of definitions and statements, by the dialect's name that :meth:`sluice.sources.base.Source.dialect`
-returns.
-
-Batches keep the same name.
-
-Batches keep the same name.
+returns and that batches keep.
 """
 
 from __future__ import annotations

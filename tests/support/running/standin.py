@@ -77,7 +77,7 @@ def _state() -> Iterator[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of merge, load and ack: the DAG only writes them down. One batch, of one row."""
+    """Outcome of merge, load and ack, which the DAG only writes down: one batch, of one row."""
 
     batch: int
     already: bool = False
@@ -185,7 +185,7 @@ def delivered(runtime: Any) -> int:
 
 
 def sums_of(runtime: Any, claim: str, stage: str) -> StageSums:
-    """Of a train that carried its batch: two rows in half a second."""
+    """Return the sums of a train that carried its batch: two rows in half a second."""
     found = [one["batch"] for one in events("sums") if (one["claim"], one["stage"]) == (claim, stage)]
     return StageSums.of(Done(batch, 0.5, 2) for batch in found)
 

@@ -191,7 +191,7 @@ def test_names_of_the_mapping_count() -> None:
 
 
 def test_topics_that_cannot_be_emptied_stop_the_load() -> None:
-    """As an array of Arrow rows, without tombstones, or with rows of other tables."""
+    """A topic without tombstones, of Arrow rows, or with rows of other tables stops the load."""
     for options in ({"tombstones": False}, {"format": "arrow", "partitioning": "table"}):
         with pytest.raises(LoadError, match="cannot follow truncate table"):
             follow("TRUNCATE TABLE a", **options)

@@ -11,7 +11,7 @@ from sluice.flows.stages import stages_of
 
 @dataclass(frozen=True, slots=True)
 class PlaceRemark:
-    """What is to be said about a place; ``fix`` is "" where nothing is wrong."""
+    """Remark of ``sluice check`` on a place; ``fix`` is "" where nothing is wrong."""
 
     stage: str
     value: str

@@ -254,7 +254,7 @@ def batches_claimed(runtime: Runtime, claim: str) -> list[dict[str, Any]]:
 
 
 def stages_claimed(runtime: Runtime, claim: str) -> list[dict[str, Any]]:
-    """What each stage did in the run of ``claim``, in the order of the stages, as far as that is known: batches, rows, errors, seconds, rules.
+    """Return batches, rows, errors, seconds and rules of each stage in the run of ``claim``, in the order of the stages, as far as they are known.
 
     Raises CoordinationError if ZooKeeper does not answer.
     """

@@ -184,7 +184,7 @@ class NewRule:
 
     @property
     def task(self) -> str:
-        """Where it runs, in one sentence, and how to have it the other way."""
+        """The place where the rule runs, in one sentence, and the way to have it run in the other place."""
         if self.own:
             return (
                 f"own: a Spark job and an Airflow task of its own, rule.{self.name}, with its own log, duration and retries; without `task: own` in "

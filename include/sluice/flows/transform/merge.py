@@ -54,7 +54,7 @@ class MergeOutcome:
     seconds: float = 0.0
     already: bool = False
     rules: tuple[RuleTotal, ...] = ()
-    """What each fused rule did; a task's log has a line for each."""
+    """Total of each fused rule; a task's log has a line for each."""
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -57,7 +57,7 @@ class HeldKeys:
             )
 
     def _take(self, messages: Sequence[Any]) -> None:
-        """In a partition the later message is the newer one."""
+        """Keep the newest message of each key. The later one in a partition is the newer one."""
         newest: dict[tuple[int, bytes], bytes | None] = {}
         for message in messages:
             key = message.key()

@@ -28,7 +28,7 @@ _LEAVES_KEYS = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """What is wrong in a topic after a statement.
+    """Fault of a topic after a statement.
 
     Attributes:
         table: the source table, under its name before the statement; why: a sentence.
@@ -42,7 +42,7 @@ class Stale:
 
 
 def stale_keys(change: SchemaChange, forms: KeyForms) -> tuple[Stale, ...]:
-    """Return what is wrong in topics after a statement, whatever can be done about it."""
+    """Return the faults of topics after a statement, whatever can be done about them."""
     return tuple(_found(change, forms))
 
 

@@ -161,7 +161,7 @@ class KafkaTarget:
         return KafkaComparer(self.place) if self.input is Input.MERGED else None
 
     def stale(self, change: SchemaChange) -> tuple[Stale, ...]:
-        """What a statement makes wrong in topics with the newest row of each key."""
+        """Return the topics with the newest row of each key that a statement makes wrong."""
         if self.input is Input.CHANGES:
             return ()
         return stale_keys(change, KeyForms(self.options, self.place.pipeline))

@@ -17,7 +17,7 @@ MESSAGES = 10_000
 
 @dataclass
 class TopicReader:
-    """Where the next look at each partition of a topic begins.
+    """Reader of a topic that remembers where its next look at each partition begins.
 
     ``purpose``: a word of the consumer group, which commits nothing. ``first``: called with number and first offset of each partition that is read
     for the first time; it may raise.
