@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+import structlog
 from xdist.scheduler import LoadFileScheduling
 
 from tests.support.suite import balance, examples, tiers
@@ -211,6 +212,15 @@ __all__ = [
     "zookeeper",
     "zookeeper_ensemble",
 ]
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """Configure logging after a test as before it: a command line that runs in this process shows warnings alone."""
+    before = structlog.get_config() if structlog.is_configured() else None
+    yield
+    if before is not None and structlog.get_config() != before:
+        structlog.configure(**before)
 
 
 @pytest.fixture(autouse=True)

@@ -12,16 +12,12 @@ from sluice.cli.console import log_to_stderr
 
 
 def test_a_line_after_the_stream_was_replaced_is_written_to_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = structlog.get_config()
     first, second = io.StringIO(), io.StringIO()
     log = structlog.get_logger()
-    try:
-        monkeypatch.setattr(sys, "stderr", first)
-        log_to_stderr(verbose=False)
-        log.warning("one")
-        first.close()
-        monkeypatch.setattr(sys, "stderr", second)
-        log.warning("two")
-    finally:
-        structlog.configure(**before)
+    monkeypatch.setattr(sys, "stderr", first)
+    log_to_stderr(verbose=False)
+    log.warning("one")
+    first.close()
+    monkeypatch.setattr(sys, "stderr", second)
+    log.warning("two")
     assert "two" in second.getvalue()
