@@ -58,7 +58,7 @@ class SluiceRetryPolicy(RetryPolicy):  # type: ignore[misc]
     """Short waits, doubling, after errors that may pass; the longest wait at once after errors that need a person.
 
     Both retry by themselves: whoever fixes the cause need not press anything. When the attempts are used up the task is red, and later runs wait
-    behind it.
+    for it.
 
     Args:
         delay: wait after the first error that may pass.

@@ -237,7 +237,7 @@ class SharedLooks:
         self.sessions.close()
 
     def forget(self, key: str, look: SourceLook) -> bool:
-        """Drop the look at a source that nobody waits for; return False if somebody does again."""
+        """Drop the look at a source that no pipeline waits for any more; return False if one does again."""
         with self._lock:
             if look._places:
                 return False

@@ -136,7 +136,7 @@ def work(
 
 
 class _Presence:
-    """Shows other processes that this process reads the dump; afterwards since when nobody has read it, and why reading stopped."""
+    """Shows other processes that this process reads the dump; afterwards the time and reason at which reading stopped."""
 
     def __init__(self, dumps: DumpStates, dump: str, tables: tuple[int, ...] | None) -> None:
         self._dumps, self._dump, self._tables = dumps, dump, tables
