@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 import tomllib
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
-import click
 import pytest
 from typer.main import get_command
 
@@ -22,7 +24,14 @@ PAGES = [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("*.in"), *REPOSITORY.joinpat
 DECISIONS = sorted(REPOSITORY.joinpath("include/sluice").rglob("DECISIONS.md"))
 TEXTS = sorted({*(page for page in PAGES if page.suffix == ".md"), *DECISIONS})
 FOLDERS = ("dags", "docker", "docs", "include", "plugins", "spark_jobs", "tests")
-MADE = ("tests/last-full-run.md", "include/targets/", "include/channels/", "include/rules/changes/", "include/rules/hide_tests.py")
+MADE = (
+    "tests/last-full-run.md",
+    "include/targets/",
+    "include/channels/",
+    "include/rules/changes/",
+    "include/rules/hide_tests.py",
+    "hide_tests.py",
+)
 """What commands of the pages write, so that it need not be there."""
 
 
@@ -41,7 +50,7 @@ MODULES |= {name.removesuffix(".__init__"): path for name, path in MODULES.items
 
 
 def is_defined(name: str) -> bool:
-    """True if ``name``, such as ``sluice.model.backoff.wait_after``, is a module or is named in the module it begins with."""
+    """Return True if ``name``, such as ``sluice.model.backoff.wait_after``, is a module or is named in the module it begins with."""
     module = name
     while module not in MODULES and "." in module:
         module = module.rpartition(".")[0]
@@ -49,7 +58,8 @@ def is_defined(name: str) -> bool:
         return False
     text = MODULES[module].read_text()
     return all(
-        not part or re.search(rf"\b{re.escape(part)}\b", text) for part in name.removeprefix(module).strip(".").split(".")
+        not part or re.search(rf"\b{re.escape(part)}\b", text)
+        for part in name.removeprefix(module).strip(".").split(".")
     )
 
 
@@ -68,12 +78,17 @@ def quoted(page: Path) -> list[str]:
     return [" ".join(found.split()) for found in re.findall(r"(?<!`)`([^`]+)`(?!`)", text)]
 
 
+@lru_cache
+def all_paths() -> list[str]:
+    """Return every file and folder that a page may name, from the root of the repository."""
+    top = [REPOSITORY / folder for folder in FOLDERS]
+    return [path.relative_to(REPOSITORY).as_posix() for folder in top for path in (folder, *folder.rglob("*"))]
+
+
 def path_exists(name: str) -> bool:
-    """True if a file or folder of the repository is called so: from its root, or by the end of its path below the package."""
+    """Return True if a file or folder is called so: from the root, or by the end of its path."""
     name = name.rstrip("/")
-    if any(REPOSITORY.glob(name)) or any(REPOSITORY.joinpath("include").glob(name)):
-        return True
-    return any(REPOSITORY.joinpath("include/sluice").glob(f"**/{name}")) or any(REPOSITORY.joinpath("tests").glob(f"**/{name}"))
+    return bool(fnmatch.filter(all_paths(), name) or fnmatch.filter(all_paths(), f"*/{name}"))
 
 
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(REPOSITORY)))
@@ -103,35 +118,34 @@ def commands(page: Path) -> list[str]:
     return [re.sub(r"\s+#.*", "", call) for call in [*prompts, *inline]]
 
 
+@lru_cache
+def all_commands() -> Any:
+    return get_command(app)
+
+
 def wrong_word(call: str) -> str:
     """Return the first word of a call that is no command or option of ``sluice``; "" if there is none."""
-    known: click.Command = get_command(app)
-    at = 0
+    known: Any = all_commands()
     words = re.sub(r" \| ", "|", re.sub(r"\"[^\"]*\"|'[^']*'", "TEXT", call)).split()
-    for at, word in enumerate(words):  # noqa: B007 - read after the loop
-        if not isinstance(known, click.Group):
-            break
-        alternatives = re.split(r"\\?\|", word)
+    while words and hasattr(known, "commands"):
+        alternatives = re.split(r"\\?\|", words[0])
         if all(name in known.commands for name in alternatives):
             known = known.commands[alternatives[-1]]
-        elif "run" in known.commands and at:  # a group that has one: `sluice verify PIPELINE`
+            del words[0]
+        elif "run" in known.commands and known.name:  # a group that has one: `sluice verify PIPELINE`
             known = known.commands["run"]
-            break
         else:
-            return "" if word.startswith(("[", "…", "...")) or word.isupper() else word
-    named = {option for parameter in known.params for option in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
-    for word in words[at:]:
-        for option in re.findall(r"^\[?(--[a-z][a-z-]*)", word):
-            if option not in named and not isinstance(known, click.Group):
-                return option
-    return ""
+            return "" if words[0].startswith(("[", "…", "...")) or words[0].isupper() else words[0]
+    named = {name for parameter in known.params for name in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
+    options = [found for word in words for found in re.findall(r"^\[?(--[a-z][a-z-]*)", word)]
+    return next((option for option in options if option not in named), "")
 
 
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_commands_and_options_that_pages_show_exist(page: Path) -> None:
     assert [(call, wrong_word(call)) for call in commands(page) if wrong_word(call)] == []
     makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
-    for target in re.findall(r"`make ([a-z][a-z-]*)", page.read_text(encoding="utf-8")):
+    for target in re.findall(r"`make ([a-z-]*[a-z])[ `]", page.read_text(encoding="utf-8")):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
