@@ -19,9 +19,10 @@ MARK_LOADS = frozenset({"mysql"})
 def open_target(
     config: TargetConfig, resolver: ConnectionResolver, pipeline: str, mark: LoadMark | None = None
 ) -> Target:
-    """The target that ``config`` describes; connects at first use.
+    """Build the target that ``config`` describes; it connects at first use.
 
-    ``mark``: of everything that is written to it. Raises ConfigError for an unknown type, wrong options, or a kind that cannot mark what it writes.
+    ``mark``: the origin marker of everything that is written to it. Raises ConfigError for an unknown type, wrong options, or a kind that cannot mark
+    what it writes.
     """
     kind = kind_of(config.type, config.name).load()
     target: Target = kind(config, resolver(config.connection), pipeline)

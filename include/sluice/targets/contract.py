@@ -102,51 +102,51 @@ class Bench(ABC):
 
     @abstractmethod
     def target(self, *, pipeline: str = "p", name: str = "copy", **config: Any) -> Target:
-        """Made anew at each call. ``config``: further keys of the target in the pipeline file; ``options`` come on top of the bench's own."""
+        """Build the target, anew at each call. ``config``: further keys in the pipeline file; ``options`` are added to the bench's own."""
 
     def create_table(self, table: TableSchema) -> None:
         """Make a table; a value in ``email`` of more than 80 characters is refused."""
 
     def rows(self, table: TableSchema) -> list[tuple[Any, ...]]:
-        """All rows, in any order, values in the order of ``table.columns``; read from outside."""
+        """Return all rows in any order, values in the order of ``table.columns``; read from outside."""
         raise NotImplementedError
 
     def columns(self, table: TableId) -> list[str] | None:
-        """Names of its columns; None: there is no such table."""
+        """Return the names of the table's columns; None if there is no such table."""
         raise NotImplementedError
 
     def received(self) -> list[Received]:
-        """Of an appending target: what arrived, in order, repeats too."""
+        """Return what arrived at an appending target, in order, including repeats."""
         raise NotImplementedError
 
     @contextmanager
     def refusing(self) -> Iterator[None]:
-        """Inside, ``email`` refuses values of more than 80 characters; most kinds do anyway."""
+        """Let ``email`` refuse values of more than 80 characters inside the context; most kinds do anyway."""
         yield
 
     def stored(self, column: Column, value: Any) -> Any:
-        """What the target has for a value, as it declares it: the value itself, unless the kind converts it."""
+        """Return what the target stores for a value, as it declares: the value itself, unless the kind converts it."""
         return value
 
     def refuses(self, column: Column, value: Any) -> bool:
-        """True for a value that the target cannot hold, as it declares: its row is refused."""
+        """Return True for a value that the target cannot hold, as it declares: its row is refused."""
         return False
 
     def kill(self) -> None:
         """End every connection of this process to the target, as a crash does."""
 
     def config(self, kind: str, *, name: str = "copy", **more: Any) -> TargetConfig:
-        """A target of the pipeline file."""
+        """Return the target's entry in the pipeline file."""
         given = {"name": name, "type": kind, "connection": "target", "changes": str(self.changes)}
         return TargetConfig.model_validate({**given, "consistency": self.consistency, **more})
 
     def endpoint(self, kind: str) -> Endpoint:
-        """For kinds that need no server."""
+        """Return an endpoint for kinds that need no server."""
         return Endpoint("target", kind, "localhost", password=self.secret)
 
 
 def people(schema: str, table: str = "people", *, key: bool = True) -> TableSchema:
-    """(id, email of at most 80 characters, points)."""
+    """Return the table (id, email of at most 80 characters, points)."""
     columns = (
         Column("id", ColumnKind.INT, "int", nullable=not key),
         Column("email", ColumnKind.VARCHAR, "varchar(80)", charset="utf8mb4"),
@@ -197,7 +197,7 @@ class Pipe:
 
     @property
     def target(self) -> Target:
-        """Made anew."""
+        """The target, made anew."""
         return self.bench.target(pipeline=self.pipeline, name=self.name, **self.config)
 
     @property
@@ -215,7 +215,7 @@ class Pipe:
         return Position("uuid", "log.000001", 100 * batch + 4)
 
     def given(self, tables: Tables, **more: Any) -> BatchInput:
-        """The next batch."""
+        """Return the next batch."""
         self.batch += 1
         merged: list[TableInput] = []
         log: list[Change] = []
@@ -258,7 +258,10 @@ class Pipe:
         after: Callable[[str], None] = lambda call: None,
         times: int = 1,
     ) -> None:
-        """The whole way of a batch. ``after`` is told each call that is done, and may raise. ``times``: how often each unit is written."""
+        """Write a batch through all of its steps.
+
+        ``after`` is told each call that is done, and may raise. ``times``: how often each unit is written.
+        """
         self.take_over()
         after("take_over")
         writer = self.writer(batch)
@@ -287,13 +290,13 @@ class Pipe:
             self.checkpoints.advance(Checkpoint(self.epoch, batch.number, batch.position))
 
     def deliver(self, *tables: tuple[TableSchema, Sequence[Op]]) -> BatchInput:
-        """The next batch, written."""
+        """Write the next batch and return it."""
         batch = self.given(tables)
         self.write(batch)
         return batch
 
     def state(self, table: TableSchema) -> Counter[tuple[Any, ...]]:
-        """Rows from outside; what an appending target received, put together."""
+        """Return the rows as read from outside; for an appending target the state that the received changes add up to."""
         if not self.bench.appends:
             return Counter(self.bench.rows(table))
         names = [column.name for column in table.columns]
@@ -312,7 +315,7 @@ class Pipe:
 
 
 def _table(schema: TableSchema, ops: Sequence[Op], first: int) -> pa.Table:
-    """Merged rows, as a changeset has them."""
+    """Return merged rows, as a changeset has them."""
     fields = [schema.field(column) for column in schema.columns]
     names = [stored_name(column.name) for column in schema.columns]
     meta = [
@@ -461,7 +464,7 @@ def _into(failed: list[BaseException], work: Callable[[], Any]) -> None:
 
 
 def _last(write: Callable[[], WriteResult]) -> WriteResult:
-    """Again; a unit that moved the checkpoint itself is refused then, and has nothing left for the commit."""
+    """Write again; a unit that moved the checkpoint itself is refused then, and has nothing left for the commit."""
     try:
         return write()
     except Fenced:
@@ -469,7 +472,7 @@ def _last(write: Callable[[], WriteResult]) -> WriteResult:
 
 
 class _Crash(Exception):
-    """Of the suite."""
+    """The crash that the suite simulates."""
 
 
 @_check(4, "a crash after every call, then the whole batch again")
@@ -615,7 +618,7 @@ def missing_table(bench: Bench) -> None:
 
 @dataclass
 class _Letters:
-    """Keeps rejected rows, and looks at the target meanwhile."""
+    """Stores rejected rows, and looks at the target meanwhile."""
 
     look: Callable[[], None]
     kept: list[Rejection] = field(default_factory=list)

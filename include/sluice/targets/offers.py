@@ -13,7 +13,7 @@ nothing to do."""
 
 
 def require_offered(config: TargetConfig, target: Target) -> None:
-    """What the pipeline file asks of the target is what its kind offers. Raises ConfigError."""
+    """Raise ConfigError if the pipeline file asks for something that the target's kind does not offer."""
     offered = target.capabilities
     if config.consistency not in set(offered.consistency):
         raise ConfigError(
@@ -47,7 +47,7 @@ def require_offered(config: TargetConfig, target: Target) -> None:
 
 
 def require_features(config: TargetConfig, offered: Capabilities, batch: BatchInput) -> None:
-    """Raises MappingError or LoadError if the batch has rows that this kind of target cannot take."""
+    """Raise MappingError or LoadError if the batch has rows that this kind of target cannot take."""
     for table in batch.tables:
         if not table.plan.key and Feature.KEYLESS not in offered.features:
             raise MappingError(
@@ -70,7 +70,7 @@ def require_features(config: TargetConfig, offered: Capabilities, batch: BatchIn
 
 
 def require_kinds(config: TargetConfig, offered: Capabilities, change: SchemaChange) -> None:
-    """Raises LoadError if this kind of target cannot follow a change of definitions."""
+    """Raise LoadError if this kind of target cannot follow a schema change."""
     missing = sorted(change.wanted - offered.schema_changes - _NOBODY)
     if not missing and (offered.schema_changes or not change.check_only):
         return

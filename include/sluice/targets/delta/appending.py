@@ -17,7 +17,7 @@ from sluice.targets.lake.site import Note
 
 
 def append(site: Site, fence: Fence, table: TableId, pieces: Sequence[ChangePiece]) -> WriteResult:
-    """All changes of a batch for one table. Raises what the port says."""
+    """Append all changes of a batch for one table. Raises what the port says."""
 
     def write(found: Any, note: Note) -> WriteResult:
         schema = pa.schema(found.schema().to_arrow())

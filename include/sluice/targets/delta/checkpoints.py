@@ -20,19 +20,19 @@ _TABLE = {
 
 @dataclass(frozen=True)
 class DeltaCheckpoints(LakeCheckpoints):
-    """``owner``: pipeline/target."""
+    """The checkpoint of a Delta target. ``owner``: pipeline/target."""
 
     tables: Place
     owner: str
 
     @property
     def path(self) -> str:
-        """Of the small table."""
+        """The path of the small table."""
         return f"{RESERVED}/{self.owner}"
 
     @property
     def place(self) -> str:
-        """For people."""
+        """The location of the checkpoint, for messages."""
         return f"Delta table {self.tables.uri(self.path)}"
 
     def _open(self) -> Any:

@@ -71,7 +71,7 @@ class DeltaFraming:
         return rows >= self.site.options.frame_from
 
     def merged(self, fence: Fence, batch: BatchInput, scope: str, table: TableInput) -> list[StoreRows]:
-        """A unit a file."""
+        """Return one unit per file."""
         path = self._path(batch)
         return [
             StoreRows(self.site, fence, batch.reader, replace(table, files=(file,)), scope, path, number)
@@ -79,7 +79,7 @@ class DeltaFraming:
         ]
 
     def changes(self, fence: Fence, batch: BatchInput) -> list[StoreChanges]:
-        """Units of about as many changes each."""
+        """Return units of about equally many changes each."""
         count, path = -(-batch.changes // _SHARE), self._path(batch)
         rows = batch.changes // count
         return [
@@ -91,11 +91,11 @@ class DeltaFraming:
         return f"{RESERVED}/{STORED}/{self.site.owner}"
 
     def _path(self, batch: BatchInput) -> str:
-        """A folder that no other attempt has."""
+        """Return a folder that no other attempt has."""
         return f"{self._root}/{batch.number}-{secrets.token_hex(6)}"
 
     def commit(self, spark: StatementRunner, fence: Fence, stored: Sequence[WriteResult]) -> None:
-        """A MERGE or INSERT a table, several at a time. Then the folders go, and those that earlier batches left behind."""
+        """Run a MERGE or INSERT per table, several at a time. Then delete the folders, including those that earlier batches left."""
         folders: dict[str, Stored] = {}
         for one in (one for result in stored for one in result.message):
             folders[one.path] = folders[one.path] + one if one.path in folders else one
@@ -103,7 +103,7 @@ class DeltaFraming:
         self._tidy(fence.batch, set(folders))
 
     def _commit(self, spark: StatementRunner, fence: Fence, stored: Stored) -> WriteResult:
-        """Of one table. What another process delivered meanwhile is skipped by Spark itself: the batch is noted."""
+        """Commit the rows of one table. Spark itself skips what another process delivered meanwhile, as the batch is noted."""
 
         def write(found: Any, note: Note) -> WriteResult:
             site, path = self.site, self.site.path(stored.table)
@@ -162,7 +162,7 @@ class DeltaFraming:
         return " ".join(parts)
 
     def _tidy(self, batch: int, done: set[str]) -> None:
-        """Folders of earlier batches are of processes that died, or that are fenced."""
+        """Delete folders of earlier batches: they belong to processes that died or are fenced."""
         with errors(self.site.place, "removing stored rows", self._root):
             files = files_of(self.site)
             for one in files.get_file_info(FileSelector(self._root, allow_not_found=True)):
@@ -173,7 +173,7 @@ class DeltaFraming:
 
 
 def _for_spark(uri: str) -> str:
-    """Spark's own client of S3 has another scheme."""
+    """Return the URI with the scheme that Spark's own S3 client uses."""
     return f"s3a://{uri[5:]}" if uri.startswith("s3://") else uri
 
 

@@ -25,7 +25,7 @@ _ENDED = 2**62
 
 
 def application(owner: str, note: Note) -> str:
-    """The ``appId`` under which a batch is noted. ``owner``: pipeline/target."""
+    """Return the ``appId`` under which a batch is noted. ``owner``: pipeline/target."""
     return f"{_name(owner, note.scope)}@{note.delivery}"
 
 
@@ -34,7 +34,10 @@ def _name(owner: str, scope: str) -> str:
 
 
 def held(table: Any, owner: str, scope: str, delivery: int) -> int | None:
-    """The number that a table (``DeltaTable``) has noted in this delivery. ``scope``: the source table, or what else is noted of the table."""
+    """Return the number that a table (``DeltaTable``) has noted in this delivery.
+
+    ``scope``: the source table, or what else is noted about the table.
+    """
     name = _name(owner, scope)
     found = table.transaction_version(f"{name}@{delivery}")
     if found is None and table.transaction_version(f"{name}#delivery") == delivery:
@@ -43,12 +46,12 @@ def held(table: Any, owner: str, scope: str, delivery: int) -> int | None:
 
 
 def begun(table: Any, owner: str, note: Note) -> bool:
-    """True if a table has noted that this delivery began."""
+    """Return True if a table has noted that this delivery began."""
     return bool(table.transaction_version(f"{_name(owner, note.scope)}#delivery") == note.delivery)
 
 
 def noting(table: Any, owner: str, note: Note, *, alone: bool = False) -> Any:
-    """Properties of a commit (``CommitProperties``). ``alone``: it is refused if there was any other commit since the table was read."""
+    """Return the properties of a commit (``CommitProperties``). ``alone``: it is refused if any other commit was made since the table was read."""
     delta, name = library(), _name(owner, note.scope)
     numbers = {application(owner, note): note.number}
     if not begun(table, owner, note):
@@ -64,7 +67,7 @@ def noting(table: Any, owner: str, note: Note, *, alone: bool = False) -> Any:
 
 
 def said_by(commit: Mapping[str, Any]) -> dict[str, str]:
-    """What a commit of a table's history says of itself: delta-rs keeps the words apart, Spark keeps one text."""
+    """Return the notes in a commit of a table's history: delta-rs stores the words separately, Spark stores one text."""
     try:
         text = json.loads(commit.get("userMetadata") or "{}")
     except ValueError:  # of another program

@@ -26,7 +26,7 @@ def upper_bound(value: str, length: int | None) -> str | None:
 
 
 def use_own_bounds() -> None:
-    """Let the library cut bounds by :func:`upper_bound`. A repeat does nothing."""
+    """Make the library cut bounds by :func:`upper_bound`. A repeat does nothing."""
     from pyiceberg.io import pyarrow as library
 
     library.truncate_upper_bound_text_string = upper_bound

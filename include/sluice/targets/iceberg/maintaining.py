@@ -48,7 +48,7 @@ class IcebergMaintainer:
         return [one for one in done if one != Upkeep(one.table)]
 
     def _compacted(self, table: TableId, dry_run: bool) -> Upkeep:
-        """Raises Raced."""
+        """Merge small files into larger ones. Raises Raced."""
         wanted = self.site.options.maintenance
         for attempt in range(_ATTEMPTS):
             found = self.site.open(table)
@@ -69,7 +69,10 @@ class IcebergMaintainer:
         return Upkeep(table)
 
     def _small(self, name: TableId, table: Any) -> list[Any]:
-        """Tasks of small files, those next to each other that hold neighbouring rows, by the first column that the table is clustered by, or has."""
+        """Return the tasks of small files, ordered so that files with neighbouring rows are adjacent.
+
+        The order is that of the first column by which the table is clustered, or its first column.
+        """
         from pyiceberg.conversions import from_bytes
 
         tasks = [
@@ -91,12 +94,12 @@ class IcebergMaintainer:
         return sorted(tasks, key=place)
 
     def _bin_bytes(self, name: TableId, table: Any) -> int:
-        """On disk, where rows take about a quarter of what they take in memory."""
+        """Return how many bytes on disk to merge together; rows take about a quarter of what they take in memory."""
         files = _SORTED_FILES if self.site.clusters(name, self.site.info(table)) else 1
         return files * self.site.options.file_size // 4
 
     def _merged(self, table: TableId, found: Any, bins: Sequence[Sequence[Any]]) -> Upkeep:
-        """One commit. Raises Raced."""
+        """Merge the files in one commit. Raises Raced."""
         with errors(self.site.place, f"compacting {table}", self.site.uri(table)):
             change = transaction(found)
             said = {"sluice.doing": "compaction", **still_holding(found)}
@@ -110,7 +113,7 @@ class IcebergMaintainer:
         return Upkeep(table, merged=sum(map(len, bins)), written=files.written)
 
     def _expired(self, done: Upkeep, dry_run: bool) -> Upkeep:
-        """Raises Raced."""
+        """Expire old snapshots and delete their files. Raises Raced."""
         table = done.table
         found = self.site.open(table) if self.site.options.maintenance.expire else None
         if found is None:
@@ -148,14 +151,14 @@ class IcebergMaintainer:
 
 
 def _as_of(table: Any, time_ms: float) -> set[int]:
-    """Older snapshots by which a table (``Table``) is read as it was at a time: the newest, back to one that says which batch the table held."""
+    """Return the older snapshots needed to read a table (``Table``) as it was at a time: the newest, back to one that names the batch it held."""
     older = [one for one in lineage(table) if one.timestamp_ms < time_ms]
     said = next((place for place, one in enumerate(older) if names_batch(one)), 0)
     return {one.snapshot_id for one in older[: said + 1]}
 
 
 def _bins(tasks: Iterable[Any], size_bytes: int) -> Iterator[list[Any]]:
-    """Of one partition each, of about this size on disk; a file alone stays as it is."""
+    """Yield groups of files of one partition and of about this size on disk; a single file stays as it is."""
     some: list[Any] = []
     for task in tasks:
         full = sum(one.file.file_size_in_bytes for one in some) >= size_bytes

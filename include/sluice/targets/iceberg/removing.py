@@ -27,7 +27,7 @@ class IcebergReconciler(LakeReconciler):
 
 
 def remove(site: Site, fence: Fence, reader: RowReader, stored: StoredRange, scope: str) -> WriteResult:
-    """Listed keys of one table. Raises Fenced, LoadError, MappingError, TargetUnavailable."""
+    """Remove listed keys of one table. Raises Fenced, LoadError, MappingError, TargetUnavailable."""
 
     def write(found: Any, change: Any, note: Note) -> WriteResult:
         info = site.info(found)

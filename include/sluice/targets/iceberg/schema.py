@@ -25,7 +25,7 @@ class IcebergSchema(LakeSchema):
     site: Site
 
     def apply(self, statement: str) -> None:
-        """Also the property without which a table is not written to. Raises LoadError."""
+        """Run a statement, or set the property without which a table is not written to. Raises LoadError."""
         head, found, _ = statement.partition(f" {_SET}")
         if not found:
             super().apply(statement)

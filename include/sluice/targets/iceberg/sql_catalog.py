@@ -33,7 +33,7 @@ class KeptCatalog(SqlCatalog):  # type: ignore[misc]
         super().__init__(name, **properties)
 
     def _convert_orm_to_iceberg(self, orm_table: Any) -> Table:
-        """As the library has it, but for the file's content."""
+        """Convert a row of the catalog as the library does, except that the file's content is cached."""
         location = orm_table.metadata_location
         if not location or not orm_table.table_namespace or not orm_table.table_name:
             return super()._convert_orm_to_iceberg(orm_table)

@@ -35,21 +35,21 @@ class KeptTransaction(Transaction):  # type: ignore[misc]
 
     @property
     def table_metadata(self) -> TableMetadata:
-        """As the library has it."""
+        """The metadata as the library computes it, cached."""
         base, updates, kept = self._table.metadata, self._updates, self._kept
         if kept is None or kept[0] is not base or kept[1] is not updates:
             self._kept = kept = (base, updates, super().table_metadata)
         return kept[2]
 
     def unsort(self) -> None:
-        """The table has no sort order from now on. The library's ``update_sort_order`` fails unless it had none before."""
+        """Remove the table's sort order. The library's ``update_sort_order`` fails unless it had none before."""
         there, none = self.table_metadata, UNSORTED_SORT_ORDER
         new = () if there.sort_order_by_id(none.order_id) is not None else (AddSortOrderUpdate(sort_order=none),)
         held = AssertDefaultSortOrderId(default_sort_order_id=there.default_sort_order_id)
         self._apply((*new, SetDefaultSortOrderUpdate(sort_order_id=none.order_id)), (held,))
 
     def replacing(self, said: Mapping[str, str]) -> ReplacedFiles:
-        """A snapshot of this transaction with these words, in which files come and go. A context."""
+        """Open a snapshot of this transaction with these words, to which files are added and from which they are removed. A context."""
         there = self.table_metadata.current_snapshot() is not None
         operation = Operation.OVERWRITE if there else Operation.APPEND
         return ReplacedFiles(operation, self, self._table.io, snapshot_properties=dict(said))

@@ -22,7 +22,7 @@ from sluice.targets.kafka.topic_reader import MESSAGES, TopicReader, committed_e
 
 @dataclass
 class HeldKeys:
-    """Keys of a table whose newest message in their partition has a value. To be closed."""
+    """The keys of a table whose newest message in their partition has a value. Must be closed."""
 
     place: Place
     table: TableId
@@ -73,7 +73,7 @@ class HeldKeys:
         self._known.commit()
 
     def _writer(self, value: bytes) -> str:
-        """The pipeline that a message names; "" where its format does not say."""
+        """Return the pipeline that a message names; "" if its format does not name it."""
         options = self.place.options
         if not options.debezium or options.registered:
             return ""
@@ -87,7 +87,7 @@ class HeldKeys:
             return "another program"
 
     def pieces(self) -> Iterator[list[tuple[int, bytes]]]:
-        """(partition, key) of each, in pieces."""
+        """Yield (partition, key) of each, in pieces."""
         found = self._known.execute("SELECT partition, key FROM held ORDER BY partition, key")
         while piece := found.fetchmany(MESSAGES):
             yield piece

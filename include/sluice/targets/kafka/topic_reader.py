@@ -17,10 +17,11 @@ MESSAGES = 10_000
 
 @dataclass
 class TopicReader:
-    """Reader of a topic that remembers where its next look at each partition begins.
+    """Reads a topic and remembers where its next read of each partition begins.
 
-    ``purpose``: a word of the consumer group, which commits nothing. ``first``: called with number and first offset of each partition that is read
-    for the first time; it may raise.
+    Args:
+        purpose: a word of the consumer group, which commits nothing.
+        first: called with number and first offset of each partition that is read for the first time; it may raise.
     """
 
     place: Place

@@ -30,18 +30,18 @@ _FROM = {"_commit_time": "_commit_ts"}
 
 
 def column_name(name: str) -> str:
-    """What a user's column is called in a table of changes."""
+    """Return the name of a user column in a table of changes."""
     return f"${name}" if name.casefold() in _OURS or name.startswith("$") else name
 
 
 def columns_of(users: Sequence[LakeColumn]) -> tuple[LakeColumn, ...]:
-    """Columns of a table of changes, ``users``: those of the user, under their names there."""
+    """Return the columns of a table of changes. ``users``: the user's columns, under their names there."""
     envelope = [LakeColumn(name, kind) for name, kind in ENVELOPE]
     return (*envelope, *users, LakeColumn(BEFORE, tuple(users)))
 
 
 def planned(plan: PlannedTable, wide_decimals: str) -> tuple[LakeColumn, ...]:
-    """Columns of the table of changes of a planned table."""
+    """Return the columns of the table of changes of a planned table."""
     users = [
         LakeColumn(column_name(one.name), made_type(one, wide_decimals)) for one in plan.columns if not one.generated
     ]
@@ -49,7 +49,7 @@ def planned(plan: PlannedTable, wide_decimals: str) -> tuple[LakeColumn, ...]:
 
 
 def rows_of(piece: ChangePiece, info: TableInfo, schema: pa.Schema, batch: int, zero_dates: str) -> pa.Table:
-    """Changes as rows of their table; ``schema``: the table's. Raises LoadError, MappingError."""
+    """Convert changes to rows of their table; ``schema``: the table's. Raises LoadError, MappingError."""
     rows, count = piece.rows, piece.rows.num_rows
     _require_whole(piece)
     fields = user_fields(rows.schema)

@@ -35,5 +35,5 @@ OWN: Mapping[ColumnKind, OwnType] = {
 
 
 def own_type(made: ColumnType) -> OwnType:
-    """What values of a type are in the store."""
+    """Return the type of the values in the store."""
     return OWN[made.kind]

@@ -20,9 +20,11 @@ Version = tuple[int, int]
 
 @dataclass
 class Table:
-    """Rows by key; or, of a table without a key, a list.
+    """Rows by key; a list for a table without a key.
 
-    ``refuses``: a constraint: why a row is not taken, "" if it is. ``versions``: who wrote a key last, also of keys that are gone.
+    Attributes:
+        refuses: a constraint: why a row is refused, "" if it is not.
+        versions: who wrote a key last, also for deleted keys.
     """
 
     columns: list[str]
@@ -33,17 +35,17 @@ class Table:
     refuses: Callable[[Row], str] = lambda row: ""
 
     def all(self) -> list[Row]:
-        """Every row."""
+        """Return every row."""
         return [*self.rows.values(), *self.heap]
 
     def copy(self) -> Table:
-        """Rows are never changed in place, so that containers are copied only."""
+        """Copy the containers; rows are never changed in place."""
         return Table(list(self.columns), self.key, dict(self.rows), list(self.heap), dict(self.versions), self.refuses)
 
 
 @dataclass(frozen=True)
 class Message:
-    """What an appending target received. ``id``: the idempotency key: the same whenever the same change is sent."""
+    """A message that an appending target received. ``id``: the idempotency key: the same whenever the same change is sent."""
 
     id: str
     table: TableId
@@ -59,7 +61,7 @@ class Refused(Exception):
 
 @dataclass
 class MemoryStore:
-    """Every change of it is made under ``lock``."""
+    """An in-memory store. Every change of it is made under ``lock``."""
 
     name: str
     tables: dict[TableId, Table] = field(default_factory=dict)
@@ -82,7 +84,7 @@ class MemoryStore:
             return made
 
     def guard(self, owner: Owner, fence: Fence) -> None:
-        """No newer process is here, and no later batch is stored. Under the lock. Raises Refused."""
+        """Raise Refused if a newer process writes, or a later batch is stored. Call it under the lock."""
         held = self.checkpoints.get(owner)
         if held is None:
             raise Refused("its checkpoint is gone")
@@ -96,7 +98,7 @@ _stores: dict[str, MemoryStore] = {}
 
 
 def memory_store(name: str = "default") -> MemoryStore:
-    """The store of that name; made at first use."""
+    """Return the store of that name; made at first use."""
     return _stores.setdefault(name, MemoryStore(name))
 
 

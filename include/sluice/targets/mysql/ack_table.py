@@ -62,7 +62,7 @@ class AckTable(AckRows):
             cursor.execute("SET SESSION lock_wait_timeout = DEFAULT")
 
     def read(self, cursor: Any) -> Checkpoint | None:
-        """The row of the whole target, None if there is none yet. Changes nothing, and reads tables of older versions too."""
+        """Return the row of the whole target, None if there is none yet. Changes nothing, and reads tables of older versions, too."""
         try:
             return self._checkpoint(cursor)
         except pymysql.err.MySQLError as error:
@@ -74,7 +74,7 @@ class AckTable(AckRows):
             raise
 
     def others(self, cursor: Any) -> tuple[OtherWriter, ...]:
-        """Pipelines of another name that acknowledge here; none if the table is not there yet."""
+        """Return pipelines of another name that acknowledge here; none if the table does not exist yet."""
         try:
             return super().others(cursor)
         except pymysql.err.MySQLError as error:

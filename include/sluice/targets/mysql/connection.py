@@ -90,7 +90,10 @@ class TargetConnection(MySQLConnection):
         return int(OKPacketWrapper(self._read_packet()).warning_count)  # type: ignore[no-untyped-call]
 
     def during(self, pieces: Iterator[_T]) -> Iterator[_T]:
-        """The same pieces. The server ends a silent session, and a large part may be read for minutes before one of its rows is written."""
+        """Yield the same pieces and keep the session alive.
+
+        The server ends a silent session, and a large part may be read for minutes before one of its rows is written.
+        """
         spoke = time.monotonic()
         for piece in pieces:
             if time.monotonic() - spoke > IDLE_S / 4:
@@ -104,15 +107,16 @@ LOCK_WAIT_S = 20
 
 
 def set_lock_wait(seconds: int) -> str:
-    """The statement that sets it, for rows and for definitions (which the server would wait a year for)."""
+    """Return the statement that sets it, for rows and for definitions (for which the server would wait a year)."""
     return f"SET SESSION innodb_lock_wait_timeout = {seconds}, lock_wait_timeout = {seconds}"
 
 
 def connect(endpoint: Endpoint) -> TargetConnection:
-    """A session with a replica's settings: no foreign-key checks (the source made them), UTC, utf8mb4, read committed.
+    """Open a session with a replica's settings: no foreign-key checks (the source made them), UTC, utf8mb4, read committed.
 
     Raises:
-        TargetUnavailable: no answer. ConfigError: wrong user or password, or TLS is set up wrongly.
+        TargetUnavailable: no answer.
+        ConfigError: wrong user or password, or TLS is set up wrongly.
     """
     extra = endpoint.extra
     with errors(endpoint, "connecting"):
@@ -157,7 +161,7 @@ def _keep_warnings(cursor: Any) -> None:
 
 
 def code_of(error: BaseException) -> int:
-    """MySQL's error number, 0 if there is none."""
+    """Return MySQL's error number, 0 if there is none."""
     first = error.args[0] if error.args else 0
     return first if isinstance(first, int) else 0
 

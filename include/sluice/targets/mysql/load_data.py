@@ -29,7 +29,7 @@ BULK_ROWS = 2_000
 
 
 def wanted(table: TargetTable, rows: pa.Table) -> pa.Array:
-    """bool[rows]: LOAD DATA stores the row exactly."""
+    """Return a mask of the rows that LOAD DATA stores exactly."""
     mask = np.ones(rows.num_rows, bool)
     for field, _ in sent_fields(rows.schema, table):
         if pa.types.is_string(field.type):
@@ -38,7 +38,7 @@ def wanted(table: TargetTable, rows: pa.Table) -> pa.Array:
 
 
 def loads(table: TargetTable, rows: pa.Table) -> Iterator[Statement]:
-    """LOAD DATA statements with their data. ``rows`` hold nothing that :func:`wanted` leaves out."""
+    """Yield LOAD DATA statements with their data. ``rows`` hold nothing that :func:`wanted` leaves out."""
     fields = sent_fields(rows.schema, table)
     targets, settings = [], []
     for index, (field, name) in enumerate(fields):
@@ -67,7 +67,7 @@ def _conversion(field: pa.Field) -> str:
 
 
 def _text(field: pa.Field, values: pa.Array) -> pa.Array:
-    """The column as LOAD DATA reads it."""
+    """Return the column as LOAD DATA reads it."""
     kind = values.type
     if pa.types.is_binary(kind):
         return literals.hexadecimal(values)
@@ -81,7 +81,7 @@ def _text(field: pa.Field, values: pa.Array) -> pa.Array:
 
 
 def _bytes_of(texts: pa.StringArray) -> memoryview:
-    """The bytes of all strings, one after the other, without a copy."""
+    """Return the bytes of all strings, one after the other, without a copy."""
     _, offsets, data = texts.buffers()
     ends = np.frombuffer(offsets, np.int32, len(texts) + 1, texts.offset * 4)
     return memoryview(data)[int(ends[0]) : int(ends[-1])] if data is not None else memoryview(b"")

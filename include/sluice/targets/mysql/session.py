@@ -73,7 +73,7 @@ class Session:
 
     @contextmanager
     def foreign_keys(self, *, checked: bool) -> Iterator[None]:
-        """Rows written inside are checked, or are not."""
+        """Check foreign keys of rows written inside the context, or do not."""
         if not checked:
             yield
             return
@@ -115,7 +115,7 @@ class Session:
             self._lax = lax
 
     def run(self, todo: Iterator[statements.Statement]) -> int:
-        """Execute; returns the number of statements. Raises LoadError if one does not do exactly what it should."""
+        """Execute statements; return their number. Raises LoadError if one does not do exactly what it should."""
         count = 0
         for statement in todo:
             self.write(statement)
@@ -140,13 +140,13 @@ class Session:
         raise missing
 
     def _require_row(self, absent: statements.Absent) -> None:
-        """An UPDATE changes no row, too, if the row has the values already."""
+        """Raise the error unless the row exists: an UPDATE also changes no row if the row already has the values."""
         self.cursor.execute(absent.query)
         if self.cursor.fetchone() is None:
             raise absent.error
 
     def _refuse_other_warnings(self, columns: Sequence[str], computed: Sequence[str]) -> None:
-        """A session that is not strict cuts values to fit: only what made it necessary may be warned of."""
+        """Refuse warnings except the expected ones: a session that is not strict cuts values to fit."""
         self.cursor.execute("SHOW COUNT(*) WARNINGS")
         count = int(self.cursor.fetchone()[0])
         self.cursor.execute("SHOW WARNINGS")
@@ -161,7 +161,7 @@ class Session:
 
 
 def _is_of_computed(code: int, text: str, computed: Sequence[str]) -> bool:
-    """True if a message is about a value that the server computed. One that names no column is about a part of an expression."""
+    """Return True if a message is about a value that the server computed. One that names no column is about a part of an expression."""
     if code not in CUT or not computed:
         return False
     named = _COLUMN.search(text)
@@ -173,7 +173,7 @@ _COLUMN = re.compile(r"\bcolumn (?:'(.*)'|(?:`(?:[^`]|``)*`\.)*`((?:[^`]|``)*)`)
 
 
 def _would_change(level: str, code: int, text: str) -> LoadError:
-    """The error for a warning of the server."""
+    """Return the error for a warning of the server."""
     refused = LoadError(f"the target would have changed a value: {text} ({level.lower()} {code})")
     refused.code = int(code)
     return refused

@@ -52,7 +52,7 @@ class AckTable(AckRows):
             raise
 
     def read(self, cursor: Any) -> Checkpoint | None:
-        """The row of the whole target, None if there is none yet. Changes nothing."""
+        """Return the row of the whole target, None if there is none yet. Changes nothing."""
         try:
             return self._checkpoint(cursor)
         except psycopg.Error as error:
@@ -61,7 +61,7 @@ class AckTable(AckRows):
             raise
 
     def others(self, cursor: Any) -> tuple[OtherWriter, ...]:
-        """Pipelines of another name that acknowledge here; none if the table is not there yet."""
+        """Return pipelines of another name that acknowledge here; none if the table does not exist yet."""
         try:
             return super().others(cursor)
         except psycopg.Error as error:

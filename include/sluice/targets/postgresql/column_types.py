@@ -127,7 +127,10 @@ LOSES: Mapping[ColumnKind, str] = {
 
 
 def own_type(made: ColumnType, json: str = "jsonb", spatial: str = "") -> str:
-    """The type of a column that holds every value of ``made``. ``json``: the type for documents; ``spatial``: PostGIS's, "" where it is not there."""
+    """Return the type of a column that holds every value of ``made``.
+
+    ``json``: the type for documents; ``spatial``: PostGIS's, "" if it is not installed.
+    """
     if made.kind is K.JSON:
         return json
     if made.kind is K.GEOMETRY and spatial:
@@ -138,7 +141,7 @@ def own_type(made: ColumnType, json: str = "jsonb", spatial: str = "") -> str:
 
 
 def made_type(column: PlannedColumn, json: str = "jsonb", spatial: str = "") -> str:
-    """The type for a column definition: the mapping's own words (``convert: {type: …}``), else what holds every value."""
+    """Return the type for a column definition: the mapping's own (``convert: {type: …}``), else what holds every value."""
     sent = column.sent_type
     return column.wanted if column.wanted and sent == column.value_type else own_type(sent, json, spatial)
 
@@ -168,7 +171,7 @@ _TAKES: Mapping[ColumnKind, frozenset[str]] = {
 
 
 def takes(made: ColumnType, found: PgType) -> bool:
-    """True if a column of type ``found`` can hold values of ``made``, or says which it cannot."""
+    """Return True if a column of type ``found`` can hold values of ``made``, or says which it cannot."""
     if found.label:
         return made.kind in _TEXTS
     return found.word in _TAKES[made.kind]
@@ -179,7 +182,7 @@ _WIDTHS = {K.TINYINT: 8, K.SMALLINT: 16, K.MEDIUMINT: 24, K.INT: 32, K.BIGINT: 6
 
 
 def lost(made: ColumnType, found: PgType) -> str:
-    """What a column of type ``found`` does not keep, or refuses, of values of ``made``; "" for nothing. See :func:`takes`."""
+    """Return what a column of type ``found`` does not keep, or refuses, of values of ``made``; "" for nothing. See :func:`takes`."""
     if made.kind in (*_INTEGERS, K.BIT):
         return _lost_whole(made, found)
     match made.kind:
@@ -213,12 +216,12 @@ def lost(made: ColumnType, found: PgType) -> str:
 
 
 def holds_all(made: ColumnType, found: PgType) -> bool:
-    """True if a column of type ``found`` can hold every value of ``made`` that PostgreSQL has at all."""
+    """Return True if a column of type ``found`` can hold every value of ``made`` that PostgreSQL has at all."""
     return takes(made, found) and (bool(found.label) or lost(made, found) == LOSES.get(made.kind, ""))
 
 
 def _bare(found: PgType) -> str:
-    """PostGIS's type as :func:`own_type` writes it, without its schema."""
+    """Return PostGIS's type as :func:`own_type` writes it, without its schema."""
     shape = (_SPATIAL.fullmatch(found.declared) or {"shape": None})["shape"]
     return f"geometry({shape.lower()})" if shape else "geometry"
 

@@ -35,7 +35,7 @@ _GONE = frozenset({"25006", "25P03", "XX000"})
 
 
 class DataErrors:
-    """Codes that can be the fault of a row: values that do not fit, keys, checks, foreign keys, triggers that refuse, an index entry too long."""
+    """The codes that can be the fault of a row: values that do not fit, keys, checks, foreign keys, triggers that refuse, too long index entries."""
 
     def __contains__(self, code: object) -> bool:
         text = str(code)
@@ -74,7 +74,7 @@ class _BinaryDumper(Dumper):  # type: ignore[misc]
 
 
 def settings_of(endpoint: Endpoint) -> dict[str, Any]:
-    """Of the connection's extra, what libpq reads under the same names (``sslmode``, ``sslrootcert``, …). Raises ConfigError."""
+    """Return the settings in the connection's extra that libpq knows by the same names (``sslmode``, ``sslrootcert``, …). Raises ConfigError."""
     extra = endpoint.extra
     for name in _FILES:
         path = extra.get(name)
@@ -84,10 +84,11 @@ def settings_of(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def connect(endpoint: Endpoint, application: str = "sluice") -> Connection:
-    """A session in UTC and UTF-8, read committed, that finds no object but by its schema.
+    """Open a session in UTC and UTF-8, read committed, that finds objects only by their schema.
 
     Raises:
-        TargetUnavailable: no answer. ConfigError: wrong user, password or database, or TLS is set up wrongly.
+        TargetUnavailable: no answer.
+        ConfigError: wrong user, password or database, or TLS is set up wrongly.
     """
     settings = settings_of(endpoint)
     with errors(endpoint, "connecting"):
@@ -166,7 +167,7 @@ def _ours(endpoint: Endpoint, doing: str, place: str, error: psycopg.Error) -> S
 
 
 def _names(error: psycopg.Error) -> str:
-    """What the server says without a value: the names of what refused."""
+    """Return what the server says without values: the names of what refused."""
     diag = error.diag
     named = (("constraint", diag.constraint_name), ("column", diag.column_name), ("type", diag.datatype_name))
     said = ", ".join(f"{what} {name}" for what, name in named if name)
@@ -174,7 +175,7 @@ def _names(error: psycopg.Error) -> str:
 
 
 def said(error: psycopg.Error) -> str:
-    """The server's words, with its detail: of a row that it refuses, that has the key."""
+    """Return the server's words, with its detail, which contains the key of a refused row."""
     primary = error.diag.message_primary
     if not primary:
         return " ".join(str(error).split())[:300]

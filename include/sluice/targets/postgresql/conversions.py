@@ -19,7 +19,7 @@ def _cut(value: str, digits: int) -> str:
 
 
 def _rounded(value: str, digits: int, word: str) -> str:
-    """Half away from zero; PostgreSQL's own rounding of a point in time is away from the year 2000."""
+    """Round half away from zero; PostgreSQL itself rounds a point in time away from the year 2000."""
     half = f"interval '{10 ** (_DIGITS - digits) // 2} microseconds'"
     sign = f"sign(extract(epoch from {value}))::integer * " if word == "interval" else ""
     return _cut(f"({value} + {sign}{half})", digits)

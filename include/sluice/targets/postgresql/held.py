@@ -78,7 +78,10 @@ class PostgresHeld(OnlyColumns):
         return has(wanted in keys if wanted else not any(key.primary for key in self.infos[table].keys))
 
     def index(self, table: TableId, index: IndexDefinition, names: tuple[str, ...], *, wanted: bool) -> Answer:
-        """The index under the name that Sluice gives it. Without ``options.indexes`` the target has the source's indexes as a choice of its own."""
+        """Tell whether the index exists under the name that Sluice gives it.
+
+        Without ``options.indexes`` the target's indexes are its own choice, so that nothing is missing.
+        """
         if not self.wanted.indexes:
             return Answer.HAS
         return has(self.exists(_INDEX, (table.schema, index_name(table, index.name))) is wanted)

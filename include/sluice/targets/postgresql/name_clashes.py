@@ -17,7 +17,7 @@ _Known = dict[TableId, TableId]
 
 
 def refuse_clashes(naming: Naming, batch: BatchInput, pipeline: str) -> None:
-    """Go through the batch in the order of its log: statements before the rows, rows, statements after them.
+    """Check the batch in the order of its log: statements before the rows, rows, statements after them.
 
     Raises:
         MappingError: rows, or a statement, are for a target table that another source table has by its name.
@@ -41,7 +41,7 @@ def refuse_clashes(naming: Naming, batch: BatchInput, pipeline: str) -> None:
 
 
 def _carried_forward(known: _Known, change: SchemaChange) -> list[Route]:
-    """``known`` as it is after the statement; returns the tables that it made."""
+    """Update ``known`` to the state after the statement; return the tables that it created."""
     made: list[Route] = []
     for one in change.tables:
         if ChangeKind.DROP_TABLE in one.kinds or one.renamed_to is not None:

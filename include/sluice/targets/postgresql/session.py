@@ -42,11 +42,11 @@ class Session:
             self.cursor.execute("SET session_replication_role = replica")
 
     def fileno(self) -> int:
-        """Of its socket; -1 if it is closed."""
+        """Return the socket's file descriptor; -1 if it is closed."""
         return -1 if self.connection.closed else self.connection.fileno()
 
     def close(self) -> None:
-        """Say good-bye and hang up."""
+        """Close the connection in an orderly way."""
         self.connection.close()
 
     def begin(self) -> None:
@@ -58,7 +58,7 @@ class Session:
         self.cursor.execute("COMMIT")
 
     def rollback(self) -> None:
-        """Undo it. If the connection is gone, the server does; the first error is the one to show."""
+        """Roll back. If the connection is gone, the server does it; the first error is the one to show."""
         try:
             self.cursor.execute("ROLLBACK")
         except psycopg.Error as error:
@@ -72,7 +72,7 @@ class Session:
 
     @contextmanager
     def foreign_keys(self, *, checked: bool) -> Iterator[None]:
-        """Rows written inside are checked, or are not."""
+        """Check foreign keys of rows written inside the context, or do not."""
         if not checked or not self.replica:
             yield
             return
@@ -83,7 +83,10 @@ class Session:
         )  # after an error the transaction, or its savepoint, is undone
 
     def during(self, pieces: Iterable[_T]) -> Iterator[_T]:
-        """The same pieces. The server ends a silent transaction, and a large part may be read for minutes before one of its rows is written."""
+        """Yield the same pieces and keep the transaction alive.
+
+        The server ends a silent transaction, and a large part may be read for minutes before one of its rows is written.
+        """
         spoke = time.monotonic()
         for piece in pieces:
             if time.monotonic() - spoke > IDLE_S / 4:

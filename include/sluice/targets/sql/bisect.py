@@ -31,7 +31,8 @@ class Bisection:
     """Writes around rejected rows, inside the caller's transaction.
 
     Attributes:
-        write: of some rows; raises LoadError if the target refuses one. cursor: for savepoints.
+        write: writes some rows; raises LoadError if the target refuses one.
+        cursor: for savepoints.
         data_errors: the dialect's codes that can be the fault of a row. Others (no such table, no privilege, disk full) are no row's.
     """
 
@@ -73,7 +74,7 @@ class Bisection:
         found: dict[int, LoadError],
         before: int,
     ) -> None:
-        """``rows`` fail together; each that fails alone is added to ``found``."""
+        """Find the rows that fail alone among ``rows``, which fail together, and add them to ``found``."""
         if len(rows) == 1:
             found[int(rows[0])] = error
             if before + len(found) > MAX_REFUSED:
@@ -109,7 +110,7 @@ class Bisection:
 
 
 def discreet(error: LoadError, rows: pa.Table) -> LoadError:
-    """The same error without values, if a column of the table is masked."""
+    """Return the error without values, if a column of the table is masked."""
     if not any(map(is_masked, rows.schema)):
         return error
     hidden = LoadError(without_values(error.message), where=error.where, hint=error.hint)

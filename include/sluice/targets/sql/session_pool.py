@@ -24,14 +24,14 @@ MOST = 8
 
 
 class Session(Protocol):
-    """What is kept."""
+    """A session that is kept."""
 
     def fileno(self) -> int:
-        """Of its socket; -1 if it is closed."""
+        """Return the socket's file descriptor; -1 if it is closed."""
         ...
 
     def close(self) -> None:
-        """Say good-bye and hang up."""
+        """Close the session in an orderly way."""
         ...
 
 
@@ -47,7 +47,7 @@ class Kept(Generic[_S]):
         os.register_at_fork(after_in_child=self._forget)
 
     def take(self, endpoint: Endpoint) -> _S | None:
-        """The one that was used last, if it is still good."""
+        """Return the most recently used session, if it is still good."""
         with self._lock:
             idle = self._idle.get(_key(endpoint), [])
             gone = [one for at, one in idle if not _is_good(at, one)]
@@ -57,7 +57,7 @@ class Kept(Generic[_S]):
         return found
 
     def give(self, endpoint: Endpoint, session: _S) -> None:
-        """Keep it for a while."""
+        """Keep a session for a while."""
         with self._lock:
             idle = self._idle.setdefault(_key(endpoint), [])
             idle.append((time.monotonic(), session))
@@ -73,7 +73,7 @@ class Kept(Generic[_S]):
         _close(gone)
 
     def _forget(self) -> None:
-        """In a forked child: the parent's sessions are the parent's. Nothing is sent on them."""
+        """Forget the sessions in a forked child: they are the parent's. Nothing is sent on them."""
         self._lock = threading.Lock()
         self._idle = {}
 
@@ -84,7 +84,7 @@ def _key(endpoint: Endpoint) -> str:
 
 
 def _is_good(since: float, session: Session) -> bool:
-    """Young, and silent: a server that ends a session says so, or hangs up."""
+    """Return True if the session is young and silent: a server that ends a session says so, or hangs up."""
     if time.monotonic() - since > KEPT_S or session.fileno() < 0:
         return False
     poll = select.poll()
