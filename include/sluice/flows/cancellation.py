@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 LOOK_S = 0.5
-"""How often work under way looks at the permit."""
+"""Seconds between two checks of the pause switch by running work."""
 
 _STOP_S = 2.0
-"""Waited for cancelled units to end. What they still write after that meets the target's fence."""
+"""Seconds to wait for cancelled units to end. What they still write after that meets the target's fence."""
 
 
 class CancellationGuard:

@@ -27,7 +27,7 @@ from sluice.targets.base import Checkpoint, Target
 _log = structlog.get_logger()
 
 _LOOKS = 3
-"""A target that disagrees is asked again if its acknowledgement moved meanwhile: somebody may be at work on it."""
+"""Attempts to read a target's checkpoint that disagrees while its acknowledgement moves: another process may be loading."""
 
 
 class Sides:

@@ -23,7 +23,7 @@ from sluice.model.positions import Position
 from sluice.targets.base import Finding, Target
 
 SHOWN_TABLES = 5
-"""The most tables whose statements are in one hint."""
+"""Tables whose statements are in one hint, at most."""
 
 
 def with_definitions(plan: PlannedTable, routes: Mapping, table: TableDefinition | None) -> PlannedTable:

@@ -15,7 +15,7 @@ from sluice.flows.batches import known_again
 from sluice.flows.runtime import Runtime
 
 BY_ITSELF = "sluice"
-"""In the audit: no person did it."""
+"""The name in the audit if no person did it."""
 
 
 class LostBatches(LoadError):

@@ -16,7 +16,7 @@ from sluice.segments.changeset import ChangesetColumn, ChangesetTable
 from sluice.sources.words import words_of
 
 _EARLIER = words_of("mysql")
-"""All sources of versions that stored no other type: MariaDB's types are among its words."""
+"""The dialect of versions that stored no other type: MariaDB's types are among its words."""
 
 
 def planned_columns(columns: Iterable[ChangesetColumn]) -> tuple[PlannedColumn, ...]:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sluice.targets.base import Target
 
 LEASE_GRACE_S = 5.0
-"""Waited beyond the session timeout for a dead owner's lease to go."""
+"""Seconds beyond the session timeout to wait for the lease of a dead owner to expire."""
 
 
 def default_store() -> str:

@@ -32,7 +32,7 @@ from sluice.model.batches import Batch
 _log = structlog.get_logger()
 
 PATIENCE_S = 60.0
-"""Seconds for which a stage waits for a batch in its worker. A run that captures has one more often; without one, its capture may have died."""
+"""Seconds that a stage waits for a batch in its worker. A run that captures has one more often; without one, its capture may have died."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from sluice.model.backoff import wait_after
 _log = structlog.get_logger()
 
 STANDBY = "standby:"
-"""How the names of installations begin that work only while no other one does."""
+"""The beginning of the names of installations that work only while no other one does."""
 
 
 def stand_by(opened: Callable[[], Runtime], name: str) -> Iterator[Step]:

@@ -41,11 +41,14 @@ from sluice.segments.changeset import read_changeset
 _log = structlog.get_logger()
 
 SIDE_BY_SIDE = 20_000
-"""A batch of this number of changes has tasks of its own, so that the next one is drained and merged while it is loaded."""
+"""Changes from which on a batch has its own tasks, so that the next one is drained and merged while it is loaded."""
 
 EARLIER_WAIT_S = 20.0
-"""How long a train waits for the batches before it, which the tasks of other runs deliver: a few seconds, more on a busy machine. To wait costs
-little: loads are serial. Not to wait costs the train, and the next run would find the same."""
+"""Seconds that a micro-batch loop waits for earlier batches, which the tasks of other runs deliver.
+
+That takes a few seconds, more on a busy machine. Waiting costs little, as loads are serial. Without it the run could not loop, and the next run would
+find the same.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,14 +222,14 @@ class _Train:
     carried: list[Carried] = field(default_factory=list)
     due: tuple[str, ...] = ()
     share: float = field(default_factory=share_of_run)
-    """Of ``run.max_time``, after which it ends."""
+    """The share of ``run.max_time`` after which it ends."""
     _made: int = 0
     _permit: Permit | None = None
     _sums: dict[str, StageSums] = field(init=False)
-    """Sums of each stage; written where the stage's own task reads them, every :data:`SAY_EVERY_S` and at the end."""
+    """The sums of each stage; written where the stage's own task reads them, every :data:`SAY_EVERY_S` and at the end."""
     _said_at: float = field(default_factory=time.monotonic)
     _drained: dict[int, tuple[DrainOutcome, float]] = field(default_factory=dict)
-    """Outcome of the drain, and the seconds it took, by batch."""
+    """The outcome of the drain, and the seconds it took, by batch."""
     _stages: tuple[Stage, ...] = field(init=False)
     _board: ThreadBoard = field(init=False)
 

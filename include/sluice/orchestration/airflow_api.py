@@ -20,7 +20,7 @@ from sluice.config.connections import Endpoint
 from sluice.errors import ConfigError, RetryableError
 
 _AT_ONCE = 100
-"""Runs a request; the API's own limit for a page."""
+"""Runs per request; the API's own limit for a page."""
 
 
 @dataclass

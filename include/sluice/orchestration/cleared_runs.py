@@ -41,7 +41,7 @@ log = structlog.get_logger()
 EVERY_S = 2.0
 CLEAN_EVERY_S = 3600.0
 _NEWEST = 50
-"""Runs with a red task that are looked at."""
+"""Runs with a red task that are checked, at most."""
 
 _STATES = (
     "running",
@@ -141,7 +141,7 @@ def release_ended_runs(session: Session) -> list[str]:
 
 
 _MARKS = ("patch_dag_run", "bulk_dag_runs")
-"""Events of Airflow's audit log by which a person marks a run, or writes its note."""
+"""Events of Airflow's audit log by which a person marks a run or writes its note."""
 
 
 def _failed_by_itself(session: Session, run: DagRun) -> bool:

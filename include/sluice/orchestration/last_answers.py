@@ -18,19 +18,19 @@ from typing import Any
 Shown = dict[str, Any]
 
 FRESH_S = 1.0
-"""So long an answer is given to others without a look."""
+"""Seconds for which an answer is served without asking again."""
 
 FIRST_S = 4.0
-"""How long a request waits for the first answer of a pipeline."""
+"""Seconds that a request waits for the first answer of a pipeline."""
 
 NEXT_S = 1.0
-"""How long it waits for a newer answer than the last one."""
+"""Seconds that a request waits for an answer newer than the last one."""
 
 OVERDUE_S = 30.0
-"""A look ends within its servers' deadlines; one that is under way for longer hangs in something else, and the answer says so."""
+"""Seconds after which a look hangs in something other than its servers, whose deadlines are shorter; the answer then says so."""
 
 LOOKS = 8
-"""Looks that are under way at a time."""
+"""Looks at the same time, at most."""
 
 
 @dataclass(slots=True)

@@ -19,14 +19,16 @@ import structlog
 log = structlog.get_logger()
 
 LOOK_EVERY_S = 3.0
-"""How often a process asks."""
+"""Seconds between two questions of a process."""
 
 SILENCE_S = 90.0
-"""An API server that answered once and then for so long does not: nothing can be started there, either. Every task asks it."""
+"""Seconds after which an API server that answered once counts as dead: nothing can be started there, either. Every task asks it."""
 
 STUCK_S = 20.0
-"""How long the heartbeat of a scheduler that Airflow calls unhealthy must stand still while it is looked at. On a busy machine a scheduler that
-lives may beat more rarely than Airflow's threshold (30 s) allows; one that is gone does not beat again."""
+"""Seconds for which the heartbeat of a scheduler that Airflow calls unhealthy must stand still while it is watched.
+
+On a busy machine the heartbeat of a live scheduler may be rarer than Airflow's threshold (30 s) allows; a dead one has none.
+"""
 
 STUCK_LOOKS = 3
 """Looks that must find the same heartbeat: a process that was stopped itself sees much time pass between two of them."""

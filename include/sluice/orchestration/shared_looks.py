@@ -24,14 +24,14 @@ log = structlog.get_logger()
 
 LOOK_EVERY_S = 0.2
 GATHER_S = 0.5
-"""Before the first look at a source: who begins to wait at the same time shares it."""
+"""Seconds before the first look at a source, which is shared by all pipelines that begin to wait within them."""
 
 LINGER_S = 60.0
-"""A source that no one waits for is looked at for so long: somebody will soon."""
+"""Seconds for which a source that no pipeline waits for is still watched: one will wait soon."""
 
 _KEEP_OPEN_EVERY_S = 1.0
 _SAY_EVERY_S = 1.0
-"""How often it is looked whether metrics are due."""
+"""Seconds between two checks whether metrics are due."""
 
 
 class Place:

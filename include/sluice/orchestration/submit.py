@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 JOBS = Path(__file__).resolve().parents[3] / "spark_jobs"
 
 _TERMINAL, _HELD = 65, 69
-"""Exit codes of a job that needs a person (EX_DATAERR), and of one whose target is quarantined (EX_UNAVAILABLE)."""
+"""The exit codes of a job that needs a person (EX_DATAERR), and of one whose target is quarantined (EX_UNAVAILABLE)."""
 
 
 class SubmitOperator(SparkSubmitOperator):  # type: ignore[misc]

@@ -21,14 +21,17 @@ log = structlog.get_logger()
 
 _LOOK_EVERY_S = (0.2, 0.5, 1.0)
 _LOOKS_A_STEP = 60
-"""A look asks the source and ZooKeeper: 0.03 to 0.08 s of work, so a pipeline that sleeps is looked at less often."""
+"""Looks after which a waiting pipeline is checked less often. A look asks the source and ZooKeeper, which takes 0.03 to 0.08 s of work."""
 
 _TROUBLE_FOR_S = 30.0
 
 _SETTLE_S = 1.0
-"""No trigger fires sooner than this after it has begun. A task that defers ends its worker too, and Airflow hears of that end by another
-way than of the trigger's event. Were the task at work again before that, its first end would be taken for the second one's, and the
-attempt be counted as failed: seen on a busy machine, where a worker's end takes its time."""
+"""Seconds after its start before which no trigger fires.
+
+A task that defers also ends its worker, and Airflow learns of that end in another way than of the trigger's event. If the task were running again
+before that, its first end would be taken for the second one's, and the attempt be counted as failed: seen on a busy machine, where a worker's end
+takes its time.
+"""
 
 
 class LogMovedTrigger(BaseTrigger):  # type: ignore[misc]

@@ -44,10 +44,10 @@ _T = TypeVar("_T")
 _log = structlog.get_logger()
 
 _TARGETS_FRESH_S = 5.0
-"""A target that agreed with ZooKeeper so lately is not asked again for the page."""
+"""Seconds for which a target that matched ZooKeeper is not asked again for the page."""
 
 _LIMIT_S = 20.0
-"""How long a request waits for what a pipeline's servers are asked; longer than each of them has."""
+"""Seconds that a request waits for the answers of a pipeline's servers; longer than the deadline of each."""
 
 _ACT_LIMIT_S = 60.0
 _FILES = {

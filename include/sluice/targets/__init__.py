@@ -13,7 +13,7 @@ from sluice.targets.registry import KINDS, kind_of
 __all__ = ["KINDS", "MARK_LOADS", "open_target"]
 
 MARK_LOADS = frozenset({"mysql"})
-"""Kinds that mark what is written to them (:class:`sluice.targets.base.MarksLoads`)."""
+"""The kinds that write origin markers (:class:`sluice.targets.base.MarksLoads`)."""
 
 
 def open_target(

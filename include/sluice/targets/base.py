@@ -49,7 +49,7 @@ class Input(StrEnum):
     """The form in which a target gets changes. The words are those of ``changes:`` in the pipeline file."""
 
     MERGED = "latest"
-    """One row a key: its columns, ``_op`` and ``_before``."""
+    """One row per key: its columns, ``_op`` and ``_before``."""
     CHANGES = "all"
     """Every change in log order, with its whole envelope."""
 
@@ -87,9 +87,9 @@ class Execution(StrEnum):
     """The way rows are written."""
 
     UNITS = "units"
-    """By :class:`WriteUnit` in Python workers."""
+    """Rows are written by :class:`WriteUnit` in Python workers."""
     FRAME = "frame"
-    """Large tables by Spark itself, through :class:`StatementRunner`; small ones by units."""
+    """Large tables are written by Spark itself, through :class:`StatementRunner`; small ones by units."""
 
 
 class Feature(StrEnum):
@@ -167,7 +167,7 @@ class Checkpoint:
 
 
 Agrees = Callable[[Checkpoint | None], None]
-"""Raises CheckpointError if what the target says does not fit; None: it says nothing yet."""
+"""A check that raises CheckpointError if the target's checkpoint does not match; None: the target has none yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -694,7 +694,7 @@ class OtherWriter:
 
 
 IDLE_WRITER_S = 86_400.0
-"""A pipeline that notes no tables and acknowledged nothing for as long is taken for one that is gone."""
+"""Seconds without an acknowledgement after which a pipeline that notes no tables counts as gone."""
 
 
 class Reconciler(Protocol):
@@ -725,10 +725,10 @@ def refuses(reconciler: Reconciler | None, table: PlannedTable, *, listed: bool)
 
 
 SHOWN_CHARACTERS = 200
-"""Of a value that differs and is shown."""
+"""Characters of a differing value that are shown."""
 
 MOST_EXTRA = 10_000
-"""Keys of rows that only the target has, which one comparison tells."""
+"""Keys of rows that only the target has, which one comparison reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -1030,7 +1030,7 @@ class MarksLoads(Protocol):
     """A target that can mark what is written to it, so that a pipeline that reads its server knows these changes."""
 
     mark: LoadMark | None
-    """With what; None: nothing is marked."""
+    """The origin marker; None: nothing is marked."""
 
 
 @runtime_checkable

@@ -28,7 +28,7 @@ from sluice.targets.base import (
 )
 
 MOST_ROWS = 200_000
-"""Rows or changes that are joined. All of a table's are in memory at once; larger batches are large enough."""
+"""Rows or changes that are joined, at most. All of a table's are in memory at once; larger batches are large enough."""
 
 
 def bundles(batches: Iterable[BatchInput]) -> Iterator[list[BatchInput]]:

@@ -718,7 +718,7 @@ VALUES: tuple[tuple[Column, tuple[Any, ...]], ...] = (
     (Column("at", ColumnKind.DATETIME, "datetime(6)", fsp=6), (dt.datetime(1000, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59, 999999))),
     (Column("span", ColumnKind.TIME, "time(6)", fsp=6), (-_LONG, _LONG, dt.timedelta(microseconds=1))),
 )  # fmt: skip
-"""Values at the edge of each type."""
+"""The values at the edge of each type."""
 
 
 @_check(14, "values at the edge of each type are stored, or refused, never changed")
@@ -1064,7 +1064,7 @@ _ADDED: tuple[tuple[Column, str, str, Any], ...] = (
     (Column("span", ColumnKind.TIME, "time(1)", fsp=1), "TIME(1)", "'-1:2:3.4'", -dt.timedelta(hours=1, minutes=2, seconds=3, milliseconds=400)),
     (Column("none", ColumnKind.INT, "int"), "INT", "NULL", None),
 )  # fmt: skip
-"""Columns that come: type, text of the default, and the value that the source's server has for it."""
+"""Columns that are added: type, text of the default, and the value that the source's server has for it."""
 
 
 def _follows_columns(bench: Bench) -> bool:
@@ -1193,8 +1193,9 @@ CONVERSIONS: tuple[Conversion, ...] = (
     Conversion("int", "enum('a','b')", ((1, "a"), (2, "b"))),
     Conversion("varchar(10)", "int", (("7", 7), ("-5", -5))),
 )  # fmt: skip
-"""Every step that can be told, the values of which nothing can be told, and conversions that the source makes in its own way. AUTO_INCREMENT, which
-needs a key, is not among them.
+"""Every step that is known, values of which nothing is known, and conversions that the source makes in its own way. AUTO_INCREMENT, which needs a
+key,
+is not among them.
 """
 
 

@@ -8,8 +8,9 @@ from sluice.model.schema_changes import ChangeKind
 from sluice.targets.base import BatchInput, Capabilities, Feature, SchemaChange, Target
 
 _NOBODY = frozenset({ChangeKind.ROWS_REPLACED, ChangeKind.UNKNOWN, ChangeKind.NOTHING})
-"""Kinds that no target follows. Rows changed without a row event, or the statement is not understood: these are only checked. Or there is
-nothing to do."""
+"""The kinds that no target follows: rows changed without a row event, or a statement that is not understood, are only checked; or nothing is to be
+done.
+"""
 
 
 def require_offered(config: TargetConfig, target: Target) -> None:

@@ -29,13 +29,13 @@ KINDS: Mapping[str, str] = {
 """``type:`` in the pipeline file -> module:class; imported at first use."""
 
 WITHOUT_FILES = frozenset({"kafka", "mysql", "postgresql"})
-"""Kinds that have no maintainer: known without importing them, where DAGs are made."""
+"""The kinds without a maintainer: known without importing them, when DAGs are built."""
 
 GROUP = "sluice.targets"
-"""Entry points of packages: ``name = "package.module:Class"``."""
+"""The entry points of packages: ``name = "package.module:Class"``."""
 
 ATTRIBUTE = "TARGET"
-"""What a file of the targets folder calls its class. The kind is called as the file."""
+"""The name of the class in a file of the targets folder. The kind is named like the file."""
 
 _PREFIX = "sluice_targets_"
 

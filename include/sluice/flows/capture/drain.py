@@ -41,10 +41,11 @@ from sluice.sources.table_filter import Selection
 _log = structlog.get_logger()
 
 _CATCH_UP_BYTES_A_SECOND, _LONGEST_S = 40e6, 10.0
-"""A drain reads a backlog faster than this, so it gets as far as the head, or works for so long, before the batch is closed by time."""
+"""The speed at which a drain reads a backlog at least, and the longest it works: it gets to the head, or works so long, before time closes the batch.
+"""
 
 LEASE_WAIT_S = 0.5
-"""How long a drain waits for the lease in its worker: for a drain that is just ending, not for one that died."""
+"""Seconds that a drain waits for the lease in its worker: for a drain that is just ending, not for one that died."""
 
 
 def drain(
@@ -276,7 +277,7 @@ STEPS: tuple[Callable[[DrainContext], DrainOutcome | None], ...] = (
     *_READ,
     take_up_orphan,
 )
-"""A drain, in order. The first step that has an outcome ends it; what was opened is closed after the last one."""
+"""The steps of a drain, in order. The first step that has an outcome ends it; what was opened is closed after the last one."""
 
 STEPS_OF_ANOTHER: tuple[Callable[[DrainContext], DrainOutcome | None], ...] = (
     take_turn,
@@ -285,7 +286,7 @@ STEPS_OF_ANOTHER: tuple[Callable[[DrainContext], DrainOutcome | None], ...] = (
     *_READ,
     find_nothing,
 )
-"""A drain of one more batch for a claim that has some."""
+"""The steps of a drain of one more batch for a claim that already has some."""
 
 
 def begin(runtime: Runtime, state: PipelineState, lease: Lease, position: Position) -> Cursor:

@@ -24,9 +24,9 @@ from sluice.segments.schemas import SchemaStore
 _log = structlog.get_logger()
 
 BY = "sluice"
-"""In the audit: no person did it."""
+"""The name in the audit if no person did it."""
 PATIENCE_S = 10.0
-"""How long a failover waits for a replica to apply what was read already."""
+"""Seconds that a failover waits for a replica to apply what was read already."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from sluice.flows.runtime import Runtime
 from sluice.sources.base import SourceSession
 
 CHECKED_S = 5.0
-"""How long a pre-flight counts."""
+"""Seconds for which a pre-flight is valid."""
 
 
 class KeptSource:

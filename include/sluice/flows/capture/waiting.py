@@ -23,14 +23,16 @@ from sluice.sources.base import LogWatch
 from sluice.sources.table_filter import Selection
 
 _READ_EVERY_S = 120.0
-"""How often ZooKeeper is read although it told of no change."""
+"""Seconds between two reads of ZooKeeper without a notification of a change."""
 
 _BUSY_EVERY_S = 1.0
-"""And while a dump runs or a batch is on its way."""
+"""The same while a dump runs or a batch is being delivered."""
 
 STEP_OVER_S = 20.0
-"""How often the position of a pipeline that waits is moved over log that holds nothing for it: else it would seem to lag, the server could purge
-that log, and the next drain would have to read it."""
+"""Seconds between two moves of a waiting pipeline's position over log that holds nothing for it.
+
+Without them the pipeline would seem to lag, the server could purge that log, and the next drain would have to read it.
+"""
 
 
 class Waiting:

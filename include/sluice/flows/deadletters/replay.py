@@ -121,7 +121,7 @@ class _Replay:
     held: int
     dry_run: bool
     own: SegmentManifest | None = None
-    """Of the letter's batch, where the store may have it no more."""
+    """The manifest of the letter's batch, if the store may no longer have it."""
 
     def letters(self, waiting: Sequence[DeadLetter], *, by: str) -> list[ReplayOutcome]:
         """Replay the letters one by one and settle each at once. Failed ones are tried again after others succeeded: they may refer to their rows."""

@@ -28,9 +28,9 @@ _log = structlog.get_logger()
 
 
 CONVERTED = "converted rows"
-"""Why a table is copied again whose rows a target cannot convert as the source did."""
+"""The reason for copying a table again whose rows a target cannot convert as the source did."""
 REASONS = ("initial", "newly captured", "new target", POSITION_LOST, MOVED, CONVERTED)
-"""Why a dump was started automatically."""
+"""The reasons for which a dump is started automatically."""
 
 
 @dataclass(frozen=True, slots=True)

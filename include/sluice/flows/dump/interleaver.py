@@ -55,7 +55,7 @@ _log = structlog.get_logger()
 
 _PART = "_part"
 MAX_LATE_ROWS = 500_000
-"""Rows of late chunks that one batch takes; more wait for the next."""
+"""Rows of late chunks that one batch takes; further ones wait for the next batch."""
 
 
 class OtherKey(Exception):
@@ -292,7 +292,7 @@ class InterleavePlan:
 
 
 Todo = Sequence[tuple[Chunk, Dump, MarkRecord | None]]
-"""Chunks at rest, their dumps, and their high marks in this batch; None: the chunk stands at its beginning."""
+"""Chunks to place, their dumps, and their high marks in this batch; None: the chunk stands at its beginning."""
 
 
 @dataclass

@@ -40,10 +40,10 @@ from sluice.segments.chunk_file import chunk_path, write_chunk
 _log = structlog.get_logger()
 
 WAITING_CHUNKS = 4
-"""Chunks that are read and not placed, besides those being read: more wait until the drain has placed some."""
+"""Chunks that are read and not placed, besides those being read. With more, reading waits until the drain has placed some."""
 
 SAY_EVERY_S = 5.0
-"""How often a process that reads says so: a killed one is missed to this precision."""
+"""Seconds between two signs of life of a process that reads: a killed one is noticed with this precision."""
 
 LOOK_EVERY_S = 0.05
 LINGER_S = 5.0
@@ -54,7 +54,7 @@ KEYLESS_TRIES = 50
 """Attempts of one process to read a table without a key in one piece."""
 
 TRIES = 6
-"""Attempts of a worker in a row that read nothing, before its error ends the work."""
+"""Consecutive attempts of a worker that read nothing before its error ends the work."""
 
 _RETRY, _LONGEST_RETRY = timedelta(seconds=0.4), timedelta(seconds=5)
 
@@ -70,7 +70,7 @@ class _Shared:
     errors: list[BaseException] = field(default_factory=list)
     hook: Callable[[str, Chunk], None] | None = None
     first_attempts: dict[str, int] = field(default_factory=dict)
-    """Of chunks of tables without a key, by name: the attempt that this process began with."""
+    """The attempt that this process began with, by chunk name, for tables without a key."""
 
 
 def work(

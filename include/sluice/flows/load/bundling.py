@@ -13,7 +13,7 @@ from sluice.flows.runtime import Runtime
 from sluice.targets.bundles import MOST_ROWS
 
 MOST_BATCHES = 100
-"""That wait. Each costs a look at ZooKeeper whenever another one comes."""
+"""Batches that wait, at most. Each costs a read of ZooKeeper whenever another one is added."""
 
 
 def waits(runtime: Runtime, state: PipelineState, target: str, batch: int) -> WaitingBatches | None:

@@ -14,7 +14,7 @@ from sluice.segments.changeset import ChangesetFile, ChangesetReader, key_number
 from sluice.segments.store import SegmentStore
 
 PIECE_BYTES = 8 * 2**20
-"""Of rows in memory: what is written of a large part before more is read."""
+"""Bytes of rows in memory: what is written of a large part before more is read."""
 
 Keys = tuple[int | None, int | None]
 

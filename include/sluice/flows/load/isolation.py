@@ -20,10 +20,10 @@ from sluice.flows.runtime import Runtime
 _log = structlog.get_logger()
 
 TARGET_ERRORS = (TargetUnavailable, LoadError, MappingError, ConfigError)
-"""Errors of one target, if they are met while it is written to. All others (a damaged segment, no Spark, no ZooKeeper) would stop any target."""
+"""Errors of one target if they occur while it is written to. All others (a damaged segment, no Spark, no ZooKeeper) would stop any target."""
 
 SLICE = 20
-"""Batches that a catch-up delivers before it acknowledges and looks around."""
+"""Batches that a catch-up delivers before it acknowledges and checks for a pause."""
 
 
 def deliver(runtime: Runtime, target: str, batch: int) -> LoadOutcome | Hold | WaitingBatches:

@@ -19,16 +19,16 @@ import structlog
 _log = structlog.get_logger()
 
 RUN_BYTES = 128 * 2**20
-"""Of rows that are sorted in memory; sorting holds them twice."""
+"""Bytes of rows that are sorted in memory; sorting holds them twice."""
 
 _SAMPLE_ROWS = 1_000
-"""Every how many rows one is looked at, to find where windows end."""
+"""The distance of the rows that are sampled to find where windows end."""
 
 _FREE = 2
-"""Room that the temporary folder must have, as a multiple of the bytes of the rows."""
+"""The free space that the temporary folder must have, as a multiple of the bytes of the rows."""
 
 Key = tuple[tuple[bool, Any], ...]
-"""Of a row; NULL comes last."""
+"""The key of a row; NULL sorts last."""
 
 
 @dataclass

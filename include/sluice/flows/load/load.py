@@ -61,7 +61,7 @@ from sluice.targets.offers import require_features
 _log = structlog.get_logger()
 
 _YOUNG_S = 30.0
-"""A changeset is loaded as it is at least for so long: a merge of many batches takes its time."""
+"""Seconds for which a changeset is loaded as it is at least: a merge of many batches takes its time."""
 
 
 @dataclass(frozen=True, slots=True)

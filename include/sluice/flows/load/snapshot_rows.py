@@ -44,12 +44,12 @@ from sluice.sources.table_filter import Selection
 from sluice.targets.base import TableVersion, VersionReader
 
 _WAIT_S = 60.0
-"""For the snapshot, which has the batch before this one at hand, or lags for a reason of its own."""
+"""Seconds to wait for the snapshot, which is about to have the batch before this one, or lags for its own reason."""
 
 _LOOK_S = 0.1
 
 _FILE_ROWS, _FILE_BYTES = 200_000, 64 * 2**20
-"""Rows of a file, and their bytes in memory: whichever comes first."""
+"""Rows of a file, and their bytes in memory: whichever limit is reached first."""
 
 _GENERATED = b"sluice.generated"
 _FLAVOURS = {"mysql": "MySQL", "mariadb": "MariaDB"}

@@ -20,7 +20,7 @@ from sluice.sources import READ_MARKS
 from sluice.targets import MARK_LOADS
 
 _Server = tuple[str, int, str]
-"""Host, port, socket."""
+"""Host, port and socket."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,13 +129,13 @@ def _places(runtime: Runtime) -> list[CheckFinding]:
 
 
 ANSWER_S = 15.0
-"""How long each server is waited for; all are asked at a time."""
+"""Seconds to wait for each server; all are asked at the same time."""
 
 _SESSION_S = 5.0
-"""How long a session of ZooKeeper is waited for."""
+"""Seconds to wait for a ZooKeeper session."""
 
 _SILENT = {"no answer", "SourceUnavailable", "MissingConnection"}
-"""What is found where nothing more can be asked of the source."""
+"""The findings after which nothing more can be asked of the source."""
 
 
 @dataclass(frozen=True, slots=True)

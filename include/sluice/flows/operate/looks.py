@@ -27,16 +27,16 @@ from sluice.errors import (
 _T = TypeVar("_T")
 
 ANSWER_S = 8.0
-"""How long a server is waited for, unless the asker says otherwise: longer than a login at a busy server takes."""
+"""Seconds to wait for a server, unless the caller sets another deadline: longer than a login at a busy server takes."""
 
 PROBE_S = 5.0
-"""The pause before a silent server is tried again; it doubles with each try that is still stuck."""
+"""Seconds before a silent server is tried again; doubled for each try that is still stuck."""
 
 _QUICK_S = 1.0
-"""A server that refuses within this time may be asked by everybody."""
+"""Seconds within which a server that refuses may be asked by everybody."""
 
 UNAVAILABLE = (SourceUnavailable, TargetUnavailable, CoordinationUnavailable, StorageUnavailable)
-"""Errors that say that no server answered, rather than what a server answered."""
+"""The errors that mean that no server answered, as opposed to a server's answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ class Looks:
 
 
 looks = Looks()
-"""Of this process."""
+"""The questions of this process."""
 
 
 def server_name(what: str, resolver: ConnectionResolver, connection: str) -> str:

@@ -56,7 +56,7 @@ class PruneOutcome:
 
 
 SOON_S = 24 * 3600.0
-"""The disk is warned of when it would be full within this time at the present rate, or when less than a tenth of it is free."""
+"""Seconds until the disk is full, at the present rate, from which on a warning is given; so it is if less than a tenth of it is free."""
 
 
 def space_warnings(runtime: Runtime) -> list[str]:

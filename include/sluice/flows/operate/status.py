@@ -40,13 +40,13 @@ from sluice.sources.base import Finding, Source
 _log = structlog.get_logger()
 
 STATUS_TIMEOUT_S = 3.0
-"""How long a session of ZooKeeper is waited for: a page asks for the status again and again."""
+"""Seconds to wait for a ZooKeeper session: a page asks for the status again and again."""
 
 SHOWN_TABLES = 20
-"""Of the last verification."""
+"""Tables of the last verification that are shown."""
 
 UNREAD_S = 30.0
-"""A dump without a reader for longer is a warning; a run that has just begun is not."""
+"""Seconds without a reader after which a dump gives a warning; a run that has just begun does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,7 +361,7 @@ def _answered_source(asked: Question[_Source] | SluiceError, silent: list[Silenc
 
 
 _filtered: dict[tuple[str, str], tuple[float, list[Finding]]] = {}
-"""(pipeline, server) -> when a server of a group was asked what it leaves out (monotonic), and its answer."""
+"""(pipeline, server) -> when a server of a group was last asked what its replication leaves out (monotonic), and its answer."""
 
 
 def _ask_filters(runtime: Runtime, member: str, keep_s: float) -> Question[list[Finding]] | None:
@@ -619,7 +619,7 @@ def _warnings(runtime: Runtime, targets: Sequence[TargetStatus], dumps: Sequence
 
 
 _agreed: dict[tuple[str, str], float] = {}
-"""(pipeline, target) -> when its checkpoint agreed last (monotonic): a page asks again and again, and some targets take long to open."""
+"""(pipeline, target) -> when its checkpoint last matched (monotonic): a page asks again and again, and some targets take long to open."""
 
 
 def _ask_targets(

@@ -17,7 +17,7 @@ from sluice.sources.base import SourceSession
 from sluice.targets.base import refuses
 
 _NAMED = 5
-"""Tables that a sentence names."""
+"""Tables that a sentence names, at most."""
 
 
 def rows_of(runtime: Runtime, source: SourceSession, tables: Iterable[TableId] | None = None) -> dict[TableId, int]:

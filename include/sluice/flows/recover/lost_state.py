@@ -30,7 +30,7 @@ SUBJECT = "zookeeper"
 
 _EPOCH = re.compile(r"-e(\d{6,})\b")
 REDELIVER, DELIVERED = "redeliver", "delivered"
-"""What a person says of a target that has no checkpoint: it gets every stored batch again, or it counts as holding all of them."""
+"""The answers about a target without a checkpoint: it gets every stored batch again, or it counts as holding all of them."""
 
 
 @dataclass

@@ -24,7 +24,7 @@ _log = structlog.get_logger()
 
 _NO_LIMIT = 2**62
 _PATIENCE_S = 30.0
-"""The log of the batch is there: who waits longer for it waits for a server that does not answer."""
+"""Seconds to wait for the log of the batch. The log is there: a longer wait is for a server that does not answer."""
 
 
 def require_log_of(source: SourceSession, record: Batch) -> None:

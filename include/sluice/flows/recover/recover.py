@@ -21,7 +21,7 @@ from sluice.model.positions import BatchNumber
 _log = structlog.get_logger()
 
 _LOOKS = 20
-"""Measures one after the other; each look after one finds fewer losses."""
+"""Measures that are taken one after the other, at most; after each one fewer losses are found."""
 
 
 def recover(runtime: Runtime, answers: Mapping[str, str], *, by: str, dry_run: bool) -> RecoveryPlan:

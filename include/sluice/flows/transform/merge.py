@@ -54,7 +54,7 @@ class MergeOutcome:
     seconds: float = 0.0
     already: bool = False
     rules: tuple[RuleTotal, ...] = ()
-    """Total of each fused rule; a task's log has a line for each."""
+    """The total of each fused rule; a task's log has a line for each."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -102,7 +102,7 @@ def merge(runtime: Runtime, batch: int) -> MergeOutcome:
 
 
 _Recorded = tuple[str, int, Sequence[RuleTotal]]
-"""Path of the changeset ("": there is none yet), rows, what each rule did."""
+"""Path of the changeset ("": there is none yet), rows, and what each rule did."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from sluice.segments.reader import read_file
 from sluice.segments.store import SegmentStore
 
 MOST_UNSEEN = 1_000
-"""Batches that the main site may not have seen. With more, all of the partner's loads go back, as with loop_back."""
+"""Batches that the main site may not have seen, at most. With more, all of the partner's loads go back, as with loop_back."""
 _MOST_TEXT = 100
 _NOTHING = np.zeros(0, np.uint64)
 

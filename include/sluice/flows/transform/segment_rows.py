@@ -66,7 +66,7 @@ class MergePart:
 
 Added = tuple[tuple[int, str], ...]
 ColumnGroups = Sequence[Sequence[str]]
-"""Source columns that are sent together, where only changed columns are."""
+"""Source columns that are sent together if only changed columns are sent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 20_000
 _KEPT = ("_op", "_seq", "_commit_ts", "_image")
-"""What a rule of type spark has to keep."""
+"""The columns that a rule of type spark has to keep."""
 
 _USER_LINE = re.compile(r'File "([^"]+)", line (\d+)')
 

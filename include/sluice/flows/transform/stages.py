@@ -42,7 +42,7 @@ class RuleOutcome:
     seconds: float = 0.0
     already: bool = False
     rules: tuple[RuleTotal, ...] = ()
-    """Totals of the rule and of each fused rule after it."""
+    """The totals of the rule and of each fused rule after it."""
 
     def to_json(self) -> dict[str, Any]:
         told = asdict(replace(self, rules=())) | {"seconds": round(self.seconds, 3)}

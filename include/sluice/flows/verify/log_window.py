@@ -41,10 +41,10 @@ from sluice.targets.base import CheckpointStore
 LOOK_EVERY_S = 0.05
 LITERALS_AT_A_TIME = 100_000
 REMEMBERED_KEYS = 2_000_000
-"""Of the batches looked at last, together."""
+"""Keys that are kept in memory, of the most recently compared batches together."""
 
 Hashes = np.ndarray[tuple[int], np.dtype[np.int64]]
-"""Of keys, sorted."""
+"""Hashes of keys, sorted."""
 
 
 @dataclass(frozen=True, slots=True)

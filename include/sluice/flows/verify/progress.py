@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 _FIRST_S = 1.0
-"""Before this a rate says nothing."""
+"""Seconds before which a rate says nothing."""
 
 
 @dataclass(frozen=True, slots=True)

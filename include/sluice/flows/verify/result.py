@@ -12,7 +12,7 @@ from sluice.segments.store import SegmentStore
 
 FOLDER = "verify"
 KEPT_RESULTS = 50
-"""Older ones go when a new one is written."""
+"""Results that are kept; older ones are deleted when a new one is written."""
 
 Outcome = Literal["equal", "different", "incomplete"]
 

@@ -37,19 +37,19 @@ from sluice.sources.base import ChunkKey, ChunkReader, DigestReader, Key, KeyTex
 from sluice.targets.base import Comparer, KeyLister, KeyRange, RangeDifferences
 
 FEW_ROWS = 4_000
-"""A range of no more rows is read, and not cut again: each further cut waits for the log, and with changes everywhere all parts differ."""
+"""Rows of a range up to which it is read and not cut again: each further cut waits for the log, and with changes everywhere all parts differ."""
 CUTS = 16
-"""Parts of a range whose checksums differ."""
+"""Parts into which a range is cut whose checksums differ."""
 AHEAD = 32
-"""Checksums that the source may be ahead of the target."""
+"""Checksums by which the source may be ahead of the target."""
 RANGES_AT_A_TIME = 32
 RANGES_AHEAD = 6
-"""Ranges of rows that the source is ahead of the target: the target is waited for once for all of them."""
+"""Ranges of rows by which the source is ahead of the target, so that the target is waited for once for all of them."""
 DIGESTS_AT_A_TIME = 256
 KEYS_A_LOOK = 10_000
 KEYS_A_SELECT = 2_000
 LOOKS = 12
-"""Looks at a key of which it cannot be told what it has to be, as it changes all the time."""
+"""Comparisons of a key that changes all the time, before it counts as undecided."""
 
 Kind = Literal["missing", "different", "extra"]
 

@@ -21,7 +21,7 @@ from sluice.targets.registry import Kind, kind_of
 
 RANGES_A_UNIT = 8
 MOST_SUSPECTS = 1_000
-"""Of one range, that travel."""
+"""Suspects of one range that a worker returns, at most."""
 
 
 @dataclass(frozen=True)

@@ -55,12 +55,12 @@ from sluice.targets.registry import comparable_kinds
 _log = structlog.get_logger()
 
 READ_BYTES = 8 * 2**20
-"""Of rows of a range, by the server's own estimate of their size. Some ranges are in memory at the same time."""
+"""Bytes of the rows of a range, by the server's own estimate of their size. Some ranges are in memory at the same time."""
 MOST_RANGE_ROWS = 10_000
 SHOWN_COLUMNS = 5
-"""Of a row without a key."""
+"""Columns that are shown of a row without a key."""
 REASON = "repair"
-"""Why there is a dump."""
+"""The reason of a dump that repairs."""
 
 
 @dataclass(frozen=True, slots=True)

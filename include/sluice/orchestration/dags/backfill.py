@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from sluice.flows.dump.progress import DumpView
 
 MOST_PARTS = 50
-"""Mapped tasks a run, at most; more tables share them."""
+"""Mapped tasks of a run, at most; more tables share them."""
 
 ENDED = "Airflow ended the task read of run {run}: somebody marked, cleared or deleted it, or its worker was shut down"
 

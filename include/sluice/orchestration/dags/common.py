@@ -11,7 +11,7 @@ from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
-"""Before any run; sync DAGs don't catch up, so it says nothing about what is delivered."""
+"""The start date, before any run; sync DAGs don't catch up, so it says nothing about what is delivered."""
 
 OWNER = "sluice"
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sluice.flows.verify.result import TableResult, VerifyResult
 
 NOTED_DIFFERENCES = 10
-"""Of a table, in the note of a run."""
+"""Differences of a table in the note of a run, at most."""
 
 _DOC = """Compares what the targets hold with **`{source}`**, row by row, while the log flows, without a lock.
 A row that is merely on its way is not reported.

@@ -18,7 +18,7 @@ _AWS = {
     "region_name": "AWS_REGION", "endpoint_url": "AWS_ENDPOINT_URL", "aws_session_token": "AWS_SESSION_TOKEN",
     "aws_access_key_id": "AWS_ACCESS_KEY_ID", "aws_secret_access_key": "AWS_SECRET_ACCESS_KEY",
 }  # fmt: skip
-"""What Airflow's Amazon provider calls it -> what the library does."""
+"""Names of settings: Airflow's Amazon provider -> the library."""
 _UNSAFE = "aws_s3_allow_unsafe_rename"
 _CONDITIONAL = frozenset({
     "aws_conditional_put",

@@ -20,10 +20,13 @@ import pyarrow as pa
 from sluice.targets.delta.client import library
 
 SHARE = 10
-"""Files that came since hold at least a tenth of the bytes of their partitions. So each byte that comes costs about ten that are written, and a
-reader that looks for a value opens files with a tenth of the bytes at most besides those that have it."""
+"""The share of new files, one tenth of the bytes of their partitions, from which on they are clustered.
+
+So each new byte costs about ten that are written, and a reader that looks for a value opens files with at most a tenth of the bytes besides those
+that have it.
+"""
 _MEMORY = 2**30
-"""Bytes to sort in; the rest is on disk meanwhile."""
+"""Bytes of memory for sorting; the rest is on disk meanwhile."""
 _DOING = "sluice.doing"
 
 
@@ -34,7 +37,7 @@ class Files:
     partitions: tuple[str, ...]
     rows: tuple[Mapping[str, Any], ...]
     since: int
-    """Up to when they were clustered, 0: they were not."""
+    """The time up to which they were clustered, 0: they were not."""
 
     @classmethod
     def of(cls, table: Any, application: str) -> Files:

@@ -41,16 +41,17 @@ from sluice.targets.lake.statements import quoted
 _SHARE = 500_000
 """Changes that one unit stores."""
 STORED = "~stored"
-"""Folder of the rows, next to the checkpoints. No pipeline has such a name."""
+"""The folder of the rows, next to the checkpoints. No pipeline has such a name."""
 _HINT = (
     "has the Spark server the jars of Delta, and may it read and write the tables' location? See docs/delta-target.md"
 )
 _AT_ONCE = 4
-"""Statements on Spark at a time."""
+"""Statements on Spark at the same time."""
 _LOG_STORE = {"spark.delta.logStore.s3a.impl": "sluice.delta.ConditionalPutLogStore"}
-"""Of a server that commits to S3. Delta's own looks whether a version is there and then writes it: what delta-rs commits between the two is lost."""
+"""The log store of a server that commits to S3. Delta's own checks whether a version exists and then writes it: a commit of delta-rs between is lost.
+"""
 _RACED = re.compile(r"DELTA_CONCURRENT_|DELTA_METADATA_CHANGED|PATH_NOT_FOUND|FAILED_READ_FILE")
-"""Another commit came first; or the stored rows are gone, which a newer process removed: the fence says which."""
+"""The errors of a lost race: another commit was first, or a newer process removed the stored rows; the fence tells which."""
 _SETTINGS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # nanoseconds, the default, do not hold every year

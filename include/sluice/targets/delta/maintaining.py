@@ -24,7 +24,7 @@ from sluice.targets.lake.checkpoints import Raced
 T = TypeVar("T")
 _ATTEMPTS = 5
 _COMMIT_EVERY = timedelta(minutes=1)
-"""A long compaction commits what it has, so that a load that comes between costs a minute of it at most."""
+"""The time after which a long compaction commits what it has, so that a load that is committed meanwhile costs a minute of it at most."""
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ from sluice.targets.lake.statements import quoted
 from sluice.targets.lake.values import aligned
 
 GONE = "sluice_gone"
-"""Column of the rows: true for one that is deleted."""
+"""The column that marks deleted rows."""
 _EXACT_DIGITS = 15
-"""That a floating-point number keeps."""
+"""Digits that a floating-point number keeps."""
 
 
 @dataclass

@@ -21,7 +21,7 @@ from sluice.targets.delta.client import library
 from sluice.targets.lake.site import Note
 
 _ENDED = 2**62
-"""More than any batch. Numbers are 64 bits."""
+"""A number greater than any batch. Numbers have 64 bits."""
 
 
 def application(owner: str, note: Note) -> str:

@@ -11,9 +11,9 @@ from sluice.targets.delta.client import library
 from sluice.targets.lake.columns import LakeColumn, Shape, TableInfo
 
 _LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
-"""Where Spark keeps the type of CHAR(n) and VARCHAR(n) columns. It refuses longer texts, and so does Sluice."""
+"""The metadata key in which Spark keeps the type of CHAR(n) and VARCHAR(n) columns. It refuses longer texts, and so does Sluice."""
 _ODD = frozenset(" ,;{}()\n\t=")
-"""Characters that Delta does not take in names of columns, unless they are mapped."""
+"""The characters that Delta does not accept in column names, unless they are mapped."""
 
 
 def info_of(table: Any) -> TableInfo:

@@ -20,10 +20,10 @@ from sluice.targets.lake.columns import TableInfo
 from sluice.targets.lake.versions import Commit, LakeVersions
 
 _FIRST_LOOK = 32
-"""Commits: the newest ones answer most questions, and a log may have a million."""
+"""Commits to read first: the newest ones answer most questions, and a log may have a million."""
 
 _LOOKS = 100
-"""At a log that grows: a look takes milliseconds, a commit more."""
+"""Attempts to read a log that grows: a read takes milliseconds, a commit more."""
 
 
 @dataclass(frozen=True)

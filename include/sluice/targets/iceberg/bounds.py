@@ -8,7 +8,7 @@ make this module wrong, and its test would say so.
 from __future__ import annotations
 
 _LAST_BEFORE, _FIRST_AFTER = 0xD7FF, 0xE000
-"""Characters on both sides of the numbers that are no characters."""
+"""The characters next to the range of surrogates, which are no characters."""
 _LAST = 0x10FFFF
 
 

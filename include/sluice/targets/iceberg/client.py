@@ -20,7 +20,7 @@ Identifier = tuple[str, ...]
 """Namespace and table."""
 
 _MOST_OPEN = 8
-"""Catalogs of a process."""
+"""Open catalogs of a process, at most."""
 _SHOWN = frozenset({"type", "uri", "warehouse", "name"})
 
 

@@ -24,8 +24,10 @@ from sluice.targets.lake.checkpoints import Raced
 
 _ATTEMPTS = 5
 _SORTED_FILES = 8
-"""Rows of this number of files of full size are sorted together where a table is clustered. They are in memory twice meanwhile: 1 GiB with the
-default size. A reader that looks for a value opens one file in eight."""
+"""Files of full size whose rows are sorted together if a table is clustered.
+
+They are in memory twice meanwhile: 1 GiB with the default size. A reader that looks for a value opens one file in eight.
+"""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from sluice.targets.lake.site import Note
 from sluice.targets.lake.values import aligned
 
 _PRUNED = (pa.types.is_integer, pa.types.is_date32, pa.types.is_string, pa.types.is_timestamp)
-"""Key types whose values are between the bounds that a file's entry has."""
+"""The key types whose values lie between the bounds in a file's entry."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class _Merge:
             for name in self.schema.names
             if any(name not in part.columns for part in parts)
         }
-        """Rows of which a column stays as it is."""
+        """The rows whose column stays as it is."""
         self.met = np.zeros(len(gone), bool)
 
     def run(self) -> None:

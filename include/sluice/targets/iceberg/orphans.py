@@ -9,7 +9,7 @@ from typing import Any
 from pyarrow.fs import FileSelector, FileType
 
 _FOLDERS = ("data", "metadata")
-"""In which the client writes. What lies elsewhere in the table's location may be another table's."""
+"""The folders in which the client writes. What lies elsewhere in the table's location may be another table's."""
 
 
 def files_of(table: Any, snapshots: Iterable[Any]) -> set[str]:

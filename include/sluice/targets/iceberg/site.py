@@ -17,7 +17,7 @@ from sluice.targets.lake.names import legal
 from sluice.targets.lake.site import LakeSite, Note
 
 RETRIES = "commit.retry.num-retries"
-"""The library would commit a lost race by itself."""
+"""The property that keeps the library from committing a lost race by itself."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 
 _MOST_BYTES = 16 * 2**20
-"""Of files whose content is kept in a process; in memory it is a few times as much."""
+"""Bytes of files whose content is cached in a process; in memory it takes a few times as much."""
 
 
 class KeptCatalog(SqlCatalog):  # type: ignore[misc]

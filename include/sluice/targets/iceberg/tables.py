@@ -17,12 +17,12 @@ MERGE_MANIFESTS: Mapping[str, str] = {
     "commit.manifest.min-count-to-merge": "20",
     "commit.manifest.target-size-bytes": str(8 * 2**20),
 }
-"""Of tables that Sluice makes: every commit adds a manifest, and a merge of rows reads all of them."""
+"""The properties of tables that Sluice creates: every commit adds a manifest, and a merge of rows reads all of them."""
 
 _NAMES: Mapping[str, str] = {
     "integer": "int", "byte": "int", "short": "int", "timestamp": "timestamptz", "timestamp_ntz": "timestamp",
 }  # fmt: skip
-"""Delta's name of a type -> Iceberg's, where they differ. It has no narrower whole numbers."""
+"""Names of types: Delta's -> Iceberg's, if they differ. Iceberg has no narrower integers."""
 _KINDS = {"int": "integer", "timestamptz": "timestamp", "timestamp": "timestamp_ntz"}
 _DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")
 

@@ -31,7 +31,7 @@ class KeptTransaction(Transaction):  # type: ignore[misc]
     """See above."""
 
     _kept: tuple[Any, Any, TableMetadata] | None = None
-    """Of which metadata and updates; and what they come to."""
+    """The base metadata and updates, and the resulting metadata."""
 
     @property
     def table_metadata(self) -> TableMetadata:

@@ -20,7 +20,7 @@ from sluice.targets.lake.columns import TableInfo
 from sluice.targets.lake.versions import Commit, LakeVersions
 
 _NONE = 0
-"""Stands for the snapshot of a table that had none yet."""
+"""The number that stands for a table without a snapshot."""
 _TOTALS = ("total-records", "total-data-files", "total-files-size", "total-delete-files")
 
 

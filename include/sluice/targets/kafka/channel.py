@@ -47,7 +47,7 @@ _SETTLES_S = 5.0
 _RECORD_AND_MARKER = 2
 _QUEUE = 200_000
 _QUEUE_BYTES = 200 * 2**20
-"""Messages, and bytes, that wait in this process for the broker."""
+"""Bytes of messages that wait in this process for the broker."""
 
 
 @dataclass(frozen=True, slots=True)

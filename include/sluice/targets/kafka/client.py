@@ -17,17 +17,17 @@ from sluice.model.client_packages import install_hint
 
 _log = logging.getLogger("sluice.kafka")
 REGISTRY = "schema.registry."
-"""Settings of the schema registry's client begin so."""
+"""The prefix of settings of the schema registry's client."""
 
 _SECRET = re.compile(r"user\.info|password|secret|token|jaas|key\.pem|keystore|assertion|credential", re.IGNORECASE)
 _CONSUMER = frozenset({
     "group.id", "auto.offset.reset", "enable.auto.commit", "auto.commit.interval.ms", "session.timeout.ms", "max.poll.interval.ms",
     "partition.assignment.strategy", "group.instance.id", "enable.auto.offset.store", "isolation.level", "enable.partition.eof",
 })  # fmt: skip
-"""What connections made for consumers have, too."""
+"""Settings for consumers that a connection may also have."""
 
 ANSWER_S = 30.0
-"""For metadata and other short requests."""
+"""Seconds to wait for metadata and other short requests."""
 
 
 def library() -> Any:
@@ -75,7 +75,7 @@ def settings(endpoint: Endpoint) -> dict[str, Any]:
 
 _SHOWN_S = 60.0
 _failed: dict[str, tuple[float, str]] = {}
-"""Connection -> when one of its brokers was last not reached, and why."""
+"""Connection -> when one of its brokers last could not be reached, and why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from sluice.targets.kafka.topics import Topics, configs_of
 
 Entries = Callable[[bytes | None, bytes | None], Iterable[tuple[bytes, bytes | None]]]
 _NO_PLACE = Position("", "binlog.000001", 4)
-"""What messages say of their batch is not compared."""
+"""A placeholder: what messages say about their batch is not compared."""
 
 
 @dataclass

@@ -27,7 +27,7 @@ from sluice.targets.kafka.transactions import NumberedPiece, places_of
 Header = tuple[str, bytes]
 _CONTENT_TYPES = {"cloudevents-json": [("content-type", f"{cloudevents.CONTENT_TYPE}; charset=UTF-8".encode())]}
 _RARE = 50
-"""Where one row in this number changes its key, all of a piece goes the slow way."""
+"""One row in this number: if more change their key, the whole piece is made the slow way."""
 
 
 @dataclass(slots=True)
@@ -403,8 +403,10 @@ def _after_another(made: list[tuple[int, Messages]]) -> Messages:
 
 
 REMOVED, EMPTIED = 1, 2
-"""Parts of the id of a message (the header ``sluice.change``) that no change of the log made: a key that a verification or a dump found, or one of
-a topic that was emptied. Rows of the log are of part 0."""
+"""Parts of the id of a message (the header ``sluice.change``) that no change of the log made.
+
+The first is for a key that a verification or a dump found, the second for one of a topic that was emptied. Rows of the log have part 0.
+"""
 
 
 def removed_piece(plan: PlannedTable, keys: pa.Table, first: int = 0) -> ChangePiece:

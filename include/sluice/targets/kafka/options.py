@@ -20,7 +20,7 @@ OURS = frozenset({
     "retries", "message.send.max.retries", "delivery.timeout.ms", "message.timeout.ms", "enable.gapless.guarantee",
     "queue.buffering.max.messages", "queue.buffering.max.kbytes", "queue.buffering.max.ms", "delivery.report.only.error",
 })  # fmt: skip
-"""Settings of the client on which the guarantee rests, or that have an option of their own."""
+"""Settings of the client on which the guarantee rests, or that have their own option."""
 
 
 class Partitioning(StrEnum):

@@ -26,12 +26,12 @@ from sluice.targets.kafka.registry import Registry
 K = ColumnKind
 Row = dict[str, Any]
 _HEAD_BYTES = 5
-"""Before each message of a format with a registry: a zero, and the number of its schema."""
+"""Bytes before each message of a format with a registry: a zero, and the number of its schema."""
 _WHOLE = frozenset({K.TINYINT, K.SMALLINT, K.MEDIUMINT, K.INT, K.BIGINT, K.YEAR})
 _TEXTS = frozenset({K.CHAR, K.VARCHAR})
 _BYTES = frozenset({K.BINARY, K.VARBINARY})
 KEYS = frozenset({*_WHOLE, *_TEXTS, *_BYTES, K.DATE, K.DATETIME, K.TIMESTAMP, K.DECIMAL})
-"""Kinds of key columns that are read back out of a row."""
+"""Kinds of key columns that are read back from a row."""
 _EPOCH = dt.datetime(1970, 1, 1)
 _EPOCH_DAY = dt.date(1970, 1, 1)
 

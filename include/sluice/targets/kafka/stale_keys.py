@@ -23,7 +23,7 @@ _LEAVES_KEYS = frozenset({
     _K.ADD_COLUMN, _K.DROP_COLUMN, _K.RENAME_COLUMN, _K.WIDEN_COLUMN, _K.CHANGE_COLUMN, _K.ALLOW_NULL, _K.REQUIRE_VALUE, _K.PRIMARY_KEY,
     _K.INDEXES,
 })  # fmt: skip
-"""Kinds that may change what a message key says."""
+"""Kinds of changes that may change the contents of a message key."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,9 +69,10 @@ _log = structlog.get_logger()
 
 _K = ChangeKind
 _NOT_FOLLOWED = frozenset({_K.TRUNCATE_TABLE, _K.ROWS_REMOVED, _K.ROWS_REPLACED, _K.UNKNOWN})
-"""Rows went that no change names."""
+"""Changes by which rows are removed that no change of the log names."""
 FOLLOWED = frozenset(ChangeKind) - _NOT_FOLLOWED
-"""Each document says its columns, so there is nothing to do for most others; the rest :mod:`sluice.targets.kafka.stale_keys` names."""
+"""The schema changes that are followed. Each document names its columns, so most need nothing; :mod:`sluice.targets.kafka.stale_keys` names the rest.
+"""
 _ORDER = {
     Partitioning.KEY: Ordering.KEY,
     Partitioning.COLUMNS: Ordering.NONE,

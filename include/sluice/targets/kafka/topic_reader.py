@@ -12,7 +12,7 @@ from sluice.targets.kafka.channel import Place
 from sluice.targets.kafka.client import ANSWER_S, errors, library, translated
 
 MESSAGES = 10_000
-"""Messages that are asked for at a time."""
+"""Messages that are requested at a time."""
 
 
 @dataclass

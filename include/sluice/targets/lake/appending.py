@@ -15,7 +15,7 @@ from sluice.targets.lake.changelog import rows_of
 from sluice.targets.lake.columns import TableInfo
 
 SCOPE = "changes"
-"""What a batch of changes is noted under."""
+"""The scope under which a batch of changes is noted."""
 
 
 def changes_by_table(reader: RowReader, share: Share | None = None) -> dict[TableId, list[ChangePiece]]:

@@ -22,7 +22,7 @@ ENVELOPE: tuple[tuple[str, str], ...] = (
     ("_op", "string"), ("_batch", "long"), ("_seq", "long"), ("_row", "long"), ("_part", "long"), ("_txn", "long"), ("_txn_row", "long"),
     ("_commit_time", "timestamp"), ("_file", "string"), ("_offset", "decimal(20,0)"), ("_gtid", "string"), ("_origin", "long"),
 )  # fmt: skip
-"""(name, type) of each. ``_batch``, ``_seq``, ``_row`` and ``_part`` together tell changes apart, and are the order of the log."""
+"""The metadata columns (name, type). ``_batch``, ``_seq``, ``_row`` and ``_part`` together identify a change, and are the order of the log."""
 BEFORE = "_before"
 """A struct of the user's columns before the change, null for a new row."""
 _OURS = frozenset({BEFORE, *(name for name, _ in ENVELOPE)})

@@ -73,7 +73,7 @@ class LakeCheckpoints(ABC):
     """See :class:`sluice.targets.base.CheckpointStore`."""
 
     owner: str
-    """pipeline/target."""
+    """The owner, pipeline/target."""
 
     @property
     @abstractmethod

@@ -50,7 +50,7 @@ def clusterable(kind: Shape) -> bool:
 
 
 NO_PARTITIONS = ("", "__HIVE_DEFAULT_PARTITION__")
-"""Texts that are NULL in a column of the partition, by the rules of Delta and Hive."""
+"""Texts that stand for NULL in a partition column, by the rules of Delta and Hive."""
 
 _DIGITS: Mapping[str, int] = {"byte": 3, "short": 5, "integer": 10, "long": 19}
 _WHOLE = tuple(_DIGITS)

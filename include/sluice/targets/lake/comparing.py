@@ -22,7 +22,7 @@ from sluice.targets.lake.site import LakeSite
 from sluice.targets.lake.values import convert, plain, sent_columns, user_fields
 
 _BITS = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
-"""0 and -0 are told apart."""
+"""The integer types by whose bits 0 and -0 are told apart."""
 
 
 @dataclass(frozen=True)

@@ -95,10 +95,10 @@ _STEPS: Mapping[StepKind, tuple[Callable[[pa.DataType], bool], Callable[[pa.Arra
     StepKind.PAD_ZEROS: (_BYTES, _padded),
     StepKind.REORDER: (_TEXT, _reordered),
 }
-"""Types of values that a step works on, and what it does. A step that gives another type is none: a column's type changes by widening only."""
+"""The value types that a step accepts, and its function. A step to another type is none of these: a column's type changes only by widening."""
 
 CONVERSIONS = frozenset(_STEPS)
-"""Steps that are done here."""
+"""The steps that are done here."""
 
 _EXCLUDED: Mapping[StepKind, Callable[[pa.Array, Step], pa.Array]] = {
     StepKind.NO_NULL: lambda values, _: values.is_null(),

@@ -28,7 +28,7 @@ KINDS = frozenset({
     K.BINARY,
     K.VARBINARY,
 })
-"""Of which nothing is lost in the table, so that a key can be read back."""
+"""The kinds of which nothing is lost in the table, so that a key can be read back."""
 
 
 def not_listed(plan: PlannedTable, info: TableInfo) -> str:

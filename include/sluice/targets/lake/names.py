@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 RESERVED = "_sluice"
-"""Where the checkpoints are."""
+"""The folder of the checkpoints."""
 _ODD = re.compile(r"[^A-Za-z0-9_.\-]")
 
 

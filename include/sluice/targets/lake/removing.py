@@ -18,7 +18,7 @@ from sluice.targets.lake.site import LakeSite
 from sluice.targets.lake.values import converted, plain
 
 LOOKED_BACK = 1_000
-"""Commits in which another pipeline is looked for."""
+"""Commits that are searched for another pipeline."""
 
 
 @dataclass(frozen=True)

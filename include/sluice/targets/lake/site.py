@@ -41,7 +41,7 @@ class LakeSite(ABC):
 
     FORMAT: ClassVar[str] = ""
     NAME: ClassVar[str] = ""
-    """The same for people."""
+    """The format's name, for messages."""
 
     place: Any
     options: LakeOptions

@@ -21,7 +21,7 @@ from sluice.targets.lake.site import LakeSite
 from sluice.targets.lake.values import SentColumn, sent_columns, stored
 
 HOLDS = "sluice.holds"
-"""What a commit that changes no row says: the batch that the table held before it, and holds after it."""
+"""The word of a commit that changes no row: the batch that the table held before it, and holds after it."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -35,7 +35,7 @@ class Commit:
     first: int = 0
     """The first batch of several (``commit_every``), else ``batch``."""
     begins: bool = False
-    """There was none before it."""
+    """True if it is the table's first commit."""
 
     @classmethod
     def of(cls, version: int, said: Mapping[str, str], *, begins: bool) -> Commit:
@@ -60,7 +60,7 @@ class LakeVersions(ABC):
     """See :class:`sluice.targets.base.VersionReader`."""
 
     KEPT: ClassVar[str]
-    """For how long versions are kept, for people."""
+    """How long versions are kept, for messages."""
 
     site: LakeSite
 

@@ -40,7 +40,7 @@ from sluice.targets.lake.side_by_side import side_by_side
 from sluice.targets.lake.site import LakeSite
 
 COPIES = 3
-"""Rows of a unit are in memory as they are read, as the table has them, and in the client's merge."""
+"""Copies of a unit's rows in memory: as they are read, as the table has them, and in the client's merge."""
 
 
 def capabilities_of(changes: Input) -> Capabilities:
@@ -211,7 +211,7 @@ class LakeUnit:
     fence: Fence
     reader: RowReader
     tables: tuple[tuple[str, TableInput], ...] = ()
-    """Each with what its commit is noted under."""
+    """The tables, each with the scope under which its commit is noted."""
     changes: int = 0
     replay: str = ""
     removes: tuple[StoredRange, ...] = ()

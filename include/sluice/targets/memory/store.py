@@ -68,14 +68,14 @@ class MemoryStore:
     messages: list[Message] = field(default_factory=list)
     checkpoints: dict[Owner, Checkpoint] = field(default_factory=dict)
     done: dict[tuple[Owner, str], int] = field(default_factory=dict)
-    """What a scope of an owner (a table without a key, a unit of messages) holds: the batch."""
+    """The batch that a scope of an owner (a table without a key, a unit of messages) holds."""
     statements: dict[Owner, tuple[int, int]] = field(default_factory=dict)
     """Schema changes: (batch, how many have run)."""
     writes: dict[str, frozenset[str]] = field(default_factory=dict)
     """Tables that each pipeline wrote."""
     lock: threading.RLock = field(default_factory=threading.RLock)
     away: bool = False
-    """It cannot be reached: each question gets TargetUnavailable."""
+    """True if the store cannot be reached: each request gets TargetUnavailable."""
 
     def create(self, table: TableId, columns: Iterable[str], key: Iterable[str] = ()) -> Table:
         """Make a table; one of that name is replaced."""

@@ -65,7 +65,7 @@ class MemoryTarget:
     CAPABILITIES: ClassVar[Capabilities] = Capabilities(
         frozenset(Input), ordering=frozenset(Ordering), consistency=frozenset(Consistency), schema_changes=FOLLOWED, features=_FEATURES
     )  # fmt: skip
-    """With its options left out."""
+    """The abilities before options restrict them."""
 
     def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:
         self.config, self.options = config, options_of(config, MemoryOptions)

@@ -12,10 +12,10 @@ from sluice.targets.base import Checkpoint, OtherWriter
 from sluice.targets.sql.ack_rows import TABLE, AckRows
 
 NOT_THERE = frozenset({ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR})
-"""What a server says when the table has not been made yet."""
+"""The server's error codes if the table does not exist yet."""
 
 NO_COLUMN = ER.BAD_FIELD_ERROR
-"""The table is of a version that did not store the identity; :meth:`AckTable.upgrade` adds the column."""
+"""The error if the table's version did not store the identity; :meth:`AckTable.upgrade` adds the column."""
 
 _ALTER_WAIT_S = 30
 

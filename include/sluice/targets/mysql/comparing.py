@@ -62,7 +62,7 @@ class MySQLComparer:
 
     target: Server
     _digested: dict[PlannedTable, list[DigestColumn]] = field(default_factory=dict)
-    """As :meth:`digest` read them first. If one is altered later, a checksum differs or is refused."""
+    """The columns as :meth:`digest` read them first. If one is altered later, a checksum differs or is refused."""
 
     def compare(
         self, plan: PlannedTable, rows: pa.Table, item: KeyRange | None, *, values: bool = False

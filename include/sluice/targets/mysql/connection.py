@@ -19,25 +19,29 @@ from sluice.targets.sql.loader import Contention
 _T = TypeVar("_T")
 
 STRICT = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
-"""Every date the source could hold, zero in AUTO_INCREMENT columns, and nothing cut to fit without an error."""
+"""The strict sql_mode: it accepts every date the source could hold and zero in AUTO_INCREMENT columns, and cuts nothing to fit without an error."""
 
 LAX = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
-"""For rows whose ENUM holds the error value (index 0), or whose computed values do not fit, which a strict session refuses."""
+"""The sql_mode for rows whose ENUM holds the error value (index 0), or whose computed values do not fit, which a strict session refuses."""
 
 MAX_WARNINGS = 65_535
-"""Warnings that the server keeps of a statement, the most it can: each is looked at. MySQL lets only SESSION_VARIABLES_ADMIN raise it; with fewer
-kept, a statement that has more of them is refused."""
+"""Warnings that the server keeps of a statement, the most it can: each is checked.
+
+MySQL lets only SESSION_VARIABLES_ADMIN raise it; with fewer kept, a statement that has more of them is refused.
+"""
 _NOT_ALLOWED = 1227
 
 CONTENTION = {ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT, 3572}
-"""Errors after which the same transaction may succeed at once."""
+"""The errors after which the same transaction may succeed at once."""
 
 DATA_ERRORS = frozenset({
     1032, 1048, 1062, 1153, 1136, 1216, 1217, 1264, 1265, 1292, 1364, 1365, 1366, 1367, 1369, 1406, 1416, 1426, 1441, 1451, 1452, 1525, 1526, 1586,
     1644, 1690, 1748, 1761, 3037, 3140, 3141, 3156, 3157, 3617, 3618, 3751, 3819, 3903, 3991, 4025, 4161,
 })  # fmt: skip
-"""What can be the fault of a row: values that do not fit, keys, checks, foreign keys, triggers that refuse. Others (no such table, no
-privilege, disk full) concern no row."""
+"""The errors that can be the fault of a row: values that do not fit, keys, checks, foreign keys, triggers that refuse.
+
+Others (no such table, no privilege, disk full) concern no row.
+"""
 
 _GONE = {
     CR.CR_CONNECTION_ERROR, CR.CR_CONN_HOST_ERROR, CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, CR.CR_UNKNOWN_HOST,
@@ -52,14 +56,14 @@ _LOAD_PACKET = 128 * 1024
 _CONNECT_TIMEOUT_S = 8
 _READ_TIMEOUT_S = 600
 IDLE_S = 60
-"""The server ends a session that is silent for so long: a loader that was paused inside a transaction gives its locks back."""
+"""Seconds after which the server ends a silent session, so that a loader that was paused inside a transaction releases its locks."""
 
 
 class TargetConnection(MySQLConnection):
     """A session on the target that can load data."""
 
     packet_limit = 0
-    """The server's max_allowed_packet, 0: not known yet. It cuts the connection of a client that sends more."""
+    """The server's max_allowed_packet, 0: unknown yet. It cuts the connection of a client that sends more."""
 
     def _execute_command(self, command: int, sql: str | bytes) -> None:
         if self.packet_limit and len(sql) >= self.packet_limit:
@@ -103,7 +107,7 @@ class TargetConnection(MySQLConnection):
 
 
 LOCK_WAIT_S = 20
-"""How long a statement waits for a lock that somebody else holds, unless the target says otherwise."""
+"""Seconds that a statement waits for another session's lock, unless the target sets another limit."""
 
 
 def set_lock_wait(seconds: int) -> str:

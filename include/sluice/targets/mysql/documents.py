@@ -20,8 +20,10 @@ import pyarrow.compute as pc
 from sluice.model.jsontext import double_text
 
 _SUSPECT = r"\.\d+0(?:\D|$)|[\d.]{16}"
-"""What a number that is stored otherwise has: a fraction that ends with 0 (but for ``.0``), or more than 15 digits, which a double holds. Texts
-without are done with; the others are read number by number."""
+"""A number that may be stored differently: a fraction that ends with 0 (except ``.0``), or more than the 15 digits that a double holds.
+
+Texts without such a number are done; the others are read number by number.
+"""
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*|[\[\]{}:,]')
 
@@ -53,7 +55,7 @@ def quoted(text: str) -> str:
 def _decimals(text: str) -> Iterator[tuple[str, str]]:
     """Yield (path, digits) of each number that the server would print differently after reading it from this text."""
     steps: list[int | str] = []
-    """An array's index, or an object's key (as JSON prints it)."""
+    """The steps of the path: an array's index, or an object's key (as JSON prints it)."""
     in_object: list[bool] = []
     key: str | None = None
     for match in _TOKEN.finditer(text):

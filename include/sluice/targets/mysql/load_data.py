@@ -25,7 +25,7 @@ from sluice.targets.sql.rows import sent_fields, target_type
 from sluice.targets.sql.tables import TargetTable
 
 BULK_ROWS = 2_000
-"""From this number of rows on a LOAD DATA is worth its set-up."""
+"""Rows from which on a LOAD DATA is worth its set-up."""
 
 
 def wanted(table: TargetTable, rows: pa.Table) -> pa.Array:

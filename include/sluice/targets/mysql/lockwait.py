@@ -20,7 +20,7 @@ from sluice.targets.mysql.connection import TargetConnection, code_of, connect
 _log = structlog.get_logger()
 
 PATIENCE_S = 2.0
-"""A verb of this age is looked at."""
+"""Seconds that an operation may take before its locks are checked."""
 _AGAIN_S = 5.0
 _TOLD_S = 30.0
 _STEP_S = 0.5

@@ -13,7 +13,7 @@ from sluice.mysql.ddl import ast as s
 from sluice.mysql.ddl.names import NamesReader, Replacement
 
 Knows = Callable[[str, str], bool]
-"""True if the target has a collation of a charset."""
+"""A function that returns True if the target has a collation of a charset."""
 
 _DEFAULT = "DEFAULT"
 

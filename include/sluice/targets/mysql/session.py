@@ -18,10 +18,10 @@ from sluice.targets.sql.session_pool import Kept
 _log = structlog.get_logger()
 
 KEY_NOT_FOUND = 1032
-"""The error by which a replica stops, too, at a row that is not there."""
+"""The error by which a replica, too, stops at a row that does not exist."""
 TRUNCATED = 1265
 CUT = frozenset({1264, 1265, 1292, 1365, 1366, 1406, 1411, 1441, 1916, 1918})
-"""Errors of a strict session, and warnings of another, for a value that is cut to fit, or that an expression does not understand."""
+"""The errors of a strict session, and warnings of another, for a value that is cut to fit or that an expression does not understand."""
 
 
 class Session:
@@ -169,7 +169,7 @@ def _is_of_computed(code: int, text: str, computed: Sequence[str]) -> bool:
 
 
 _COLUMN = re.compile(r"\bcolumn (?:'(.*)'|(?:`(?:[^`]|``)*`\.)*`((?:[^`]|``)*)`) at row \d+$", re.S)
-"""The end of such a message where it names a column: MySQL's, and one of the two of MariaDB's."""
+"""The end of such a message if it names a column: MySQL's, and one of the two of MariaDB's."""
 
 
 def _would_change(level: str, code: int, text: str) -> LoadError:
@@ -180,4 +180,4 @@ def _would_change(level: str, code: int, text: str) -> LoadError:
 
 
 kept: Kept[Session] = Kept()
-"""Sessions of this process that wait for their next use."""
+"""The sessions of this process that wait for their next use."""

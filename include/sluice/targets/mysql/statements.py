@@ -27,9 +27,9 @@ MAX_BYTES = 4 * 2**20
 SLICE_ROWS = 20_000
 SLICE_BYTES = 4 * 2**20
 LAX_ROWS = 200
-"""Rows a statement in a session that is not strict: the server keeps 1,024 warnings (``max_error_count``), and each is looked at."""
+"""Rows per statement in a session that is not strict: the server keeps 1,024 warnings (``max_error_count``), and each is checked."""
 MAX_KEYS = 1_000
-"""Keys a DELETE: the range optimizer falls back to a full scan when its memory (8 MiB, some 230 bytes a key part) is used up."""
+"""Keys per DELETE: the range optimizer falls back to a full scan when its memory (8 MiB, some 230 bytes per key part) is used up."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -250,7 +250,7 @@ def compare_all(plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo
 
 
 _NEEDS_A_VALUE = frozenset({K.DATE, K.DATETIME, K.TIMESTAMP, K.GEOMETRY, K.VECTOR})
-"""Types whose new NOT NULL column a table with rows refuses, unless it has a default: their implied value is none that a strict server takes."""
+"""The types whose new NOT NULL column a table with rows refuses without a default: a strict server does not accept their implied value."""
 
 
 def add_column(plan: PlannedTable, column: PlannedColumn, there: Collection[str]) -> str:

@@ -24,7 +24,7 @@ from sluice.targets.sql.tables import TargetTable
 _COLLATION = re.compile(r"(?P<base>.*?)(?:_(?P<accent>ai|as))?_(?P<case>ci|cs)")
 _SAME_CHARACTERS = {"utf8", "utf8mb3", "utf8mb4", "ucs2", "utf16", "utf32", "utf16le"}
 _SILENT = ("rounded", "lose digits", "cut off", "becomes a float", "padded", "binary fractions")
-"""Words of losses that no server refuses."""
+"""The words of losses that no server refuses."""
 _BINARY = "binary"
 """The collation by which bytes are compared, one by one and without padding."""
 _BYTES = {ColumnKind.BINARY, ColumnKind.VARBINARY, ColumnKind.BLOB, ColumnKind.BIT}

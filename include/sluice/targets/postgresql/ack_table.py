@@ -17,7 +17,7 @@ _CREATE = """CREATE TABLE IF NOT EXISTS {table} (
  updated_at timestamp with time zone NOT NULL DEFAULT now(),
  PRIMARY KEY (pipeline, target, scope))"""
 _LOCK = 7_355_608_002
-"""An advisory lock: two sessions that make the same table at once disturb each other, IF NOT EXISTS or not."""
+"""The number of an advisory lock: two sessions that create the same table at once disturb each other, IF NOT EXISTS or not."""
 
 
 class AckTable(AckRows):

@@ -17,7 +17,7 @@ _TEXTS = frozenset({ColumnKind.CHAR, ColumnKind.VARCHAR, ColumnKind.TEXT})
 _CHARSETS = frozenset({"utf8mb4", "utf8mb3", "utf8", "ucs2", "utf16", "utf32", "latin1"})
 _NAME = re.compile(r"(?P<charset>[a-z0-9]+)_(?P<words>.*?)_?(?:(?P<accents>ai|as)_)?(?P<case>ci|cs)")
 _ROOT = frozenset({"", "0900", "uca1400", "nopad", "unicode", "520", "general", "mysql500"})
-"""Words of a collation that is no language's."""
+"""The words of a collation that name no language."""
 _LANGUAGES: Mapping[str, str] = {
     "swedish": "sv", "danish": "da", "czech": "cs", "polish": "pl", "spanish": "es", "spanish2": "es-u-co-trad", "german1": "de",
     "german2": "de-u-co-phonebk", "turkish": "tr", "hungarian": "hu", "icelandic": "is", "latvian": "lv", "lithuanian": "lt", "romanian": "ro",
@@ -104,4 +104,4 @@ class Collations:
 
 
 NO_COLLATIONS = Collations()
-"""Texts are compared by the database's own collation."""
+"""No collations: texts are compared by the database's own."""

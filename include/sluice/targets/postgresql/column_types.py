@@ -17,7 +17,7 @@ OIDS: Mapping[str, int] = {
     "inet": 869, "date": 1082, "time without time zone": 1083, "timestamp without time zone": 1114, "timestamp with time zone": 1184,
     "interval": 1186, "bit varying": 1562, "numeric": 1700, "uuid": 2950, "jsonb": 3802,
 }  # fmt: skip
-"""Types in which values are sent, and their numbers in pg_type."""
+"""The types in which values are sent, and their numbers in pg_type."""
 
 _SENT_AS = {"character varying": "text", "character": "text", "bit": "bit varying", "geometry": "bytea"}
 _ALIASES = {
@@ -25,11 +25,11 @@ _ALIASES = {
     "float8": "double precision", "varchar": "character varying", "char": "character", "varbit": "bit varying",
     "timestamp": "timestamp without time zone", "timestamptz": "timestamp with time zone", "time": "time without time zone",
 }  # fmt: skip
-"""What people write; ``format_type`` prints none of them."""
+"""The names of types that people write; ``format_type`` prints none of them."""
 _TYPE = re.compile(r"(?P<word>.*?)(?:\((?P<numbers>-?\d+(?:,-?\d+)?)\))?(?P<zone> with(?:out)? time zone)?")
 
 _SPATIAL = re.compile(r"""(?:"[^"]*"\.|\w+\.)?geometry(?:\((?P<shape>.*)\))?""")
-"""PostGIS's type, of which ``format_type`` prints the schema where the search path does not have it."""
+"""PostGIS's type, of which ``format_type`` prints the schema if the search path does not have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class PgType:
 
 
 LABEL = "enum "
-"""Stands before the type of a column whose type is an enumerated one, see :attr:`sluice.targets.sql.tables.TargetTable.types`."""
+"""The prefix of a column's type that is an enumerated one, see :attr:`sluice.targets.sql.tables.TargetTable.types`."""
 
 
 @lru_cache(4096)
@@ -123,7 +123,7 @@ LOSES: Mapping[ColumnKind, str] = {
     K.GEOMETRY: "it is bytes: four of the SRID, then WKB",
     K.VECTOR: "it is bytes: four a number",
 }  # fmt: skip
-"""What the own type does not keep of the values; nothing of it is changed silently."""
+"""What the own type does not keep of the values; it changes none silently."""
 
 
 def own_type(made: ColumnType, json: str = "jsonb", spatial: str = "") -> str:
@@ -167,7 +167,7 @@ _TAKES: Mapping[ColumnKind, frozenset[str]] = {
     K.UUID: frozenset({"uuid", "text", "character varying"}),
     **dict.fromkeys((K.INET4, K.INET6), frozenset({"inet", "text", "character varying"})),
 }
-"""Types whose columns can take values of a kind; a value that one of them cannot hold exactly is refused when it comes."""
+"""The types whose columns can hold values of a kind; a value that one of them cannot hold exactly is refused when it arrives."""
 
 
 def takes(made: ColumnType, found: PgType) -> bool:

@@ -18,16 +18,16 @@ from sluice.targets.sql.loader import Contention
 Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 
 LOCK_WAIT_S = 20
-"""How long a statement waits for a lock that somebody else holds, unless the target says otherwise."""
+"""Seconds that a statement waits for another session's lock, unless the target sets another limit."""
 IDLE_S = 60
-"""The server ends a transaction that is silent for so long: a loader that was paused inside of one gives its locks back."""
+"""Seconds after which the server ends a silent transaction, so that a loader that was paused inside one releases its locks."""
 _CONNECT_TIMEOUT_S = 8
 _DEAD_MS = 60_000
 
 CONTENTION = frozenset({"40001", "40P01", "55P03"})
-"""Errors after which the same transaction may succeed at once."""
+"""The errors after which the same transaction may succeed at once."""
 NOT_THERE = frozenset({"42P01", "3F000"})
-"""What the server says when a table, or its schema, has not been made yet."""
+"""The server's error codes if a table, or its schema, does not exist yet."""
 CANCELED = "57014"
 _DENIED = frozenset({"28000", "28P01", "42501", "3D000"})
 _GONE_CLASSES = ("08", "53", "57", "58")

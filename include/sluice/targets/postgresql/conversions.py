@@ -38,10 +38,10 @@ _RENDERED: Mapping[StepKind, tuple[frozenset[str], Callable[[str, Step, str], st
     StepKind.TO_TEXT: (_WHOLE, lambda value, step, _: f"round({value}, {step.number})::text"),
     StepKind.AT_MIDNIGHT: (frozenset({"date"}), lambda value, *_: f"{value}::timestamp"),
 }  # fmt: skip
-"""Types of columns that a step works on, and the expression."""
+"""The column types that a step accepts, and its expression."""
 
 _DONE = {StepKind.TO_TEXT: _TEXTS, StepKind.AT_MIDNIGHT: frozenset({"timestamp without time zone"})}
-"""Types of columns whose values are what the step makes already: the target's column always was of another type than the source's."""
+"""The column types whose values already are what the step makes: the target's column always had another type than the source's."""
 
 _EXCLUDED: Mapping[StepKind, Callable[[str, Step], str]] = {
     StepKind.NO_NULL: lambda value, _: f"{value} IS NULL",
@@ -52,7 +52,7 @@ _EXCLUDED: Mapping[StepKind, Callable[[str, Step], str]] = {
 
 
 CONVERSIONS = frozenset(_RENDERED)
-"""Steps that are rendered for columns of the types that Sluice makes."""
+"""The steps that are rendered for columns of the types that Sluice creates."""
 
 
 def rendered(value: str, step: Step, held: PgType) -> str | None:

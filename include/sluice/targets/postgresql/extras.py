@@ -17,7 +17,7 @@ from sluice.model.tables import TableId
 from sluice.targets.postgresql.names import LONGEST_BYTES, quoted, quoted_table
 
 LARGEST_ENTRY_BYTES = 2_600
-"""Of a B-tree; the server's limit is a third of a page."""
+"""Bytes of a B-tree entry, at most; the server's limit is a third of a page."""
 _BYTES_A_CHARACTER = 4
 _LONG = (ColumnKind.CHAR, ColumnKind.VARCHAR, ColumnKind.BINARY, ColumnKind.VARBINARY)
 _ENDLESS = (ColumnKind.TEXT, ColumnKind.BLOB, ColumnKind.JSON, ColumnKind.GEOMETRY, ColumnKind.VECTOR)

@@ -16,7 +16,7 @@ from sluice.targets.postgresql.names import Naming
 from sluice.targets.schema.policy import Answer, OnlyColumns, has
 
 Exists = Callable[[str, tuple[object, ...]], bool]
-"""True if a query with these parameters has a row."""
+"""A function that returns True if a query with these parameters has a row."""
 
 _INDEX = "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('i', 'I') AND n.nspname = %s AND c.relname = %s"
 _DEFAULT = (

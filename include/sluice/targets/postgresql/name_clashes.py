@@ -13,7 +13,7 @@ from sluice.targets.base import BatchInput, SchemaChange
 from sluice.targets.postgresql.names import Naming, Route
 
 _Known = dict[TableId, TableId]
-"""Captured tables by now: source table -> target table."""
+"""The captured tables by now: source table -> target table."""
 
 
 def refuse_clashes(naming: Naming, batch: BatchInput, pipeline: str) -> None:

@@ -16,7 +16,7 @@ LONGEST_BYTES = 63
 
 
 _FOLDED = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
-"""Of a name without quotes the server makes A to Z small, in UTF-8 no other letter."""
+"""The letters of an unquoted name that the server folds: A to Z, in UTF-8 no other letter."""
 
 
 def quoted(name: str) -> str:

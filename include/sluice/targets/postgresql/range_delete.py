@@ -36,9 +36,11 @@ TOLD_ALIKE: Mapping[ColumnKind, frozenset[str]] = {
     **SORTED_ALIKE,
     **dict.fromkeys((K.CHAR, K.VARCHAR), frozenset({"text", "character varying", "character"})),
 }
-"""What tells values of a kind apart as their bytes do, and is read back as the source wrote them. Each server may sort texts in its own way."""
+"""The types that tell values of a kind apart as their bytes do, and are read back as the source wrote them. Each server may sort texts in its own
+way.
+"""
 _NUL = "\0"
-"""No text of PostgreSQL has it."""
+"""The character that no text of PostgreSQL can have."""
 _HEX = re.compile(r"(_utf8mb4 )?[xX]'([0-9a-fA-F]*)'")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e0)?")
 

@@ -31,7 +31,7 @@ from sluice.targets.sql.rows import leaving_unique_values, sent_fields
 from sluice.targets.sql.tables import TableChanges, TargetTable
 
 NOT_FOUND = "02000"
-"""The standard's code for a row that is not there."""
+"""The standard's code for a row that does not exist."""
 
 _numbers = itertools.count(1)
 

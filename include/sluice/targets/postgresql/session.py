@@ -16,7 +16,7 @@ from sluice.targets.sql.session_pool import Kept
 _log = structlog.get_logger()
 _T = TypeVar("_T")
 _POSTGIS = "(SELECT quote_ident(n.nspname) FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'postgis')"
-"""The schema that has its types, in quotes where they are needed."""
+"""The schema that has PostGIS's types, in quotes if needed."""
 
 
 class Session:
@@ -96,4 +96,4 @@ class Session:
 
 
 kept: Kept[Session] = Kept()
-"""Sessions of this process that wait for their next use."""
+"""The sessions of this process that wait for their next use."""

@@ -34,7 +34,7 @@ VALUE_REFUSED = "22000"
 """The class of errors that are a value's fault."""
 
 ROWS = "\0"
-"""Stands in a statement for the staged rows, which are called ``s`` in it. No identifier has this character."""
+"""The placeholder for the staged rows in a statement, which calls them ``s``. No identifier has this character."""
 
 _numbers = itertools.count(1)
 

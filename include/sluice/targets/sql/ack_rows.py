@@ -20,19 +20,20 @@ from sluice.targets.fencing import require_batch, seal_of
 
 TABLE = "_sluice_ack"
 DDL = "#ddl"
-"""Scope of the row that says how far a batch's DDL has come. No table is called so: a table's scope has a dot."""
+"""The scope of the row that holds the progress of a batch's DDL. No table has this name: a table's scope has a dot."""
 
 TABLES = "#tables"
-"""Scope of the row that says which tables the pipeline writes: others remove no rows of them."""
+"""The scope of the row that lists the tables that the pipeline writes: others remove no rows of them."""
 
 MOST_NAMES = 60_000
-"""Bytes of names in that row; MySQL's column takes 65,535."""
+"""Bytes of names in that row, at most; MySQL's column takes 65,535."""
 
 UNIT = "#unit:"
-"""Begins the scopes of rows that say which work units of a batch are written: then the plan's name, a colon, the unit's number."""
+"""The prefix of scopes of rows that list written work units of a batch: then the plan's name, a colon, the unit's number."""
 
 SEAL = "seal"
-"""In the position: a checksum of batch and position. An older version writes a position without one, and ignores that of a newer one."""
+"""The key of the seal in the position: a checksum of batch and position. An older version writes a position without one, and ignores a newer one's.
+"""
 
 
 class AckRows:

@@ -20,10 +20,10 @@ from sluice.targets.base import Rejection, WriteResult
 from sluice.targets.sql.tables import TableChanges
 
 MAX_REFUSED = 1000
-"""Rows of a table in one unit; beyond, it is the table or the mapping that is wrong, and the batch stops."""
+"""Refused rows of a table in one unit, at most; with more, the table or the mapping is wrong, and the batch stops."""
 
 _ROUNDS = 5
-"""A row may fail only because of others that are left out now: after this number of rounds the batch stops."""
+"""Rounds after which the batch stops: a row may fail only because of others that are left out now."""
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from typing import Any
 from sluice.targets.base import MOST_EXTRA, KeyRange, RangeDifferences, RowCount, RowCounts, RowDifference
 
 NUMBER = "_sluice_row"
-"""Column that numbers the rows sent."""
+"""The column that numbers the rows sent."""
 
 MOST_COUNTS = 100_000
-"""Different rows of a table without a key whose number differs; they are in memory together."""
+"""Different rows of a table without a key whose number differs, at most; they are in memory together."""
 
 
 def counted(rows: int, groups: Iterable[Sequence[Any]], changed: Iterable[Sequence[Any]], *, most: int) -> RowCounts:

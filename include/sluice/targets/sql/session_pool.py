@@ -17,10 +17,10 @@ from typing import Generic, Protocol, TypeVar
 from sluice.config.connections import Endpoint
 
 KEPT_S = 15.0
-"""Much less than the time after which the server ends a silent session."""
+"""Seconds that a session is kept; much less than the time after which the server ends a silent session."""
 
 MOST = 8
-"""Of one server; more are closed at once."""
+"""Sessions of one server that are kept; others are closed at once."""
 
 
 class Session(Protocol):

@@ -16,7 +16,7 @@ from sluice.targets.sql.phases import LoadPart, leaves
 from sluice.targets.sql.tables import TableChanges
 
 SMALL_BYTES = 48 * 2**20
-"""Rows of small parts that a unit reads at once; the others piece by piece, however small: a transaction may be of ten thousand tables."""
+"""Bytes of the rows of small parts that a unit reads at once; the others are read piece by piece: a transaction may have ten thousand tables."""
 
 
 @dataclass(frozen=True, slots=True)
