@@ -1,4 +1,4 @@
-"""Work that stops within seconds when a person says so, or when its ZooKeeper session is gone."""
+"""A check that stops work within seconds when a person asks for it, or when its ZooKeeper session is gone."""
 
 from __future__ import annotations
 

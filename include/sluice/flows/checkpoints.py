@@ -1,10 +1,10 @@
 """Compare a target's checkpoint with the pipeline's state in ZooKeeper: do they describe the same batches?
 
-Both can be lost, restored, edited or replaced without the other. Batch numbers alone then say nothing: batch 5 of a state that was made anew
-is not the batch 5 that the target holds, and taking the one for the other would acknowledge rows that were never written. So the state has a
-random identity, which the target stores with its checkpoint; and the target's batch must end where ZooKeeper's batch of that number ends.
+Each of them can be lost, restored, edited or replaced without the other. Batch numbers alone then prove nothing: batch 5 of a new state is not the
+batch 5 that the target holds, and confusing them would acknowledge rows that were never written. So the state has a random identity, which the target
+stores with its checkpoint; and the target's batch must end where ZooKeeper's batch of that number ends.
 
-A checkpoint of an older version has no identity. It gets this state's if everything else agrees.
+A checkpoint of an older version has no identity. It gets this state's if everything else matches.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Tables that a target lacked, or lacked columns of: they are noted, the way back has two steps, and a whole copy or an equal verification ends it.
+"""Tables that a target lacked, wholly or some columns of: they are noted, the repair has two steps, and a full copy or a clean verification ends it.
 
-The statement that makes a missing column gives no value to the rows that are there: the pipeline would go on, and both sides would differ.
+The statement that adds a missing column gives no value to existing rows: the pipeline would continue, and both sides would differ.
 """
 
 from __future__ import annotations

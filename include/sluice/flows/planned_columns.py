@@ -1,6 +1,6 @@
-"""The plans of stored columns: what a target is told of the columns that a file or a manifest lists.
+"""The plans of stored columns: what a target is told about the columns that a file or a manifest lists.
 
-Files of an earlier version say types in the source's words only. They are read here, so that a target is always told what the values are.
+Files of an earlier version have types only in the source's words. They are parsed here, so that a target always gets neutral types.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a flow needs of the outside world, in one value: built once by the command line, a task or a test."""
+"""The surroundings of a flow in one value: built once by the command line, a task or a test."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The stages of a run as tasks of their own, each a process: the same loop as in a thread, with a board in ZooKeeper.
+"""The stages of a run as separate tasks, each a process: the same loop as in a thread, with a board in ZooKeeper.
 
-Which batches a run has, and what became of them, stands in ZooKeeper anyway. A task adds how far it has come where no other node tells that, and
-that it ended or gave up. The tasks of the run read this and are told of changes by their watches.
+The batches of a run and their state are in ZooKeeper anyway. A task adds its progress if no other node tells it, and whether it ended or failed. The
+tasks of the run read this and are notified of changes by their watches.
 """
 
 from __future__ import annotations

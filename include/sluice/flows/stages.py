@@ -1,7 +1,7 @@
 """The stages of a pipeline as data: what each one needs, does and records.
 
-The DAG, the loop of a run, ``sluice run``, the status and what people read about a task are made from one list, :func:`pipeline_stages`. A further
-stage is an entry there and a function in :mod:`sluice.flows.stage_work`.
+The DAG, the loop of a run, ``sluice run``, the status and the documentation of tasks are made from one list, :func:`pipeline_stages`. A further stage
+is an entry there and a function in :mod:`sluice.flows.stage_work`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stand by for an Airflow: work while none is heard of, hand back when one is. Pipeline and rules come from a copy if the shared folder is gone."""
+"""Stand by for an Airflow: work while none is alive, hand back when one is. Pipeline and rules come from a copy if the shared folder is gone."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Removing old runs of sync DAGs from Airflow's database, through its public REST API.
+"""Remove old runs of sync DAGs from Airflow's database, through its public REST API.
 
-A busy pipeline opens a run a second or two: some 50,000 a day, each with a handful of task rows. A task has no access
-to Airflow's database (since Airflow 3, by design) and ``airflow db clean`` needs it, so runs are removed in bulk by the
-API, with a login that the operator gives as a connection.
+A busy pipeline opens a run every second or two: some 50,000 a day, each with a handful of task rows. A task has no access to Airflow's database
+(since
+Airflow 3, by design) and ``airflow db clean`` needs it, so runs are removed in bulk by the API, with a login that the operator configures as a
+connection.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Log fields that Airflow can't carry."""
+"""Log fields that Airflow cannot carry."""
 
 from __future__ import annotations
 

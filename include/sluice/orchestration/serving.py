@@ -1,10 +1,11 @@
-"""The subscription service inside Airflow's API server, if the environment says so: ``SLUICE_SERVE_PORT`` and what goes with it.
+"""The subscription service inside Airflow's API server, if the environment sets ``SLUICE_SERVE_PORT`` and the related variables.
 
 Decisions:
 
-- It starts with the server's lifespan, which is after a worker's process was made, and in no other process of Airflow: gRPC does not outlive a fork.
-- Of the workers of an API server one has it, the one that holds the lock of the port. When it ends, the next one takes over within seconds.
-- Whatever is wrong with it, Airflow's pages work: it is logged, shown on the Sluice page, and tried again.
+- It starts with the server's lifespan, which is after a worker's process was forked, and in no other process of Airflow: gRPC does not survive a
+fork.
+- One worker of an API server runs it, the one that holds the lock of the port. When it ends, the next one takes over within seconds.
+- Whatever is wrong with it, Airflow's pages work: the error is logged, shown on the Sluice page, and it is tried again.
 """
 
 from __future__ import annotations

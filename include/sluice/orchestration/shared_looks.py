@@ -1,7 +1,7 @@
 """One look for many: the pipelines of one source that wait in this process share a look at its log, and one session of ZooKeeper.
 
-A thread a source looks a few times a second, tells those that the log concerns, and opens no connection of any other. What goes wrong with the look
-reaches everybody who waits by it, as if each had looked himself.
+One thread per source looks a few times a second, notifies the pipelines that the log concerns, and opens no connection of any other. An error of the
+look reaches every pipeline that waits, as if each had looked itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Waiting for the source's log to move, without a worker."""
+"""Triggers that wait for the source's log to move, without a worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Targets: the port (``base``), what SQL targets share (``sql``), and one folder a kind."""
+"""Targets: the port (``base``), what SQL targets share (``sql``), and one folder per kind."""
 
 from __future__ import annotations
 

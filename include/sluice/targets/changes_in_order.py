@@ -1,4 +1,4 @@
-"""Pieces of changes, each in log order, put into the order of the log: of each table, or of all together."""
+"""Put pieces of changes, each in log order, into log order: by table, or all tables together."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What every kind of target must keep, by capability: 26 checks over the port alone.
+"""The contract of every kind of target, by capability: 26 checks over the port alone.
 
-A kind gives a :class:`Bench`: how to make its tables, read its rows from outside, and kill its connections. A test then is three lines::
+A kind provides a :class:`Bench`: how to make its tables, read its rows from outside, and kill its connections. A test then is three lines::
 
     @pytest.mark.parametrize("check", CHECKS, ids=str)
     def test_contract(check: Check, bench: MyBench) -> None:

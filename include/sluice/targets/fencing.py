@@ -1,4 +1,4 @@
-"""What a process may still do at a target, told by the checkpoint there: who is out of date, and what a person edited."""
+"""What a process may still do at a target, according to the checkpoint there: who is out of date, and what a person edited."""
 
 from __future__ import annotations
 

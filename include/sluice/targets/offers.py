@@ -1,4 +1,4 @@
-"""Is what a pipeline asks of a target what its kind offers? Asked before the first row, so that no kind has to ask it again."""
+"""Check, before the first row, that a target's kind offers what the pipeline asks of it, so that no kind has to check it again."""
 
 from __future__ import annotations
 

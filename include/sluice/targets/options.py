@@ -1,4 +1,4 @@
-"""``options:`` of a target, as its kind describes them."""
+"""The ``options:`` of a target, as its kind describes them."""
 
 from __future__ import annotations
 

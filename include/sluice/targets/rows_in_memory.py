@@ -1,4 +1,4 @@
-"""Rows of a batch that are in memory already: of a dead letter, and of tests of targets."""
+"""Rows of a batch that are in memory already: for dead letters, and for tests of targets."""
 
 from __future__ import annotations
 

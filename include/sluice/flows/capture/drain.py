@@ -1,4 +1,4 @@
-"""drain: look at the source, read its log from the cursor, and make one batch of it."""
+"""drain: look at the source, read its log from the cursor, and capture one batch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Fail over: go on in the log of another server of the source group, at the same place.
+"""Failover: continue in the log of another server of the source group, at the same position.
 
-The place is known by GTIDs, which the servers of a group share. Another server is another *log epoch*: files and offsets of the two never
-compare. Nothing that was captured is read again, and a server that lacks something of it is refused.
+The position is found by GTIDs, which the servers of a group share. Another server is another *log epoch*: files and offsets of the two never
+compare. Nothing that was captured is read again, and a server that lacks a part of it is refused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The schema history of a pipeline: made at its first drain, carried on by each, found again for any position of the log."""
+"""The schema history of a pipeline: built at its first drain, continued by each later one, and found again for any position of the log."""
 
 from __future__ import annotations
 

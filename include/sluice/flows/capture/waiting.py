@@ -1,7 +1,7 @@
-"""What a pipeline that waits wants to know: may there be something to drain? Asked for hundreds of them by one process.
+"""The watch of a pipeline that waits: may there be something to drain? One process watches for hundreds of pipelines.
 
-Nothing of it decides anything: the drain that is woken looks for itself. What is in ZooKeeper is read again only when it has changed; what is in
-the log is looked at once for all pipelines of a server.
+The watch decides nothing: the drain that it wakes looks for itself. ZooKeeper is read again only after a change; the log is read once for all
+pipelines of a server.
 """
 
 from __future__ import annotations

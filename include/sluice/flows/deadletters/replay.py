@@ -1,9 +1,8 @@
 """replay: deliver dead letters to their targets after the cause is fixed, under the target's fence and never over a newer row.
 
-A letter of batch N is out of date if its row was changed in a later batch that the target holds, or its table emptied: what the target has is newer
-then, and the letter is settled as *superseded* (see :mod:`sluice.flows.deadletters.staleness`).
-The target's lease is held meanwhile, so that nothing is loaded
-between the look and the write. Where it cannot be known, the letter stays.
+A letter of batch N is out of date if its row was changed in a later batch that the target holds, or its table truncated: the target's row is newer
+then, and the letter is settled as *superseded* (see :mod:`sluice.flows.deadletters.staleness`). The target's lease is held meanwhile, so that nothing
+is loaded between the check and the write. If it cannot be known, the letter stays.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Whether rows of an old batch are out of date: what the log did to them up to the last batch that a target holds.
+"""Decide whether rows of an old batch are out of date, by what the log did to them up to the last batch that a target holds.
 
 A row is overtaken if a later batch that the target holds has its key, at the source (segments) or at the target (changesets), or if its table was
-emptied since. Keys are compared as the server does: byte by byte first; of those that differ there the source is asked, by its collation. Where
-the stored batches do not say, it cannot be known: :class:`Undecidable`.
+truncated since. Keys are compared as the server does: byte by byte first; for those that differ the source is asked, by its collation. If the stored
+batches do not tell, it cannot be known: :class:`Undecidable`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Placing: the drain's side of a dump. Chunks that were read outside of the log get their place in it.
+"""Placing: the drain's part of a dump. Chunks that were read outside of the log get their place in it.
 
-A chunk's window lies between the position before it was read (low) and a later position (high). What the log changed in the window
-is newer than what the chunk says of it, or the same; so those keys are dropped from the chunk and the rest stands at the high place, before
-every later change. With marks in the log, high is where the drain meets the high mark. A chunk whose high place is after the drain already
-(nothing marks it, or the mark came before the chunk was known) is placed at the start of the next batch. Only its window gets longer.
+A chunk's window lies between the position before it was read (low) and a later position (high). What the log changed in the window is newer than the
+chunk's rows, or the same; so those keys are dropped from the chunk and the rest is placed at the high mark, before every later change. With marks in
+the log, high is where the drain meets the high mark. A chunk whose high mark the drain has already passed (nothing marks it, or the mark was read
+before the chunk was known) is placed at the start of the next batch. Only its window gets longer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What somebody asks to be dumped, checked, and made into a request a table: which keys, under which condition, about how many rows."""
+"""Turn what a user asks to dump into one checked request per table: which keys, under which condition, about how many rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far dumps are, and what people do to them."""
+"""The progress of dumps, and the actions that people take on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ack: what the target says it holds becomes the acknowledged position of record."""
+"""ack: the batch that the target holds becomes the acknowledged position of record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows that a part of a load writes: at once where they are few, else piece by piece, so that its memory does not grow with the batch."""
+"""The rows that a part of a load writes: all at once if they are few, else piece by piece, so that memory does not grow with the batch."""
 
 from __future__ import annotations
 

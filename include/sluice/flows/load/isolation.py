@@ -1,4 +1,4 @@
-"""Targets apart: one that fails is quarantined, the others go on, and it catches up by itself from the segments."""
+"""Isolation of targets: one that fails is quarantined, the others continue, and it catches up by itself from the segments."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Rows of a table in the order of their key, also where they do not fit in memory.
+"""Rows of a table in key order, even if they do not fit into memory.
 
-They come in any order. Sorted runs go to temporary files, which are mapped and read window by window.
+They arrive in any order. Sorted runs go to temporary files, which are mapped and read window by window.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The rows of the pipeline's snapshot as of a batch, as the changeset of the batch that stands for them. The source is asked nothing.
+"""The rows of the pipeline's snapshot as of a batch, as the changeset of the batch that stands for them. The source is not asked.
 
-Decision: the rows are written to the batch's folder once, and loaded from there as those of any batch. So a load that is killed begins again with the
-same rows, and each kind of target loads them as it loads a copy.
+Decision: the rows are written to the batch's folder once, and loaded from there like those of any batch. So a load that is killed starts again with
+the same rows, and each kind of target loads them as it loads a copy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Channels: made of two pipelines, shown, and looked at as a whole."""
+"""Channels, which are two pipelines each: show one, and check it as a whole."""
 
 from __future__ import annotations
 

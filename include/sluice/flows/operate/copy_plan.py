@@ -1,4 +1,4 @@
-"""What a pipeline would copy where: the source's tables as they are now, through the mapping, compared with what each target has."""
+"""The copies that a pipeline would make: the source's current tables, through the mapping, compared with each target's tables."""
 
 from __future__ import annotations
 

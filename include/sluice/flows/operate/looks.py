@@ -1,9 +1,8 @@
-"""Ask other servers with a deadline of a few seconds: one that accepts connections and stays silent delays neither the asker nor others.
+"""Ask other servers with a deadline of a few seconds: one that accepts connections and stays silent delays neither the caller nor others.
 
-No client library gives up in time in every state of a connection, so each question has a thread of its own, and no asker waits for a late one. A
-server that let a deadline pass is *silent* until it answers. Meanwhile it is tried again now and then, each time after twice the pause while
-earlier tries are still stuck, so that a server that never answers keeps a handful of threads; whoever else asks is told at once since when it is
-silent.
+No client library times out in every state of a connection, so each question has its own thread, and no caller waits for a late one. A server that let
+a deadline pass is *silent* until it answers. Meanwhile it is tried again from time to time, each time after twice the pause while earlier tries are
+still stuck, so that a server that never answers keeps a handful of threads; any other caller is told at once how long it has been silent.
 """
 
 from __future__ import annotations

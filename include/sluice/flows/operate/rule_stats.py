@@ -1,4 +1,4 @@
-"""What rules did lately, and what waits in the dead-letter store: for status, segments and the page."""
+"""The latest figures of rules, and the open dead letters: for status, segments and the page."""
 
 from __future__ import annotations
 

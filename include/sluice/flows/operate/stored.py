@@ -1,4 +1,4 @@
-"""segments and tail: look at what is stored."""
+"""segments and tail: show what is stored."""
 
 from __future__ import annotations
 

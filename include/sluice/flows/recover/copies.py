@@ -1,4 +1,4 @@
-"""Copies of tables as a way back: recorded here, read by the running pipeline. Their ids say what they are for, so that none is made twice."""
+"""Copies of tables as a repair: recorded here, read by the running pipeline. Their ids say what they are for, so that none is made twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The source's log: can it be read on from where it was captured to? If not, what would make both sides equal again."""
+"""The source's log: can it be read on from the captured position? If not, what would make both sides equal again."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""ZooKeeper's nodes are gone, or older than what the targets hold: the state is rebuilt from the targets' checkpoints and the manifests.
+"""Rebuild ZooKeeper's state from the targets' checkpoints and the manifests, if it is gone or older than what the targets hold.
 
-The targets say which batch each of them holds and where it ends. The manifests say what follows. Where they end, the log is read on. Numbers
-go on without a gap, and every epoch from then on is above every epoch that a target or a file has seen.
+The targets say which batch each of them holds and where it ends. The manifests say what follows. From their end on, the log is read. Numbers continue
+without a gap, and every epoch from then on is above every epoch that a target or a file has seen.
 """
 
 from __future__ import annotations

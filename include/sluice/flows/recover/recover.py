@@ -1,4 +1,4 @@
-"""recover: look at all four stores, plan, and do it. Each measure ends in a state from which the next look goes on."""
+"""recover: look at all four stores, plan, and carry it out. Each measure ends in a state from which the next look continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The segment store: which files of batches that some target still needs are gone or damaged, and how they come back."""
+"""The segment store: which files of batches that some target still needs are gone or damaged, and how to restore them."""
 
 from __future__ import annotations
 

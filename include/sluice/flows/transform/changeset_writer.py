@@ -1,4 +1,4 @@
-"""Merged rows on their way through rules and mapping into the files of a changeset: what the merge and every later stage end with."""
+"""Take merged rows through rules and mapping into the files of a changeset: the end of the merge and of every later stage."""
 
 from __future__ import annotations
 

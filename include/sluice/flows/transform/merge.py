@@ -1,4 +1,4 @@
-"""merge: a batch becomes a changeset: one row a key, rules applied, columns mapped."""
+"""merge: a batch becomes a changeset: one row per key, rules applied, columns mapped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A channel's other site decides, batch by batch, what of the partner's loads goes back to the main site (:mod:`sluice.merge.conflicts`)."""
+"""The decision of a channel's other site, batch by batch, which of the partner's loads go back to the main site (:mod:`sluice.merge.conflicts`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stage that begins with a rule of type spark: DataFrame in, DataFrame out, then on in work units like any other stage."""
+"""A stage that begins with a rule of type spark: DataFrame in, DataFrame out, then work units like in any other stage."""
 
 from __future__ import annotations
 

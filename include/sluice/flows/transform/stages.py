@@ -1,4 +1,4 @@
-"""transform: the stages of rules that have a task of their own, after the merge."""
+"""transform: the stages of rules that have their own task, after the merge."""
 
 from __future__ import annotations
 

@@ -1,12 +1,14 @@
-"""What the log changed between a look at the source and the look at the target, and when the target has reached a place.
+"""The changes of the log between the read of the source and the read of the target, and when the target has reached a position.
 
-Why a difference is one. ``newest`` is asked before the low watermark is written: all that stands in batches up to it was visible to the read at the
-source. What the target held when it was read came from batches up to the one after its checkpoint of then, as batches are loaded in order. So a key
-that no batch in between contains was the same at the source all that while, and the target holds all of the log up to the read: what it has otherwise
-is not on its way.
+Why a difference is one. ``newest`` is read before the low watermark is written: everything in batches up to it was visible to the read of the source.
+What the target held when it was read came from batches up to the one after its checkpoint at that time, as batches are loaded in order. So a key that
+no
+batch in between contains was the same at the source all that time, and the target holds all of the log up to the read: a difference is not in
+flight.
 
-A key that is changed all the time is in every window. What it has to be at the target is what the log left in the newest batch that the target holds,
-as long as no later batch contains it.
+A key that changes all the time is in every window. Its expected state at the target is what the log left in the newest batch that the target holds,
+as
+long as no later batch contains it.
 """
 
 from __future__ import annotations

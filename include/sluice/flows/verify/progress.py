@@ -1,4 +1,4 @@
-"""How far a verification is, and in words: rows, rows a second, and the time that is left."""
+"""The progress of a verification, as values and in words: rows, rows per second, and the remaining time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a verification found: one versioned JSON document in the segment store, under the pipeline."""
+"""The result of a verification: one versioned JSON document in the segment store, under the pipeline."""
 
 from __future__ import annotations
 

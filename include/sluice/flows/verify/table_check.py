@@ -1,14 +1,16 @@
 """One table at one target, compared while the log flows.
 
-1. Ranges of the key. Where both servers compute the same checksums, ranges of equal checksums are done, and others are cut smaller until few rows are
-   left. A range is read at the source first, and at the target when that holds the log up to the read.
-2. The rows of what is left (or of every range) are read, made into what would be loaded, and compared at the target. What differs is a suspect only.
-3. Suspects are looked at by their keys, between a low watermark and the place that the target has reached. A key that the log changed in this window
+1. Ranges of the key. If both servers compute the same checksums, ranges with equal checksums are done, and others are cut smaller until few rows are
+   left. A range is read at the source first, and at the target once that holds the log up to the read.
+2. The rows of what is left (or of every range) are read, transformed into what would be loaded, and compared at the target. A difference is only a
+   suspect.
+3. Suspects are compared by their keys, between a low watermark and the position that the target has reached. A key that the log changed in this
+window
    is compared with what the log left of it. One that it did not change differs.
 
-4. Where a range of the source is none at the target, the target's own keys are listed at the end. Those not read at the source are suspects.
+4. If a range of the source is none at the target, the target's own keys are listed at the end. Those not read at the source are suspects.
 
-So a row is reported after at least two looks, and in the last of them it cannot have been on its way.
+So a row is reported after at least two looks, and during the last of them it cannot have been in flight.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Ranges of a large table as work units: a worker reads them at the source, applies the rules, and asks the target. What differs is a suspect only.
+"""Ranges of a large table as work units: a worker reads them at the source, applies the rules, and asks the target. A difference is only a suspect.
 
-A unit does not wait for the log, so that rows on their way are suspects, too. A range with many of them is left to the task, which waits first.
+A unit does not wait for the log, so rows in flight are suspects, too. A range with many of them is left to the task, which waits first.
 """
 
 from __future__ import annotations

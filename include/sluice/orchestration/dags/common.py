@@ -1,4 +1,4 @@
-"""What the DAG families share."""
+"""The arguments that all DAG families share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the DAGs with a form share: how they are built from the pipeline files, their fields, and the note of a run."""
+"""The common part of the DAGs with a form: how they are built from the pipeline files, their fields, and the note of a run."""
 
 from __future__ import annotations
 

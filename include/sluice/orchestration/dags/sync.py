@@ -1,4 +1,4 @@
-"""Pipeline files to DAGs."""
+"""Build DAGs from pipeline files."""
 
 from __future__ import annotations
 

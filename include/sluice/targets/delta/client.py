@@ -1,4 +1,4 @@
-"""The client library (delta-rs), where a target's tables lie, and errors in the words of the error tree."""
+"""The client library (delta-rs), the location of a target's tables, and the library's errors as Sluice's."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Large tables by Spark: workers store the rows next to the tables, and one MERGE or INSERT a table takes them.
+"""Large tables by Spark: workers store the rows next to the tables, and one MERGE or INSERT per table takes them.
 
-Decision: the rows are not a DataFrame of Python functions. What is noted of a batch is a setting of a Spark session
-(``spark.databricks.delta.write.txnAppId``), so each statement needs a session of its own, and a session with Python workers costs seconds and keeps
-processes; nor would errors of rows cross Spark as what they are. So Python converts and refuses rows as for delta-rs, in the units of every load, and
-Spark reads Parquet files. A MERGE with options of its own would make it wrong.
+Decision: the rows are not a DataFrame of Python functions. The note of a batch is a setting of a Spark session
+(``spark.databricks.delta.write.txnAppId``), so each statement needs its own session, and a session with Python workers costs seconds and keeps
+processes; nor would errors of rows cross Spark as they are. So Python converts and refuses rows as for delta-rs, in the units of every load, and
+Spark
+reads Parquet files. A MERGE with options of its own would make this wrong.
 """
 
 from __future__ import annotations

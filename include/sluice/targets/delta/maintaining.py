@@ -1,7 +1,6 @@
-"""Upkeep of a target's tables: small files become larger ones, and files that no version needs any more are removed.
+"""Maintenance of a target's tables: small files become larger ones, and files that no version needs any more are deleted.
 
-Nothing here is fenced: a compaction or clustering changes no row, and a commit of it that meets a load's is refused, as the load's is that meets one
-of these.
+Nothing here is fenced: a compaction or clustering changes no row. If its commit conflicts with a load's, the later one of the two is refused.
 """
 
 from __future__ import annotations

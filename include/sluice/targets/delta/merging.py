@@ -1,4 +1,4 @@
-"""Merged rows into a table: one MERGE, one commit."""
+"""Merge rows into a table: one MERGE, one commit."""
 
 from __future__ import annotations
 

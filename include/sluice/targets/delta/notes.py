@@ -1,11 +1,11 @@
-"""What a table itself says about the batches that it holds: ``txn`` actions of its commits.
+"""The notes in a table about the batches that it holds: ``txn`` actions of its commits.
 
-A commit notes the batch for the application ``sluice/PIPELINE/TARGET/SCOPE@DELIVERY``. The number of the delivery is drawn anew by each rewind
-(:mod:`sluice.targets.lake.checkpoints`): batches that another delivery noted do not count, they are delivered again. Of two commits that carry the
-same application the later one is refused, unless it has seen the earlier one; so says delta-rs, and so says Spark, which in addition skips a commit
-whose number is noted already. So a writer that reads the table, compares and commits either was the only one since, or is told.
+A commit notes the batch for the application ``sluice/PIPELINE/TARGET/SCOPE@DELIVERY``. Each rewind draws a new delivery number
+(:mod:`sluice.targets.lake.checkpoints`): batches that another delivery noted do not count and are delivered again. Of two commits that carry the same
+application the later one is refused, unless it has seen the earlier one; delta-rs and Spark both do this, and Spark also skips a commit whose number
+is already noted. So a writer that reads the table, compares and commits either was the only one since, or is refused.
 
-The first commit of a delivery ends the one before it: it notes ``…#delivery``, and for the application of the delivery before a number that no batch
+The first commit of a delivery ends the previous one: it notes ``…#delivery``, and for the application of the previous delivery a number that no batch
 has. So a writer of that one, by delta-rs or by Spark, is refused or skipped from then on.
 
 Tables that older versions wrote have the batch noted without ``@DELIVERY``.

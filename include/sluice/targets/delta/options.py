@@ -1,4 +1,4 @@
-"""``options:`` of a target of type delta."""
+"""The ``options:`` of a target of type delta."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that only a Delta table has go in one commit."""
+"""Delete rows that only a Delta table has, in one commit."""
 
 from __future__ import annotations
 

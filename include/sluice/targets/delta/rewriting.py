@@ -1,9 +1,9 @@
-"""A table written anew in one commit: columns that go, have another name, or a wider type.
+"""Rewrite a table in one commit: columns that are dropped, renamed, or get a wider type.
 
 Decision: not column mapping and type widening, Delta's means to do these without touching the files. delta-rs 1.6 adds no columns to tables with
-mapped columns and does not compact them, and some of its own readers show NULLs there; it does not write tables with widened types. DuckDB and
-others read a table that was written anew like any other. It costs one pass over the table, which ``options.rewrite_up_to`` bounds. A delta-rs that
-does all of it would make this wrong.
+mapped columns and does not compact them, and some of its own readers show NULLs there; it does not write tables with widened types. DuckDB and others
+read a rewritten table like any other. It costs one pass over the table, which ``options.rewrite_up_to`` bounds. A delta-rs that does all of it would
+make this wrong.
 """
 
 from __future__ import annotations

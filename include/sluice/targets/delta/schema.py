@@ -1,4 +1,4 @@
-"""Planned tables compared with the Delta tables that are there."""
+"""Compare planned tables with the existing Delta tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One target's tables: where each lies, and how it is opened, made and extended."""
+"""The tables of one target: the location of each, and how it is opened, created and extended."""
 
 from __future__ import annotations
 

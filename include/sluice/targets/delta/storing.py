@@ -1,4 +1,4 @@
-"""Rows of a batch as the tables have them, in files next to the tables, for Spark to take. On workers."""
+"""Store rows of a batch as the tables have them, in files next to the tables, for Spark to take. On workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``changes: all``: every change of a batch is appended to the table of its table, one snapshot a table."""
+"""``changes: all``: append every change of a batch to its table of changes, one snapshot per table."""
 
 from __future__ import annotations
 

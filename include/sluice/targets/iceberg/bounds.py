@@ -1,8 +1,9 @@
 """Bounds of texts in a file's entry, which the library cuts at 16 characters.
 
-Decision: the library makes the end of a cut bound larger by adding one to the number of its last character. After U+D7FF there is a number that is no
-character, so that the file could not be written. The function is put in the place of the library's. A version of the library that does it right would
-make this module wrong, and its test would say so.
+Decision: the library raises the end of a cut bound by adding one to the number of its last character. U+D7FF is followed by a number that is no
+character, so that the file could not be written. The function here replaces the library's. A version of the library that does it right would make
+this
+module wrong, and its test would say so.
 """
 
 from __future__ import annotations

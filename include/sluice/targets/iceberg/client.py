@@ -1,4 +1,4 @@
-"""The client library (pyiceberg), the catalog of a target's tables, and errors in the words of the error tree."""
+"""The client library (pyiceberg), the catalog of a target's tables, and the library's errors as Sluice's."""
 
 from __future__ import annotations
 

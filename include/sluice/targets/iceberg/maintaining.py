@@ -1,6 +1,6 @@
-"""Upkeep of a target's tables: small files become larger ones; old snapshots are given up, and the files that only they need are removed.
+"""Maintenance of a target's tables: small files become larger ones; old snapshots expire, and the files that only they need are deleted.
 
-Nothing here is fenced: a compaction changes no row, and a commit of it that meets a load's is refused, as the load's is that meets a compaction.
+Nothing here is fenced: a compaction changes no row. If its commit conflicts with a load's, the later one of the two is refused.
 """
 
 from __future__ import annotations

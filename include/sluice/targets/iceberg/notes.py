@@ -1,4 +1,4 @@
-"""What snapshots of a table say of the batches that it holds."""
+"""The notes in a table's snapshots about the batches that it holds."""
 
 from __future__ import annotations
 

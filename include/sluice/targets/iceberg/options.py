@@ -1,4 +1,4 @@
-"""``options:`` of a target of type iceberg."""
+"""The ``options:`` of a target of type iceberg."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files in a table's folders that nothing names: of commits that were not taken, by processes that were killed before they could remove them."""
+"""Files in a table's folders that nothing names: those of failed commits, by processes that were killed before they could delete them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that only an Iceberg table has go in one snapshot."""
+"""Delete rows that only an Iceberg table has, in one snapshot."""
 
 from __future__ import annotations
 

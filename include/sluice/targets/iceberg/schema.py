@@ -1,4 +1,4 @@
-"""Planned tables compared with the Iceberg tables that are there."""
+"""Compare planned tables with the existing Iceberg tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One target's tables: what each is called, and how it is opened and made."""
+"""The tables of one target: the name of each, and how it is opened and created."""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
 """The library's SQL catalog, which reads each metadata file once.
 
-Decision: a commit loads its table three times (to look whether it holds the batch, for the fence, by the library before it writes), and each time the
-file is read that the catalog's row names. Such a file never changes: a commit writes another one. So the row is asked for each time, and the file is
-read if it is another than before.
+Decision: a commit loads its table three times (to check whether it holds the batch, for the fence, by the library before it writes), and each time
+the
+file that the catalog's row names is read. Such a file never changes: a commit writes another one. So the row is read each time, and the file only if
+it
+is another than before.
 
-Imports the library: only functions of this room import it.
+Imports the library: only functions of this package import it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the target's tables are, as the library has them."""
+"""The target's tables, described by the library's metadata."""
 
 from __future__ import annotations
 

@@ -1,13 +1,14 @@
-"""The one transactional producer of a pipeline and target, and the topic that says what the target holds.
+"""The one transactional producer of a pipeline and target, and the topic with the target's checkpoint.
 
 ``transactional.id`` is the pipeline's and target's. Everything that moves the checkpoint is a transaction of it, and the checkpoint is a record in
-the same transaction as the rows. So two fences work together:
+the
+same transaction as the rows. So two fences work together:
 
 * Kafka's: ``init_transactions`` ends what an older producer left open, waits for what it is committing, and refuses it from then on;
-* ours: the epoch in the record. Kafka's fence goes to whoever came last. So the record is read before (a process that is out of date does not
+* Sluice's: the epoch in the record. Kafka's fence favours whoever came last. So the record is read before (a process that is out of date does not
   disturb a newer one) and after ``init_transactions`` (nothing can be committed in between any more), and a higher epoch in it stops this process.
 
-The topic belongs to one target alone. In a shared one, a transaction that another pipeline left open would hide what comes after it from
+The topic belongs to one target alone. In a shared one, a transaction that another pipeline left open would hide what follows it from
 ``read_committed``, which includes this target's own newest record.
 """
 

@@ -1,4 +1,4 @@
-"""The client library and a Kafka connection of Airflow: settings, and errors in the words of the error tree."""
+"""The client library and a Kafka connection of Airflow: settings, and the library's errors as Sluice's."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Rows compared with the newest message of their key: the messages that a load would send are made, and their rows compared with those in the topic.
+"""Compare rows with the newest message of their key: the messages that a load would send are made, and their rows compared with the topic's.
 
-A topic is read once, and from then on what was added to it. The newest message of each key is kept in a file on disk, so that a large topic takes no
-memory. Only rows are compared, not what a message says of its batch.
+A topic is read once, and later only what was added to it. The newest message of each key is kept in a file on disk, so that a large topic takes no
+memory. Only rows are compared, not what a message says about its batch.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The message keys that a topic holds, and how they are removed: each gets a message without a value, in the transaction of a batch.
 
-The topic itself is asked, by the process that holds its transactions: so the keys are those as of the batch before, in the bytes in which they were
+The topic itself is read, by the process that holds its transactions: so the keys are those as of the batch before, in the bytes in which they were
 written, whatever rules, masks and definitions made them. They are kept in a file on disk, so that a large topic takes no memory.
 """
 

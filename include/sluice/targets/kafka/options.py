@@ -1,4 +1,4 @@
-"""``options:`` of a target of type kafka."""
+"""The ``options:`` of a target of type kafka."""
 
 from __future__ import annotations
 

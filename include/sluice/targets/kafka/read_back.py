@@ -1,4 +1,4 @@
-"""The row that a message says, whatever its format: of messages that were just made, and of those in a topic."""
+"""Read the row from a message of any format: one that was just made, or one in a topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages of what is no row: transactions, and statements that change definitions."""
+"""Messages that are no rows: transactions, and DDL statements."""
 
 from __future__ import annotations
 

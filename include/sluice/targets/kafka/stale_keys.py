@@ -1,8 +1,8 @@
 """Statements after which a topic with the newest row of each key would keep keys that no row has any more, or lack rows.
 
-No change of the log names these rows: a table was emptied, dropped or replaced, it has another name, or its rows have other message keys now. The
-topic itself says which keys it holds, see :mod:`sluice.targets.kafka.held_keys`: they get messages without a value. Where rows stay at the source,
-they are copied again under their new name or key (``on_conversion: copy``).
+No change of the log names these rows: a table was truncated, dropped or replaced, it has another name, or its rows have other message keys now. The
+topic itself says which keys it holds, see :mod:`sluice.targets.kafka.held_keys`: they get messages without a value. If rows stay at the source, they
+are copied again under their new name or key (``on_conversion: copy``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A topic read from its beginning, as a ``read_committed`` consumer has it, and from then on what was added to it."""
+"""Read a topic from its beginning as a ``read_committed`` consumer, and later only what was added to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics: which there are, how many partitions they have, and how missing ones are made."""
+"""Topics: which exist, how many partitions they have, and how missing ones are created."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``changes: all``: the changes of a batch as rows of the tables of changes, in the order of the log."""
+"""``changes: all``: the changes of a batch as rows of the tables of changes, in log order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``changes: all``: what a row of a table of changes has besides the user's columns."""
+"""``changes: all``: the columns of a table of changes besides the user's."""
 
 from __future__ import annotations
 

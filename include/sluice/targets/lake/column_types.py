@@ -1,4 +1,4 @@
-"""What a table of a lake makes of each neutral type, in the names of Delta, which columns can hold its values, and what that loses."""
+"""The type in a lake table for each neutral type (in Delta's names), the columns that can hold its values, and what is lost."""
 
 from __future__ import annotations
 

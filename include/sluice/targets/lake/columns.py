@@ -1,4 +1,4 @@
-"""Columns of a table of a lake: what they are called and hold. Types have Delta's names, which every format has under some name."""
+"""Columns of a lake table: their names and types. Types have Delta's names; every format has them under some name."""
 
 from __future__ import annotations
 

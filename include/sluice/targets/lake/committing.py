@@ -1,6 +1,6 @@
-"""A batch's commit to one table: read the table, look whether it holds the batch, ask the fence, write.
+"""A batch's commit to one table: read the table, check whether it holds the batch, check the fence, write.
 
-If another commit was quicker, all of it begins again.
+If another commit was faster, all of it starts again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows compared with what a table of a lake holds: converted as for a load, and compared with the rows of the same keys that the table has."""
+"""Compare rows with a lake table: converted as for a load, and compared with the table's rows of the same keys."""
 
 from __future__ import annotations
 

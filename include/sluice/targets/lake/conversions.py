@@ -1,4 +1,4 @@
-"""Steps of a conversion on the values that a lake table has, as Arrow."""
+"""The steps of a conversion on the values of a lake table, as Arrow."""
 
 from __future__ import annotations
 

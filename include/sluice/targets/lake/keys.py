@@ -1,4 +1,4 @@
-"""Keys of a table of a lake: those that it holds as values of the source, and literals of the source as what it holds."""
+"""Keys of a lake table: its own as values of the source, and literals of the source as its values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of tables as names of folders."""
+"""Convert names of tables to names of folders."""
 
 from __future__ import annotations
 

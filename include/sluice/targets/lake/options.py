@@ -1,4 +1,4 @@
-"""``options:`` that all targets of lake tables have."""
+"""The ``options:`` that all targets of lake tables have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that only a table of a lake has, by listed keys. A range of the source is none of the table, so none is cleared."""
+"""Delete rows that only a lake table has, by listed keys. A range of the source is none of the table, so none is cleared."""
 
 from __future__ import annotations
 

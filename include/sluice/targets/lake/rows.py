@@ -1,4 +1,4 @@
-"""Merged rows of a batch for one table, as its columns: what is upserted, what goes, what is refused."""
+"""Merged rows of a batch for one table, as its columns: what is upserted, deleted or refused."""
 
 from __future__ import annotations
 

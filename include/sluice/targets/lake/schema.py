@@ -1,4 +1,4 @@
-"""Planned tables compared with those that are there, and what makes the missing ones."""
+"""Compare planned tables with existing ones, and create the missing ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small pieces of work on many tables: each waits for the store more than it computes."""
+"""Run small pieces of work on many tables in parallel: each waits for the store more than it computes."""
 
 from __future__ import annotations
 

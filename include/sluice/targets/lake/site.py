@@ -1,4 +1,4 @@
-"""One target's tables, whatever their format: how each is opened, what it is, and what it has noted of batches."""
+"""The tables of one target, whatever their format: how each is opened, what it is, and which batches it has noted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statements that make what a target lacks: Spark's SQL, which people can run, too."""
+"""Statements that create what a target lacks: Spark's SQL, which people can run, too."""
 
 from __future__ import annotations
 

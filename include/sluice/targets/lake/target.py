@@ -1,4 +1,4 @@
-"""What every target of lake tables has; its kind opens the tables."""
+"""The common part of every target of lake tables; its kind opens the tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows as columns of the types of a table of a lake, and which of them it cannot hold."""
+"""Convert rows to columns of a lake table's types, and find those that it cannot hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table as of a batch: which version of it that is, by what its commits say of themselves."""
+"""A table as of a batch: find the version by the notes in its commits."""
 
 from __future__ import annotations
 

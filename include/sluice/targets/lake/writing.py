@@ -1,4 +1,4 @@
-"""A batch on its way to the tables of a lake, whatever their format: one unit a table, the checkpoint last."""
+"""Load a batch into lake tables, whatever their format: one unit per table, the checkpoint last."""
 
 from __future__ import annotations
 

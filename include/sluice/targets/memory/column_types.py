@@ -1,4 +1,4 @@
-"""What a memory target makes of each neutral type, and what that loses."""
+"""The type in a memory target for each neutral type, and what is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What targets of type memory hold: tables, messages, checkpoints. One store a name, shared by all targets of the process."""
+"""The store of targets of type memory: tables, messages, checkpoints. One store per name, shared by all targets of the process."""
 
 from __future__ import annotations
 

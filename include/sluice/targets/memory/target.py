@@ -1,4 +1,4 @@
-"""The memory target: the port in its smallest whole form. Options choose its capabilities."""
+"""The memory target: the smallest complete form of the port. Options choose its capabilities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a MySQL or MariaDB target makes of each neutral type, and what its columns lose of the values."""
+"""The type in a MySQL or MariaDB target for each neutral type, and what its columns lose of the values."""
 
 from __future__ import annotations
 

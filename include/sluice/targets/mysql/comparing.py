@@ -1,7 +1,7 @@
-"""Rows compared where they are: what would be loaded is sent into a temporary table of the target's own types, and the server compares.
+"""Compare rows inside the server: what would be loaded is sent into a temporary table of the target's own types, and the server compares.
 
-So every conversion is the one that a load makes, and nothing is compared that was rounded on its way back. Two values are equal if their bytes are:
-a collation does not hide a difference, and 0 is not -0. JSON is compared as the server prints it, which has one order of keys.
+So every conversion is the one that a load makes, and nothing is compared that was rounded on its way back. Two values are equal if their bytes are: a
+collation does not hide a difference, and 0 is not -0. JSON is compared as the server prints it, which has one order of keys.
 """
 
 # ruff: noqa: S608 - identifiers are quoted, values are literals

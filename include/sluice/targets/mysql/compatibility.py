@@ -1,4 +1,4 @@
-"""What a MySQL target would make of the planned tables: what is missing, what would lose digits, what fires by itself, and the DDL that helps."""
+"""Review planned tables at a MySQL target: what is missing, what would lose digits, which triggers fire, and the DDL that helps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a MySQL target's information_schema says of the source's changes of definitions, see :mod:`sluice.targets.schema.policy`."""
+"""The traces of the source's schema changes in a MySQL target's information_schema, see :mod:`sluice.targets.schema.policy`."""
 
 from __future__ import annotations
 

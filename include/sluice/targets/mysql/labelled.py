@@ -1,7 +1,7 @@
 """Values of ENUM and SET columns as the numbers by which the server stores them.
 
-Two labels may be equal to the column's collation (``ENUM('a','A')``, made by a session that was not strict). The server would take the first
-of them for the text of either, and find both by it.
+The column's collation may compare two labels as equal (``ENUM('a','A')``, made by a session that was not strict). The server would take the first of
+them for the text of either, and find both by it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
-"""Arrow columns to SQL text, column by column, exactly: what is written reads back as the same bytes.
+"""Convert Arrow columns to SQL text, column by column, exactly: what is written reads back as the same bytes.
 
-No Python object a value, except for TIME, for dates that no calendar has, and for JSON that holds DECIMAL. Strings are escaped for a session
-without NO_BACKSLASH_ESCAPES in utf8mb4. Binary goes as ``X'..'``, floats as quoted shortest round-trip text (a quoted number is read by strtod, so
-0.1 in FLOAT stays 0.1), decimals as plain digits, YEAR with four digits (a bare '0' would be 2000), ENUM and SET as numbers where the target's
-labels are known.
+There is no Python object per value, except for TIME, for dates that no calendar has, and for JSON that holds DECIMAL. Strings are escaped for a
+session
+without NO_BACKSLASH_ESCAPES in utf8mb4. Binary is written as ``X'..'``, floats as quoted shortest round-trip text (a quoted number is read by strtod,
+so
+0.1 in FLOAT stays 0.1), decimals as plain digits, YEAR with four digits (a bare '0' would be 2000), ENUM and SET as numbers if the target's labels
+are
+known.
 """
 
 from __future__ import annotations

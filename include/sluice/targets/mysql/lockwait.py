@@ -1,4 +1,4 @@
-"""Who holds the lock that a session waits for: looked up from a second connection while it waits, for the log and for the error that may follow."""
+"""Find who holds the lock that a session waits for, from a second connection while it waits: for the log, and for the error that may follow."""
 
 from __future__ import annotations
 

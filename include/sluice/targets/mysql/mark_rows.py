@@ -1,4 +1,4 @@
-"""The marking table of a MySQL target: made, and written around the rows of a load. Why it is right: :mod:`sluice.model.load_marks`."""
+"""The marker table of a MySQL target: created, and written around the rows of a load. Why this is correct: :mod:`sluice.model.load_marks`."""
 
 # ruff: noqa: S608 - identifiers are quoted, values are parameters
 

@@ -1,9 +1,9 @@
 """Rows of which only some columns are known (the source logs ``binlog_row_image`` MINIMAL or NOBLOB).
 
-* A row that stays where it is: ``UPDATE`` of exactly the columns that are known. There has to be such a row, unless a dump is to copy it.
+* A row that keeps its key: ``UPDATE`` of exactly the known columns. Such a row has to exist, unless a dump is to copy it.
 * A new row, from before its table had all of its columns, gets the target's defaults.
 * A row that moved to another key, or whose unique values change: the other columns are read (and locked) first, as SQL text that the server itself
-  makes, so that no value passes through our types; then the row leaves its old place and comes back whole.
+  makes, so that no value passes through Python's types; then the row is deleted and inserted whole.
 
 Reading before writing makes a repeat differ, so the caller does all of a table in one transaction that also notes the batch.
 """

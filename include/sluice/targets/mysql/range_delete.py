@@ -1,7 +1,7 @@
-"""Making a stretch of a table equal: rows in it whose key the source does not have go.
+"""Make a range of a table equal: rows in it whose key the source does not have are deleted.
 
-The target itself compares, by its own types and collations: the kept keys are sent into a temporary table of the key's definition, and what
-the range holds beyond them is counted first, so that nothing is locked where both sides are equal.
+The target itself compares, by its own types and collations: the kept keys are sent into a temporary table of the key's definition, and what the range
+holds besides them is counted first, so that nothing is locked if both sides are equal.
 """
 
 # ruff: noqa: S608 - identifiers are quoted, values are literals

@@ -1,4 +1,4 @@
-"""How a unit's rows are written over one MySQL session, inside its transaction."""
+"""Write a unit's rows over one MySQL session, inside its transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A session at a MySQL target: a connection, what its server understands, and statements that must do exactly what they should."""
+"""A session at a MySQL target: a connection, its server's syntax, and statements that must do exactly what they should."""
 
 from __future__ import annotations
 

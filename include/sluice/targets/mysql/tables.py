@@ -1,4 +1,4 @@
-"""What the target has, from its information_schema, compared with what will be sent."""
+"""Compare the target's tables, from its information_schema, with what will be sent."""
 
 # ruff: noqa: S608 - identifiers are quoted, values are parameters
 

@@ -1,6 +1,6 @@
-"""Would the target take two rows of the source for one? Then the second would overwrite the first, without any notice.
+"""Whether the target would take two rows of the source for one: the second would silently overwrite the first.
 
-That happens where a unique key of the target is not one of the source, and where a key's values are compared, or stored, less exactly.
+That happens if a unique key of the target is not one of the source, or if a key's values are compared, or stored, less exactly.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The table of acknowledgements of a PostgreSQL target: made in PostgreSQL's words."""
+"""The table of acknowledgements of a PostgreSQL target, in PostgreSQL's SQL."""
 
 from __future__ import annotations
 

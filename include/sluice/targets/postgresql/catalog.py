@@ -1,4 +1,4 @@
-"""What the target has, from its catalogs, compared with what will be sent."""
+"""Compare the target's tables, from its catalogs, with what will be sent."""
 
 from __future__ import annotations
 

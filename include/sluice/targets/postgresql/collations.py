@@ -1,4 +1,4 @@
-"""Collations of the source as ICU collations of this target, for tables that are proposed or made here.
+"""Collations of the source as ICU collations of this target, for tables that are proposed or created here.
 
 Key columns keep the server's own collation: rows are told apart by them, and none of ICU's is exactly one of the source's.
 """

@@ -1,4 +1,4 @@
-"""What a PostgreSQL target makes of each neutral type, what its columns can hold of the values, and what they cannot."""
+"""The type in a PostgreSQL target for each neutral type, and which values its columns can and cannot hold."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Rows compared where they are: what would be loaded is sent as it is for a load, cast to the column's own type, and the server compares.
+"""Compare rows inside the server: what would be loaded is sent as for a load, cast to the column's own type, and the server compares.
 
-Two values are equal if their text is. With ``extra_float_digits = 1`` that is exact for every type, tells 0 from -0, and numbers of another scale
-apart; text is compared byte by byte.
+Two values are equal if their text is. With ``extra_float_digits = 1`` that is exact for every type, and tells apart 0 and -0, and numbers of
+different
+scale; text is compared byte by byte.
 """
 
 # ruff: noqa: S608 - identifiers are quoted, values are parameters or literals made by range_delete

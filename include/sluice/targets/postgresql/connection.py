@@ -1,4 +1,4 @@
-"""A session on the target, set up as an applier's, and its errors as Sluice's."""
+"""A session on the target, set up like an applier's, and the driver's errors as Sluice's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps of a conversion as expressions of PostgreSQL, each for a column of the type that it has there."""
+"""The steps of a conversion as expressions of PostgreSQL, each for a column of the type that it has there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defaults of the source's columns in PostgreSQL's words, and the value that rows get which are there when a column is added."""
+"""Defaults of the source's columns in PostgreSQL's SQL, and the value that existing rows get when a column is added."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Foreign keys at the target (``foreign_keys: ordered``): nothing of a batch breaks one, and none of their actions fires.
+"""Foreign keys at the target (``foreign_keys: ordered``): nothing in a batch violates one, and none of their actions fires.
 
-Rows that go, go with the server's checks off, and the orphans are looked for when all of the batch is there, as deferred constraints do; each child
-that comes is checked by the server. See :mod:`sluice.targets.sql.foreign_keys` for the order.
+Rows are deleted with the server's checks off, and orphans are looked for when all of the batch is written, as deferred constraints do; the server
+checks
+each child that is written. See :mod:`sluice.targets.sql.foreign_keys` for the order.
 """
 
 # ruff: noqa: S608 - identifiers are quoted, values are staged

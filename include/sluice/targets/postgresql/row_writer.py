@@ -1,4 +1,4 @@
-"""How a unit's rows are written over one PostgreSQL session, inside its transaction."""
+"""Write a unit's rows over one PostgreSQL session, inside its transaction."""
 
 # ruff: noqa: S608 - identifiers are quoted, values are staged
 

@@ -1,4 +1,4 @@
-"""A session at a PostgreSQL target: a connection, what its login may do, and how long it waits."""
+"""A session at a PostgreSQL target: a connection, what its login may do, and its lock wait."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Rows at the server, from where one statement writes them: few as parameters, many by a binary COPY into a temporary table.
+"""Rows staged at the server, from where one statement writes them: few as parameters, many by a binary COPY into a temporary table.
 
-Decision: a temporary table costs the catalogs some twenty rows and the session two round trips, and a batch may be of ten thousand small tables;
-parameters are unpacked by the server one array a column, which takes it longer than reading a table. A server that made temporary tables for free
-would make it wrong.
+Decision: a temporary table costs the catalogs some twenty rows and the session two round trips, and a batch may have ten thousand small tables;
+parameters are unpacked by the server one array per column, which takes it longer than reading a table. A server that created temporary tables for
+free
+would make this wrong.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sessions in use of this process: they can be interrupted, and it can be said who holds the lock that one waited for."""
+"""The sessions in use of this process: they can be interrupted, and asked who holds the lock that one waited for."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Arrow columns in PostgreSQL's binary format, column by column: what is sent is the value itself, or the row is refused.
+"""Convert Arrow columns to PostgreSQL's binary format, column by column: what is sent is the value itself, or the row is refused.
 
-No Python object a value, except for UUID and INET. Values keep no text in between: a float arrives with its bits, a decimal with its digits.
+There is no Python object per value, except for UUID and INET. No value becomes text in between: a float is sent with its bits, a decimal with its
+digits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The acknowledgement in the target itself: table ``_sluice_ack``, one row a pipeline and target.
+"""The acknowledgement in the target itself: table ``_sluice_ack``, one row per pipeline and target.
 
-Raising the epoch needs the row exclusively and so waits for every transaction that holds it shared: after ``take_over`` no older process
-can commit anything. A dialect gives what it says in its own words: :class:`AckRows`.
+Raising the epoch needs the row exclusively and so waits for every transaction that holds it shared: after ``take_over`` no older process can commit
+anything. A dialect provides its own SQL: :class:`AckRows`.
 """
 
 # ruff: noqa: S608 - identifiers are quoted, values are parameters

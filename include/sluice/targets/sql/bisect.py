@@ -1,7 +1,7 @@
 """Rows that the target refuses: found by bisecting, inside the transaction that loads the rest.
 
-A statement that fails undoes itself only; savepoints undo what a trial wrote before. When the refused rows are known, the table is written as if
-they were not in the batch, so that a row keeps its old state at the target while its new one waits in the dead-letter store.
+A failed statement undoes only itself; savepoints undo what an attempt wrote before. Once the refused rows are known, the table is written as if they
+were not in the batch, so that a row keeps its old state at the target while its new one waits in the dead-letter store.
 """
 
 from __future__ import annotations

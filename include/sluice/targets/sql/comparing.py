@@ -1,4 +1,4 @@
-"""What a server answered about rows that were sent to be compared."""
+"""The server's answer about rows that were sent to be compared."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Rows of which only some columns are known (the source logs ``binlog_row_image`` MINIMAL or NOBLOB), whatever the dialect.
 
-* A row that stays where it is: exactly the columns that are known are changed. There has to be such a row, unless a dump is to copy it.
+* A row that keeps its key: exactly the known columns are changed. Such a row has to exist, unless a dump is to copy it.
 * A new row, from before its table had all of its columns, gets the target's defaults.
-* A row that moved to another key, or whose unique values change, leaves its old place and comes back whole: what the log lacks is the target's own.
+* A row that moved to another key, or whose unique values change, is deleted and inserted whole: what the log lacks is the target's own.
 """
 
 from __future__ import annotations

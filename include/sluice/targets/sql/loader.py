@@ -1,4 +1,4 @@
-"""What a dialect of SQL does for the shared writer."""
+"""The operations that a dialect of SQL provides for the shared writer."""
 
 from __future__ import annotations
 

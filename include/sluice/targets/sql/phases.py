@@ -1,4 +1,4 @@
-"""How a batch is cut for an SQL target: parts of tables, and phases of units that respect unique and foreign keys."""
+"""Cut a batch for an SQL target: parts of tables, and phases of units that respect unique and foreign keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a unit's rows are written inside its transaction, whatever the dialect: :class:`SqlRowWriter`."""
+"""Write a unit's rows inside its transaction, whatever the dialect: :class:`SqlRowWriter`."""
 
 from __future__ import annotations
 

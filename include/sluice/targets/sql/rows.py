@@ -1,4 +1,4 @@
-"""Rows of a batch as every SQL target looks at them: the user's columns under the target's names, and what has to go first."""
+"""Rows of a batch as every SQL target sees them: the user's columns under the target's names, and what has to be deleted first."""
 
 from __future__ import annotations
 

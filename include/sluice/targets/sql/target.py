@@ -1,4 +1,4 @@
-"""What targets of every SQL dialect have in common: sessions, transactions that are tried again, and a table of acknowledgements."""
+"""The common part of targets of every SQL dialect: sessions, transactions with retries, and a table of acknowledgements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one worker writes to an SQL target over one connection."""
+"""The work of one worker for an SQL target, over one connection."""
 
 from __future__ import annotations
 

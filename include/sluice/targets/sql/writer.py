@@ -1,4 +1,4 @@
-"""One batch into an SQL target: schema changes, phases of units, checkpoint."""
+"""Load one batch into an SQL target: schema changes, phases of units, checkpoint."""
 
 from __future__ import annotations
 
