@@ -1,12 +1,10 @@
 """The micro-batch loop: one run delivers batch after batch while changes keep coming.
 
 A run of the DAG costs more than the work on a thousand changes. So the process that drains also merges and delivers what it drained, as long as
-batches
-are small and nothing needs attention. Every stage is the loop of :mod:`sluice.flows.stage_loop` in its own thread, and this one captures: a batch is
-read while the one before it is merged and the one before that is loaded. A batch whose time is over stays open until the merge is free for it.
-Nothing
-else changes: every batch has its number, its claim and its place in the window, each stage is recorded in ZooKeeper as if its own task had done it,
-and targets are acknowledged batch by batch, each at its own pace.
+batches are small and nothing needs attention. Every stage is the loop of :mod:`sluice.flows.stage_loop` in its own thread, and this one captures: a
+batch is read while the one before it is merged and the one before that is loaded. A batch whose time is over stays open until the merge is free for
+it. Nothing else changes: every batch has its number, its claim and its place in the window, each stage is recorded in ZooKeeper as if its own task
+had done it, and targets are acknowledged batch by batch, each at its own pace.
 
 So a loop may end anywhere, even by ``kill -9``. Batches that are not merged, loaded or acknowledged then are left to the run's own tasks, which find
 them by the claim.

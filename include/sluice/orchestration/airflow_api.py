@@ -1,8 +1,7 @@
 """Remove old runs of sync DAGs from Airflow's database, through its public REST API.
 
 A busy pipeline opens a run every second or two: some 50,000 a day, each with a handful of task rows. A task has no access to Airflow's database
-(since
-Airflow 3, by design) and ``airflow db clean`` needs it, so runs are removed in bulk by the API, with a login that the operator configures as a
+(since Airflow 3, by design) and ``airflow db clean`` needs it, so runs are removed in bulk by the API, with a login that the operator configures as a
 connection.
 """
 

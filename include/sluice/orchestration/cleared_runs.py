@@ -6,21 +6,16 @@ youngest run that is doing nothing goes back into the queue, and Airflow starts 
 the triggerer goes: events that wake them meanwhile reach them when their run has its slot again.
 
 A run that is marked as failed has red tasks, and so may one that is marked as a success while a load of it is red; no later run would begin: drain,
-load
-and ack depend on their own past. Such a run is over only because a person said so, and its batches are in ZooKeeper. So its red tasks become
-*skipped*,
-and the next run continues with its batches. So do tasks of it that wait: a task that ended when the mark came may have overwritten what the mark
-wrote,
-and the scheduler starts nothing in a run that is over.
+load and ack depend on their own past. Such a run is over only because a person said so, and its batches are in ZooKeeper. So its red tasks become
+*skipped*, and the next run continues with its batches. So do tasks of it that wait: a task that ended when the mark came may have overwritten what
+the mark wrote, and the scheduler starts nothing in a run that is over.
 
 A run that fails by itself is different: its red tasks wait for a person, and later runs for it. If one task takes batches through all stages, acks
-keep
-such a run open. If each stage has its own task, it ends as failed, and Airflow's audit log tells whether a person marked it. A task of it that is red
-only because an earlier one was starts again when that one does, whatever was selected for *Clear*.
+keep such a run open. If each stage has its own task, it ends as failed, and Airflow's audit log tells whether a person marked it. A task of it that
+is red only because an earlier one was starts again when that one does, whatever was selected for *Clear*.
 
 This is the one place that writes to Airflow's database: a thread in the API server, through which people clear. Once an hour it also removes old rows
-of
-the audit log: neither a task nor the REST API can.
+of the audit log: neither a task nor the REST API can.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The page's view of a pipeline: one look per pipeline at a time, however many clients ask, and the last answer for those who come meanwhile.
 
 Airflow's API server serves its own routes by the event loop and one small pool of threads. So a request holds no thread here: it waits as a
-coroutine,
-for a few seconds, and a fixed number of threads does the looks.
+coroutine, for a few seconds, and a fixed number of threads does the looks.
 """
 
 from __future__ import annotations

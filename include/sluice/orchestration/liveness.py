@@ -1,8 +1,7 @@
 """Whether this Airflow's scheduler lives. An installation counts as silent without one.
 
 The triggerer lives on when the scheduler has died, and so does a running task. If they sent heartbeats for the installation, a standby would never
-take
-over, and nothing would be delivered: what a trigger wakes, only the scheduler starts.
+take over, and nothing would be delivered: what a trigger wakes, only the scheduler starts.
 """
 
 from __future__ import annotations

@@ -181,8 +181,7 @@ class DrainOperator(ChangesSensor):
     It delivers small batches itself (:mod:`sluice.flows.train`); the later tasks do what is left, each its own stage of all batches of the run. It
     first polls for changes itself. If there are none, it waits in the triggerer (``waits=True``) or ends the run as skipped (``waits=False``: the
     schedule is a clock). While another installation leads the pipeline, or a drain that died still has the lease, it stands by in the triggerer, or
-    its
-    run is skipped.
+    its run is skipped.
     """
 
     def poke(self, context: Context) -> PokeReturnValue:
@@ -693,8 +692,7 @@ class StageOperator(SluiceOperator):
     """Runs one stage for all batches of its run, in parallel with the run's other tasks; a retry, or Clear, starts at the first batch it lacks.
 
     While an earlier stage has failed and will be retried, it releases its worker and waits in the triggerer. Once that stage's attempts are used up,
-    it
-    fails, too, and with the run's last task the run. It starts again when that stage does, see :mod:`sluice.orchestration.cleared_runs`.
+    it fails, too, and with the run's last task the run. It starts again when that stage does, see :mod:`sluice.orchestration.cleared_runs`.
     """
 
     def __init__(self, *, stage: str, color: str, **kwargs: Any) -> None:

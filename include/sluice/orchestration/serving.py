@@ -3,7 +3,7 @@
 Decisions:
 
 - It starts with the server's lifespan, which is after a worker's process was forked, and in no other process of Airflow: gRPC does not survive a
-fork.
+  fork.
 - One worker of an API server runs it, the one that holds the lock of the port. When it ends, the next one takes over within seconds.
 - Whatever is wrong with it, Airflow's pages work: the error is logged, shown on the Sluice page, and it is tried again.
 """

@@ -11,11 +11,11 @@ The way of a batch::
         writer.commit(results)                 makes visible what is not yet, follows later schema changes, advances the checkpoint
     or writer.abort()
 
-A repeat of a batch starts at ``prepare`` again, whatever the first attempt got to. A process that was paused and comes back finds a higher epoch
-and raises Fenced.
+A repeat of a batch starts at ``prepare`` again, whatever the first attempt got to. A process that was paused and comes back finds a higher epoch and
+raises Fenced.
 
-A kind is a class with the attributes of :class:`Target`. It may offer :class:`TargetSchema` and :class:`Reconciler`. It is registered by one line
-in ``targets/__init__.py``, by the entry point ``sluice.targets``, or as a file in ``include/targets/``; and it passes the contract suite.
+A kind is a class with the attributes of :class:`Target`. It may offer :class:`TargetSchema` and :class:`Reconciler`. It is registered by one line in
+``targets/__init__.py``, by the entry point ``sluice.targets``, or as a file in ``include/targets/``; and it passes the contract suite.
 """
 
 from __future__ import annotations
@@ -774,8 +774,8 @@ class Comparer(Protocol):
         """Compare CHANGESET_ROWS with what the target holds, as if they were loaded: by its own types, and exactly.
 
         Args:
-            item: ``rows`` are all that the source has in this range; other rows of the target in it are ``extra``. None: these rows alone are
-                looked at. Its ``kept`` is not used.
+            item: ``rows`` are all that the source has in this range; other rows of the target in it are ``extra``. None: these rows alone are looked
+                at. Its ``kept`` is not used.
             values: tell values, too.
 
         Raises:

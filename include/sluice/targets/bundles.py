@@ -1,9 +1,8 @@
 """Several batches that a target writes as one (Feature.BUNDLES, ``commit_every``): which ones may be joined, and the joined batch.
 
 Decision: the batches stay as they are, each merged and numbered by itself, and are joined where they are written. So nothing of a batch before its
-load
-depends on which others it is written with, and a repeat may join others than the attempt before it: a table notes the last batch that it has, and
-leaves out earlier ones. Batches with something to do between their rows and another one's stay alone.
+load depends on which others it is written with, and a repeat may join others than the attempt before it: a table notes the last batch that it has,
+and leaves out earlier ones. Batches with something to do between their rows and another one's stay alone.
 """
 
 from __future__ import annotations

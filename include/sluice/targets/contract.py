@@ -1194,8 +1194,7 @@ CONVERSIONS: tuple[Conversion, ...] = (
     Conversion("varchar(10)", "int", (("7", 7), ("-5", -5))),
 )  # fmt: skip
 """Every step that is known, values of which nothing is known, and conversions that the source makes in its own way. AUTO_INCREMENT, which needs a
-key,
-is not among them.
+key, is not among them.
 """
 
 

@@ -1,9 +1,8 @@
 """A target of your own, in its smallest complete form: each row becomes a line of JSON in a file per table.
 
 It keeps no checkpoint, so ZooKeeper keeps it, and its guarantee is *at least once*: after a crash a batch is written again, and lines may occur
-twice,
-with the same ``id``. The port with all of its options is described in sluice.targets.base; the suite in sluice.targets.contract proves that a kind
-keeps it.
+twice, with the same ``id``. The port with all of its options is described in sluice.targets.base; the suite in sluice.targets.contract proves that a
+kind keeps it.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
         LoadError: the target refused a statement. The batch stays.
         LostBatches: what it lacks is no longer stored, and it starts again from the snapshot (``on_lost_batches``).
         CheckpointError: the target's checkpoint does not match ZooKeeper. If the target was restored and what it lacks is stored, that is loaded
-        again.
+            again.
         Fenced: another process took over.
         Paused, Restarted: a person asked for it.
     """

@@ -75,8 +75,7 @@ class TargetStatus:
         alert_since: since when its lag is above ``alert_lag`` (ISO 8601), or None.
         quarantined: since when and why it fails while the others continue; None: it is not quarantined.
         waits: which batches wait on purpose, and until when (``commit_every``); None: none does.
-        starts_again: the batch with which it starts again from the snapshot, as those before it are gone (``on_lost_batches``); None: it does
-        not.
+        starts_again: the batch with which it starts again from the snapshot, as those before it are gone (``on_lost_batches``); None: it does not.
         no_answer_since: since when it does not answer (ISO 8601); None: it answers.
     """
 

@@ -5,20 +5,17 @@ with older ones at a site that users write to. So the row of an old change is re
 delete.
 
 Why this is correct. Whatever changed the row after this batch is in a later batch, and is sent then, too, as logged or as it is at that time. The
-last
-of these changes leaves the row as it is at the source. Until then the target may see a state twice, or an older one once more. Rows are read after
-the
-merge and before the rules, which see what is sent. A batch that is merged again reads again: each state of a row since its change is a right one, and
-the acknowledgement still says how far the *log* is delivered. A repeated load writes what the first attempt did, unless its changeset is old itself
-by
-then: it is merged again (:mod:`sluice.flows.load.load`).
+last of these changes leaves the row as it is at the source. Until then the target may see a state twice, or an older one once more. Rows are read
+after the merge and before the rules, which see what is sent. A batch that is merged again reads again: each state of a row since its change is a
+right one, and the acknowledgement still says how far the *log* is delivered. A repeated load writes what the first attempt did, unless its changeset
+is old itself by then: it is merged again (:mod:`sluice.flows.load.load`).
 
 The following is sent as logged all the same, because later rows cannot be told apart, would not fit, or stop the batch:
 
 * rows of a table without a primary key, and rows whose key is unknown;
 * rows of a table that has other columns or another key now, or is gone: the statements come later in the log;
-* rows of a table with further unique keys, or written with foreign keys checked: the value that a row has now may still be that of another row at
-  the target, or refer to a row that is not there yet;
+* rows of a table with further unique keys, or written with foreign keys checked: the value that a row has now may still be that of another row at the
+  target, or refer to a row that is not there yet;
 * keys that the source finds under another spelling;
 * everything while the source does not answer: it may be gone for good, and what was captured of it is delivered.
 """

@@ -2,10 +2,8 @@
 
 Such a part is a large table without a key (all of its rows are in one bucket, as equal rows are counted), one whose key the mapping names, or a
 bucket of a very large table. Its rows are spread over the buckets again, by a hash that is independent of the first one: of the key, or without a key
-of
-all values. Rows that belong together stay together, so that each bucket is merged by itself, and what a merge does not need is left out on the way:
-of
-a row that was changed a million times, three changes are written.
+of all values. Rows that belong together stay together, so that each bucket is merged by itself, and what a merge does not need is left out on the
+way: of a row that was changed a million times, three changes are written.
 
 The files are in the attempt's folder, as large as the part during the merge, and deleted after it; those of an attempt that died are deleted with the
 batch.

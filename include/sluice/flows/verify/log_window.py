@@ -2,13 +2,11 @@
 
 Why a difference is one. ``newest`` is read before the low watermark is written: everything in batches up to it was visible to the read of the source.
 What the target held when it was read came from batches up to the one after its checkpoint at that time, as batches are loaded in order. So a key that
-no
-batch in between contains was the same at the source all that time, and the target holds all of the log up to the read: a difference is not in
+no batch in between contains was the same at the source all that time, and the target holds all of the log up to the read: a difference is not in
 flight.
 
 A key that changes all the time is in every window. Its expected state at the target is what the log left in the newest batch that the target holds,
-as
-long as no later batch contains it.
+as long as no later batch contains it.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@
 2. The rows of what is left (or of every range) are read, transformed into what would be loaded, and compared at the target. A difference is only a
    suspect.
 3. Suspects are compared by their keys, between a low watermark and the position that the target has reached. A key that the log changed in this
-window
-   is compared with what the log left of it. One that it did not change differs.
+   window is compared with what the log left of it. One that it did not change differs.
 
 4. If a range of the source is none at the target, the target's own keys are listed at the end. Those not read at the source are suspects.
 

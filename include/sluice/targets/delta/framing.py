@@ -3,8 +3,7 @@
 Decision: the rows are not a DataFrame of Python functions. The note of a batch is a setting of a Spark session
 (``spark.databricks.delta.write.txnAppId``), so each statement needs its own session, and a session with Python workers costs seconds and keeps
 processes; nor would errors of rows cross Spark as they are. So Python converts and refuses rows as for delta-rs, in the units of every load, and
-Spark
-reads Parquet files. A MERGE with options of its own would make this wrong.
+Spark reads Parquet files. A MERGE with options of its own would make this wrong.
 """
 
 from __future__ import annotations

@@ -52,8 +52,7 @@ class DeltaVersions(LakeVersions):
         """Return the newest ``limit`` commits, each with its version.
 
         The library lists the current commits, and numbers them down from the version that it has read. If one was added in between, each would be
-        taken
-        for the one before it. So the answer is valid only if the table has no newer version after it.
+        taken for the one before it. So the answer is valid only if the table has no newer version after it.
         """
         for _ in range(_LOOKS):
             with errors(self.site.place, f"reading the history of {table}", self.site.path(table)):

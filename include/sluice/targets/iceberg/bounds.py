@@ -2,8 +2,7 @@
 
 Decision: the library raises the end of a cut bound by adding one to the number of its last character. U+D7FF is followed by a number that is no
 character, so that the file could not be written. The function here replaces the library's. A version of the library that does it right would make
-this
-module wrong, and its test would say so.
+this module wrong, and its test would say so.
 """
 
 from __future__ import annotations

@@ -103,8 +103,7 @@ class Place:
         """Let only this thread commit inside the context, if the catalog is a file of this machine.
 
         Such a commit waits for hardly anything but the interpreter: threads that commit at the same time hold each other up, and take longer than
-        one.
-        Other processes, such as Spark's workers, are not waited for.
+        one. Other processes, such as Spark's workers, are not waited for.
         """
         if not self.properties.get("uri", "").startswith("sqlite"):
             yield

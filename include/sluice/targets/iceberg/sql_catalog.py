@@ -1,10 +1,8 @@
 """The library's SQL catalog, which reads each metadata file once.
 
 Decision: a commit loads its table three times (to check whether it holds the batch, for the fence, by the library before it writes), and each time
-the
-file that the catalog's row names is read. Such a file never changes: a commit writes another one. So the row is read each time, and the file only if
-it
-is another than before.
+the file that the catalog's row names is read. Such a file never changes: a commit writes another one. So the row is read each time, and the file only
+if it is another than before.
 
 Imports the library: only functions of this package import it.
 """

@@ -1,15 +1,12 @@
 """The library's transaction of a table, without its copies; and its snapshot that replaces files, which merges manifests.
 
 Decision: inside a transaction the library computes the table's metadata anew, with a deep copy, at each access: twenty times per commit, and the
-longer
-the more snapshots a table has. Nothing changes in a copy once it is made, so one is enough for each step of a transaction. A version of the library
-that caches it would make this needless.
+longer the more snapshots a table has. Nothing changes in a copy once it is made, so one is enough for each step of a transaction. A version of the
+library that caches it would make this needless.
 
 Each commit of rows adds a manifest, and each merge of rows reads all of them. The library merges those of appends, if a table's properties say so,
-but
-not those of snapshots that replace files. Here these are merged in the same way, so that the cost of a commit does not grow with the number of
-earlier
-commits.
+but not those of snapshots that replace files. Here these are merged in the same way, so that the cost of a commit does not grow with the number of
+earlier commits.
 
 Imports the library: only functions of this package import it.
 """

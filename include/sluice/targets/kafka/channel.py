@@ -1,8 +1,7 @@
 """The one transactional producer of a pipeline and target, and the topic with the target's checkpoint.
 
 ``transactional.id`` is the pipeline's and target's. Everything that moves the checkpoint is a transaction of it, and the checkpoint is a record in
-the
-same transaction as the rows. So two fences work together:
+the same transaction as the rows. So two fences work together:
 
 * Kafka's: ``init_transactions`` ends what an older producer left open, waits for what it is committing, and refuses it from then on;
 * Sluice's: the epoch in the record. Kafka's fence favours whoever came last. So the record is read before (a process that is out of date does not
@@ -126,9 +125,8 @@ class Place:
         """Return what the target says it holds; None if nothing. Takes nothing over.
 
         Args:
-            settle_s: how long to wait for a transaction that is in the topic and has no end there: the client returns from a commit before its
-            marker is
-                written. After that it counts as left by a dead process, and is ignored.
+            settle_s: how long to wait for a transaction that is in the topic and has no end there: the client returns from a commit before its marker
+                is written. After that it counts as left by a dead process, and is ignored.
             settled: there can be no such transaction.
         """
         doing = f"reading the checkpoint of {self.owner}"

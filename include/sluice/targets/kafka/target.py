@@ -225,8 +225,7 @@ class KafkaWriter:
         """Refuse schema changes that cannot be followed. No I/O.
 
         Documents name their columns, so most schema changes need nothing, and the others nothing before the rows. Raises LoadError if the policy is
-        to
-        stop, or if a topic would keep keys that no row has, or lack rows.
+        to stop, or if a topic would keep keys that no row has, or lack rows.
         """
         place, why_not = self.target.place, why_not_emptied(self.target.options)
         for change in self.batch.schema_changes:

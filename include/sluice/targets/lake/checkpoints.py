@@ -3,8 +3,8 @@
 It is moved by commits that are refused if another was first.
 
 Decision: the checkpoint is not in ZooKeeper, because a unit on a worker has to see the fence where it writes. It is not in the tables, because a
-batch
-has many. It is a table property, not a row, so that no data file is written or left over. A format without conditional commits would make this wrong.
+batch has many. It is a table property, not a row, so that no data file is written or left over. A format without conditional commits would make this
+wrong.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
 """Foreign keys at the target (``foreign_keys: ordered``): nothing in a batch violates one, and none of their actions fires.
 
 Parents are written before children, and the server checks each child that is written. What no order can make right is checked when all of the batch
-is
-written, as a database with deferred constraints does: deleted parents, since their children may move to others in the same batch, and tables that
-refer
-to themselves, directly or indirectly.
+is written, as a database with deferred constraints does: deleted parents, since their children may move to others in the same batch, and tables that
+refer to themselves, directly or indirectly.
 
 Decision: rows are deleted with the server's checks off, and orphans are looked for afterwards. With checks on, ON DELETE and ON UPDATE would do once
-more
-what the log has as rows, and RESTRICT would refuse what is right at the end of the batch. A server that checks at the commit would make this wrong.
+more what the log has as rows, and RESTRICT would refuse what is right at the end of the batch. A server that checks at the commit would make this
+wrong.
 """
 
 # ruff: noqa: S608 - identifiers are quoted, values are literals made by literals.py

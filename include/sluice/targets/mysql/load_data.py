@@ -1,12 +1,10 @@
 """LOAD DATA LOCAL, if it is switched on: a quarter to a half less work for the server than INSERT … VALUES.
 
-Decision: measured by processor time of the server, sysbench's table, 4 connections, rows in key order. 600,000 new rows: LOAD DATA 3.7 s (in
-random order 7.7 s). 120,000 rows that exist among 400,000: LOAD DATA REPLACE 1.1 s, multi-row upsert 1.6 s (in random order 2.2 s), staging
-table and upsert from it 1.4 s, staging table and joined update 2.1 s, REPLACE … VALUES 1.6 s. So rows that are sent with all of the target's columns
-are
-loaded, and the others upserted, because REPLACE would reset the target's own columns to their defaults. A server that reads LOAD DATA much slower
-than
-VALUES would make this wrong.
+Decision: measured by processor time of the server, sysbench's table, 4 connections, rows in key order. 600,000 new rows: LOAD DATA 3.7 s (in random
+order 7.7 s). 120,000 rows that exist among 400,000: LOAD DATA REPLACE 1.1 s, multi-row upsert 1.6 s (in random order 2.2 s), staging table and upsert
+from it 1.4 s, staging table and joined update 2.1 s, REPLACE … VALUES 1.6 s. So rows that are sent with all of the target's columns are loaded, and
+the others upserted, because REPLACE would reset the target's own columns to their defaults. A server that reads LOAD DATA much slower than VALUES
+would make this wrong.
 
 REPLACE makes a repeat harmless. With foreign_key_checks = 0 it cascades nothing, and a row it removes for another unique value is one that the batch
 itself writes (the source's rows are free of conflict at the end of a batch).

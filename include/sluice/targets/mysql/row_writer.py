@@ -116,8 +116,7 @@ class RowWriter(SqlRowWriter):
         """Write in log order: both sites write the same rows, and two rows of the batch may have one unique value, which the later one keeps.
 
         The row that took the value from the first of them at the source may be one that Sluice loaded there, which is not in the batch. The server
-        decides
-        what is equal. In key order, like other rows, they would lock less of what applications lock at the same time.
+        decides what is equal. In key order, like other rows, they would lock less of what applications lock at the same time.
         """
         live = live.sort_by("_seq")
         if not _sent_whole(table, live):

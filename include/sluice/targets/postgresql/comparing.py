@@ -1,8 +1,7 @@
 """Compare rows inside the server: what would be loaded is sent as for a load, cast to the column's own type, and the server compares.
 
 Two values are equal if their text is. With ``extra_float_digits = 1`` that is exact for every type, and tells apart 0 and -0, and numbers of
-different
-scale; text is compared byte by byte.
+different scale; text is compared byte by byte.
 """
 
 # ruff: noqa: S608 - identifiers are quoted, values are parameters or literals made by range_delete

@@ -1,8 +1,7 @@
 """Make a range of keys equal to the source's: what the source does not have is deleted.
 
 Only keys that both servers sort alike can be cut into the same ranges; for texts, listed keys are removed. Bounds are literals of the source's
-dialect;
-the target reads each as text of its own column's type.
+dialect; the target reads each as text of its own column's type.
 """
 
 # ruff: noqa: S608 - identifiers are quoted, values are literals made here

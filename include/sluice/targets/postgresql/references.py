@@ -1,8 +1,7 @@
 """Foreign keys at the target (``foreign_keys: ordered``): nothing in a batch violates one, and none of their actions fires.
 
 Rows are deleted with the server's checks off, and orphans are looked for when all of the batch is written, as deferred constraints do; the server
-checks
-each child that is written. See :mod:`sluice.targets.sql.foreign_keys` for the order.
+checks each child that is written. See :mod:`sluice.targets.sql.foreign_keys` for the order.
 """
 
 # ruff: noqa: S608 - identifiers are quoted, values are staged

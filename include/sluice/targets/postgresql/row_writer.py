@@ -147,12 +147,9 @@ class RowWriter(SqlRowWriter):
         """Insert rows, or update existing ones, in the way that costs the server least.
 
         Decision: processor time of the server for a million rows of six columns. New ones: COPY into the table itself 3.6 s, into a temporary table
-        1.0 s
-        and from there by a plain INSERT 2.7 s, by ON CONFLICT 5.8 s. Existing rows: MERGE 7.3 s, UPDATE 8.9 s, ON CONFLICT 12.6 s. COPY and MERGE
-        fail if a
-        row exists unexpectedly (a repeat, a concurrent writer); then, and for few rows, ON CONFLICT is used. A server on which ON CONFLICT costs as
-        little
-        would make this wrong.
+        1.0 s and from there by a plain INSERT 2.7 s, by ON CONFLICT 5.8 s. Existing rows: MERGE 7.3 s, UPDATE 8.9 s, ON CONFLICT 12.6 s. COPY and
+        MERGE fail if a row exists unexpectedly (a repeat, a concurrent writer); then, and for few rows, ON CONFLICT is used. A server on which ON
+        CONFLICT costs as little would make this wrong.
         """
         stage, columns = self._stage(table), _columns(table, rows.schema)
         sent = [column for column, _ in columns]

@@ -2,8 +2,7 @@
 
 Decision: a temporary table costs the catalogs some twenty rows and the session two round trips, and a batch may have ten thousand small tables;
 parameters are unpacked by the server one array per column, which takes it longer than reading a table. A server that created temporary tables for
-free
-would make this wrong.
+free would make this wrong.
 """
 
 from __future__ import annotations
@@ -102,10 +101,8 @@ class Stage:
         """Let staged rows be joined with a table in other ways than by its key, inside the context.
 
         Decision: elsewhere the key's index is asked row by row. 40,000 rows spread over a table of 2,000,000, processor time of the server for a
-        million
-        rows: MERGE 4 s; 22 s with the planner's own choice, which scans the whole index for them. For neighbouring rows both take 10 s. So the cost
-        follows
-        the changes, not the table. Statistics of the staged rows that the planner knows would make it wrong.
+        million rows: MERGE 4 s; 22 s with the planner's own choice, which scans the whole index for them. For neighbouring rows both take 10 s. So
+        the cost follows the changes, not the table. Statistics of the staged rows that the planner knows would make it wrong.
         """
         self.cursor.execute("SET LOCAL enable_hashjoin = on")
         yield

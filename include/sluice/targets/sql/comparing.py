@@ -60,9 +60,8 @@ def sorted_out(
     """Return the numbers of the rows that the target lacks, and the rows that it has with other values.
 
     Args:
-        found: a row's number, whether it is missing, whether each of ``names`` is equal; with ``values`` then the value sent and the target's
-        value of
-            each.
+        found: a row's number, whether it is missing, whether each of ``names`` is equal; with ``values`` then the value sent and the target's value
+            of each.
     """
     missing, different = [], []
     for number, absent, *rest in found:

@@ -68,8 +68,7 @@ class SqlLoader(Protocol):
         """Return what units of this batch and plan wrote in earlier attempts, by number.
 
         If there are units of another plan or batch, all notes are removed, including those of this one: what the others wrote since may have removed
-        their
-        rows. Raises Fenced.
+        their rows. Raises Fenced.
         """
 
     def forget_units(self, fence: Fence) -> None:

@@ -88,8 +88,8 @@ def plan_phases(
 ) -> list[list[PlannedUnit]]:
     """Cut a batch into phases of units; the units of a phase may run in parallel, phases run one after the other. ``known``: the target's tables.
 
-    * consistency row: lighter tables first. A small table is written whole by one unit, a large one by several, in two phases: deletes (and rows
-      that leave a unique value), then upserts. After them the tables of which the target checks foreign keys: see :func:`_in_order_of_families`.
+    * consistency row: lighter tables first. A small table is written whole by one unit, a large one by several, in two phases: deletes (and rows that
+      leave a unique value), then upserts. After them the tables of which the target checks foreign keys: see :func:`_in_order_of_families`.
     * A small batch is written whole by one unit, in one transaction with the checkpoint (row; ``acknowledge`` given): phases, commits and round trips
       would cost more than its rows.
     * table: a table is one transaction. schema: a schema is, and those that foreign keys connect are one together; schemas are written in parallel.
