@@ -270,7 +270,7 @@ class Placement:
 
     @property
     def request(self) -> TableRequest:
-        """What the chunk's dump asks of the chunk's table."""
+        """Return what the chunk's dump asks of the chunk's table."""
         return self.dump.tables[self.chunk.id.table]
 
 
