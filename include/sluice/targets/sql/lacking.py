@@ -90,7 +90,7 @@ class LackingRows:
 
     @property
     def fresh(self) -> list[bool]:
-        """For each row that leaves its place, whether it is new: there was none before, or another row under the same key."""
+        """Flags of the rows that change their key: True if a row is new, as there was none before, or another row under the same key."""
         leaving = self.leaving
         before = leaving["_before"].combine_chunks()
         same = pc.equal(leaving["_op"].combine_chunks(), "i")
