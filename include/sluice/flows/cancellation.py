@@ -89,7 +89,7 @@ class CancellationGuard:
                 except SluiceError:
                     end = time.monotonic() + _STOP_S
                     while not work.done() and time.monotonic() < end:
-                        runner.cancel()  # again: a job that is just being sent is not there yet to be cancelled
+                        runner.cancel()  # repeated, as a job that is just being submitted cannot be cancelled yet
                         _interrupted(interrupt)
                         wait([work], timeout=LOOK_S / 2)
                     raise
@@ -102,5 +102,5 @@ def _interrupted(interrupt: Callable[[], None] | None) -> None:
     if interrupt is not None:
         with suppress(
             SluiceError
-        ):  # the server does not answer: then nothing waits there any more, or it ends by its time-out
+        ):  # the server does not answer: nothing waits there any more, or it ends by its time-out
             interrupt()

@@ -95,7 +95,7 @@ class Sides:
             )
         if checkpoint is None:
             if process.batch == process.began:
-                return None  # nothing was delivered yet
+                return None  # nothing was delivered so far
             return self._error(
                 "gone",
                 "the target has no checkpoint any more: its row was deleted, or the target was replaced",
@@ -140,7 +140,7 @@ class Sides:
             return False
         try:
             batch = known_again(self.runtime, self.runtime.store, self.target, checkpoint.batch)
-        except SluiceError:  # no longer stored: the one after it begins where it ended, or later
+        except SluiceError:  # no longer stored: the next one begins where it ended, or later
             following = state.batch(checkpoint.batch + 1)
             first = following.first if following else None
             return first is not None and first.log_epoch == end.log_epoch and first.order >= end.order

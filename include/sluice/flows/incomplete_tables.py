@@ -45,7 +45,7 @@ def explain_absence(
     error: MappingError,
 ) -> None:
     """Note the tables or columns that the target lacks of a batch that ended ``at``, and put the repair into the hint of ``error``."""
-    with suppress(SluiceError):  # the error that is there is the one to show
+    with suppress(SluiceError):  # the original error is the one to show
         routes = Mapping.compile(runtime.pipeline.mapping)
         known = _definitions(runtime, state, at)
         schema = target.schema()

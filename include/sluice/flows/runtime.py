@@ -239,7 +239,7 @@ def _beating(state: PipelineState, owner: str | None, lives: Callable[[], bool])
 
     def beat() -> None:
         while state.alive and not done.wait(BEAT_S):
-            with suppress(SluiceError):  # ZooKeeper is away; who needs it says so
+            with suppress(SluiceError):  # ZooKeeper does not answer; whoever needs it reports that
                 if lives():
                     state.turns.beat(owner)
 

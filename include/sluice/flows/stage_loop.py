@@ -97,7 +97,7 @@ class ThreadBoard:
         self._tell = through
         self._leaves = {stage.name for stage in leaves(stages)}
         self._transforms = {stage.name for stage in stages if stage.transforms}
-        self._under_way: dict[int, dict[str, Done]] = {}  # what stages did, by batch in ascending order
+        self._under_way: dict[int, dict[str, Done]] = {}  # outcome of each stage, by batch in ascending order
         self._ended = False
         self._over = False
         self._gave_up: dict[str, BaseException] = {}

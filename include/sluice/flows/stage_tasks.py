@@ -175,7 +175,7 @@ class RunBoard:
             return
         why = error.message if isinstance(error, SluiceError) else str(error)
         self._progress = replace(self._progress, state=StageState.GAVE_UP, why=why[:500])
-        with suppress(SluiceError):  # ZooKeeper is away: the others find that out, too
+        with suppress(SluiceError):  # ZooKeeper does not answer, which the others notice, too
             self._say()
 
     def _said(self, name: str) -> Progress | None:
@@ -278,7 +278,7 @@ def run_capture(
             return marked_by_hand
 
         def is_busy() -> bool:
-            if failed() or marked():  # this run delivers nothing any more
+            if failed() or marked():  # this run delivers nothing further
                 return False
             waiting = [state.batch(number) for number in state.in_window()]
             return len(waiting) > 1 or any(batch is not None and batch.needs_merge for batch in waiting)

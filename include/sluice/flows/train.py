@@ -249,7 +249,7 @@ class _Train:
         try:
             self._require_own_place(first)
             for target in self.runtime.pipeline.targets:
-                self.runtime.resolver(target.connection)  # once, by this thread
+                self.runtime.resolver(target.connection)  # resolved once, by this thread
             for stage, pool in zip(self._stages[1:], pools, strict=True):
                 loops.append(pool.submit(work, stage, self._board, self._do))
             ended_by = self._capture(first)
@@ -258,21 +258,21 @@ class _Train:
         except SluiceError as error:
             ended_by = str(error)
             _log.warning("left_to_the_tasks", pipeline=self.runtime.name, because=ended_by)
-        except Exception as error:  # whatever it is, the task of that stage meets it again and shows it
+        except Exception as error:  # whatever it is, the task of that stage meets and shows it again
             ended_by = f"{type(error).__name__}: {error}"
             _log.exception("left_to_the_tasks", pipeline=self.runtime.name)
-        except BaseException:  # this process is to end: so do the other stages, which lose their session
+        except BaseException:  # this process is about to end, and so do the other stages, which lose their session
             self._board.stop()
             raise
         finally:
             self._board.end()
             for pool in pools:
                 pool.shutdown(wait=False)
-        wait(loops)  # what is captured is delivered, or left to its tasks
+        wait(loops)  # captured batches are delivered, or left to their tasks
         self._say_sums()
         for ended in filter(None, (loop.exception() for loop in loops)):
             if not isinstance(ended, Exception):
-                raise ended  # this process is to end
+                raise ended  # this process is about to end
         return TrainOutcome(replace(self.last, due=self.due, merged=self._is_merged()), tuple(self.carried), ended_by)
 
     def _capture(self, first: DrainOutcome) -> str:
@@ -289,7 +289,7 @@ class _Train:
             self._board.wait_for_room(0 if ended_by else self.runtime.pipeline.window - 1)
             if ended_by:
                 return ended_by
-            self.state.require_permit(since=self._permit)  # a restart ends this process's work, too
+            self.state.require_permit(since=self._permit)  # a restart also ends the work of this process
             at = time.monotonic()
             made = drain(
                 self.runtime,
@@ -353,7 +353,7 @@ class _Train:
     def _say_sums(self) -> None:
         """Write what each stage did. A later attempt of the run's drain makes no batch, and leaves what is there."""
         self._said_at = time.monotonic()
-        with suppress(SluiceError), self.runtime.state() as state:  # it is for people
+        with suppress(SluiceError), self.runtime.state() as state:  # it is only informative
             for name, sums in self._sums.items():
                 if sums.batches:
                     progress = Progress(StageState.ENDED, sums.newest[-1].batch, sums=sums.to_json())

@@ -38,7 +38,7 @@ class AirflowApi:
             self._login()
         try:
             return self._send(method, f"/api/v2{path}", body)
-        except ConfigError:  # a token that was good may be too old now
+        except ConfigError:  # the token may have expired
             if not known:
                 raise
             self._login()

@@ -210,7 +210,7 @@ def follow_cleared_tasks(session: Session) -> list[str]:
             continue
         red = {name for name, one in tasks.items() if one.state in red_states}
         if not any(_began_after(one, tasks[name]) for name in red for one in tasks.values()):
-            continue  # nothing happened since: the graph need not be read
+            continue  # nothing happened since, so the graph need not be read
         anew = [
             tasks[name]
             for name in red
@@ -291,11 +291,11 @@ def _watch() -> None:
                 (follow_cleared_tasks, "tasks_begin_again"),
                 (requeue_for_cleared_runs, "run_gives_way"),
             ):
-                with create_session() as session:  # one each, and short: SQLite has one writer at a time
+                with create_session() as session:  # one short session each: SQLite has one writer at a time
                     runs = act(session)
                 for run in runs:
                     log.info(event, run=run)
-        except Exception as error:  # the database is busy, or of another version: Airflow goes on without this
+        except Exception as error:  # the database is busy, or has another version: Airflow works without this
             log.warning("no_room_made", error=str(error)[:300])
 
 

@@ -98,7 +98,7 @@ class LastAnswers:
         loop, news = asyncio.get_running_loop(), asyncio.Event()
 
         def tell() -> None:
-            with suppress(RuntimeError):  # the loop is closed: no one waits any more
+            with suppress(RuntimeError):  # the loop is closed, so no one waits any more
                 loop.call_soon_threadsafe(news.set)
 
         with self._lock:

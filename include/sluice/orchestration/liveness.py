@@ -87,7 +87,7 @@ class SchedulerWatch:
         if self._clock() - self._asked_at >= LOOK_EVERY_S and self._asking.acquire(blocking=False):
             try:
                 self._in_background(self._look)
-            except RuntimeError:  # no thread can be started any more: the process ends
+            except RuntimeError:  # no thread can be started any more because the process ends
                 self._asking.release()
         if self._known is Answer.ALIVE:
             return self._clock() - self._known_at < SILENCE_S
@@ -142,7 +142,7 @@ def addresses() -> list[str]:
     from airflow.sdk.configuration import conf
 
     base = conf.get("api", "base_url", fallback="") or "/"
-    if base.startswith("/"):  # what Airflow's executor takes it for
+    if base.startswith("/"):  # the executor's own default
         base = f"http://localhost:{conf.get('api', 'port', fallback='8080')}{base}"
     given = [conf.get("core", "execution_api_server_url", fallback="") or base, base]
     return list(dict.fromkeys(one.rstrip("/").removesuffix("/execution") for one in given))

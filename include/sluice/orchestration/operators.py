@@ -242,7 +242,7 @@ def give_way() -> None:
     """
     threads = Path("/proc/self/task")
     for thread in [int(one.name) for one in threads.iterdir()] if threads.is_dir() else [0]:
-        with suppress(OSError):  # a thread that has ended
+        with suppress(OSError):  # the thread has ended
             os.setpriority(os.PRIO_PROCESS, thread, _NICENESS)
 
 
@@ -258,7 +258,7 @@ def _is_over(claim: str) -> bool:
 
     try:
         return str(RuntimeTaskInstance.get_dagrun_state(*run)) in {"success", "failed"}
-    except Exception as error:  # no such run, or an Airflow of another version: the batch's age tells later
+    except Exception as error:  # no such run, or another version of Airflow: the batch's age decides later
         structlog.get_logger().debug("run_not_known", claim=claim, error=str(error)[:300])
         return False
 
@@ -395,7 +395,7 @@ class BatchOperator(SluiceOperator):
         from sluice.flows.train import sums_of
 
         runtime, drained = open_runtime(self.pipeline), None
-        with suppress(SluiceError):  # it is done; this is for people
+        with suppress(SluiceError):  # the work is done; this is only informative
             drained = sums_of(runtime, claim(context["ti"].dag_id, context["ti"].run_id), stage)
         if drained is not None and drained.batches:
             self.log.info(

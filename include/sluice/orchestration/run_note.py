@@ -76,7 +76,7 @@ class RunNote:
             attempts(self._call, "PATCH", {"note": fitted_note(text)})
         except RetryableError as error:
             _log.warning("note_not_written", error=str(error))
-        except SluiceError:  # there is no such connection, or its login is refused
+        except SluiceError:  # the connection does not exist, or its login is refused
             self._off = True
 
     def _call(self, method: str, body: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -150,7 +150,7 @@ class Serving:
             _log.warning("a stream whose client takes nothing was cut")
             atexit.register(
                 os._exit, 0
-            )  # its thread waits inside gRPC, and an orderly end of the process would wait for it
+            )  # its thread waits inside gRPC, and an orderly exit of the process would wait for it
 
     def _say(self, error: Exception) -> None:
         if _text(error) != self._said:
@@ -172,7 +172,7 @@ class Serving:
         """Return the pipeline files that can be read, by pipeline."""
         found = {}
         for path in yaml_files(self._folder):
-            with suppress(ConfigError):  # the page shows what is wrong
+            with suppress(ConfigError):  # the page shows the error
                 found[load_pipeline(path).pipeline] = path
         return found
 

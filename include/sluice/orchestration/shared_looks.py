@@ -55,7 +55,7 @@ class Place:
 
         try:
             self._loop.call_soon_threadsafe(end)
-        except RuntimeError:  # the loop is closed: no one waits any more
+        except RuntimeError:  # the loop is closed, so no one waits any more
             return
 
 
@@ -111,7 +111,7 @@ class SourceLook:
                 self._look(places)
             except SluiceError as error:
                 self._fail(places, error)
-            except Exception as error:  # whatever it is, who waits looks for himself
+            except Exception as error:  # whatever it is, each pipeline that waits looks by itself
                 log.exception("look_failed")
                 self._fail(places, _Unexpected(f"{type(error).__name__}: {error}"))
             self.looks += 1

@@ -113,7 +113,7 @@ class HoldTrigger(BaseTrigger):  # type: ignore[misc]
             return time.monotonic() >= end
 
         await wait_until(self.pipeline, over, look_every_s=(_LOOK_EVERY_S[-1],))
-        await asyncio.sleep(end - time.monotonic())  # it could not look
+        await asyncio.sleep(end - time.monotonic())  # the look failed
         yield TriggerEvent("pause is over")
 
 
@@ -146,7 +146,7 @@ class DumpTrigger(BaseTrigger):  # type: ignore[misc]
 
             nonlocal joined
             with opened.state() as state:
-                if joined is not opened:  # a new session of ZooKeeper, whose end removes the reader
+                if joined is not opened:  # the reader ends with its session of ZooKeeper, and this is a new one
                     state.dumps.join(self.dump, self.tables)
                     joined = opened
                 return has_work(state, self.dump, tuple(self.tables))

@@ -426,7 +426,7 @@ def rows_arrive(bench: Bench) -> None:
         pipe.deliver((
             table,
             [new(1, "a", None), new(9, None, -1)],
-        ))  # a repeated copy contains rows that are there
+        ))  # a repeated copy contains existing rows
         assert pipe.state(table) == _rows((1, "a", None), *expected[1:], (9, None, -1))
 
 
@@ -670,7 +670,7 @@ def partial_rows(bench: Bench) -> None:
     [one] = batch.tables
     [file] = one.files
     assert isinstance(file, RowsInMemory)
-    known = pa.array([bytes([0b101, 0b001])], pa.binary())  # id and points; of the row as it was, id
+    known = pa.array([bytes([0b101, 0b001])], pa.binary())  # id and points are known; of the old row only id
     partly = replace(one, files=(RowsInMemory(file.table, file.data.append_column("_present", known)),))
     pipe.write(replace(batch, tables=(partly,)), times=2 if bench.consistency == "row" else 1)
     assert pipe.state(table) == _rows((1, "a", 7), (2, "b", 2)), pipe.state(table)
@@ -854,7 +854,7 @@ def schema_changes(bench: Bench) -> None:
         names = bench.columns(place)
         wanted = [column.name for column in after.columns] if after is not None else None
         if wanted is not None and place.table == "t":
-            wanted += left  # a column that the source dropped stays where that is not followed
+            wanted += left  # a column that the source dropped stays if that is not followed
         assert names == wanted, f"after {sql} the target has {names}"
         if kind is K.TRUNCATE_TABLE:
             assert not pipe.state(table), "a table that was emptied has rows"
@@ -1077,7 +1077,7 @@ def _follows_columns(bench: Bench) -> bool:
 def defaults_of_new_columns(bench: Bench) -> None:
     [table] = _made(bench, "t")
     pipe = Pipe(bench)
-    for first in range(0, 90, 30):  # several files, where the target has such
+    for first in range(0, 90, 30):  # several files, if the target has files
         pipe.deliver((table, [new(n, f"m{n}", n) for n in range(first, first + 30)]))
     before = _definition(bench.schema, "t")
     columns = [
@@ -1222,7 +1222,7 @@ def rows_that_are_converted(bench: Bench) -> None:
         bench.create_table(was)
         pipe = Pipe(bench, name=f"copy{number}")
         values = (*one.values, *([] if one.required else [(None, None)]))
-        for first in (0, 100, 200):  # several files, where the target has such
+        for first in (0, 100, 200):  # several files, if the target has files
             pipe.deliver((was, [new(first + place, value) for place, (value, _) in enumerate(values)]))
         change = _conversion(pipe, was.table, one)
         had = pipe.state(was)

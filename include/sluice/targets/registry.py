@@ -117,7 +117,7 @@ def _add(found: dict[str, Kind], kind: Kind) -> None:
 
 def kind_of(name: str, target: str = "") -> Kind:
     """Return one kind. Raises ConfigError with the known names."""
-    if name in KINDS:  # no folder and no package has to be looked at
+    if name in KINDS:  # neither the folder nor packages have to be read
         return Kind(name, "built in", KINDS[name])
     found = kinds()
     if name not in found:

@@ -155,7 +155,7 @@ class Unit:
                         files[table] = opened.enter_context((folder / f"{table}.jsonl").open("a", encoding="utf-8"))
                     files[table].write(json.dumps(line, default=as_text, ensure_ascii=False) + "\n")
                     count += 1
-                for file in files.values():  # on the disk before the checkpoint moves
+                for file in files.values():  # written to disk before the checkpoint moves
                     file.flush()
                     os.fsync(file.fileno())
         except OSError as error:

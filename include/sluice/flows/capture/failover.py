@@ -119,7 +119,7 @@ def fail_over(
     schema = _schema(runtime, lease, cursor, found.position)
     before = runtime.member(state)
     moved = state.fail_over(lease, cursor, found.position, found.connection, int(time.time() * 1000), schema=schema)
-    _read_again(state)  # what a reader that began just now marked in the meantime
+    _read_again(state)  # chunks that a reader marked meanwhile
     details = {
         "from": f"{before}, {cursor.position}",
         "to": f"{found.connection}, {found.position}",
@@ -156,7 +156,7 @@ def _mark_anew(runtime: Runtime, state: PipelineState, found: Relocation) -> Non
     try:
         with runtime.source_at(found.connection).open() as session:
             marking = session.choose_marking()
-    except SluiceError as error:  # a dump keeps no failover back
+    except SluiceError as error:  # a dump must not prevent a failover
         for dump in dumps:
             state.dumps.add_note(
                 dump.id, f"{found.connection} cannot be copied from: {error.message}; cancel this dump"

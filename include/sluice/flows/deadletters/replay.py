@@ -170,7 +170,7 @@ class _Replay:
         written = 0
         for place, mapped in self._transformed(one, table, fresh):
             written += self._write(one, place, mapped)
-        return max(written, int(fresh.num_rows))  # a rule may leave them out: that is delivered, too
+        return max(written, int(fresh.num_rows))  # a rule may leave rows out, which counts as delivered, too
 
     def _fresh(self, one: DeadLetter, table: TableId, rows: pa.Table, *, at_target: bool) -> pa.Table:
         """Return the rows that are not out of date. Raises Unproven if that cannot be known."""

@@ -172,7 +172,7 @@ class LaterBatches:
                     continue
                 found = read_file(self.runtime.store, file)
                 yield found
-                if not file.primary_key:  # named by the mapping: a key that was left has no row
+                if not file.primary_key:  # the mapping names the key: an abandoned key has no row
                     before = found["_before"].combine_chunks()
                     before = before.filter(pc.is_valid(before))
                     yield pa.table({name: member(before, name) for name in key})
@@ -235,7 +235,7 @@ def _values(rows: pa.Table, key: Sequence[str]) -> Iterator[Key]:
     columns = []
     for name in key:
         values = rows[name]
-        if pa.types.is_temporal(values.type):  # beyond what Python's types hold
+        if pa.types.is_temporal(values.type):  # values may exceed the range of Python's types
             values = values.cast(pa.int64() if values.type.bit_width == 64 else pa.int32())
         columns.append(values.to_pylist())
     return zip(*columns, strict=True)

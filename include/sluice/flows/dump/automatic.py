@@ -91,7 +91,7 @@ def missed_copy(runtime: Runtime, state: PipelineState) -> str:
     began = known.get("began", "")
     if began == "dump" or (not began and "initial" in state.dumps.ids()):
         return ""
-    if not began and known:  # an older version began it, and its dump may be forgotten by now
+    if not began and known:  # an older version started it, and its dump may have been removed
         return ""
     return "the pipeline began without a copy, and `start` counts for its first run only: rows from before it are not copied"
 
@@ -141,5 +141,5 @@ def ready_or_moved(
             moved_to=str(source.head),
             why=lost.message,
         )
-        return state.advance(lease, cursor, source.head, schema="")  # the schema history begins anew there
+        return state.advance(lease, cursor, source.head, schema="")  # the schema history starts anew there
     return cursor

@@ -94,7 +94,7 @@ def work(
         ConfigError: a table is gone. DumpRefused: it has no usable key, or its rows cannot be read under the condition. SourceUnavailable: the
             source does not answer. The dump goes on where it stood when somebody works on it again.
     """
-    shared = _Shared(hook=hook)  # its event ends this work's threads; the caller's may end another dump after this one
+    shared = _Shared(hook=hook)  # its event ends only these threads; the caller's may end another dump later
     with runtime.state() as state, _Presence(state.dumps, state.dumps.require(dump_id).id, tables) as presence:
         threads: list[threading.Thread] = []
         waits_since = time.monotonic()
@@ -105,8 +105,8 @@ def work(
                 if shared.errors or dump.state in {DumpState.CANCELLED, DumpState.DONE} or shared.stop.is_set():
                     break
                 if stop is not None and stop.is_set():
-                    shared.stop.set()  # no thread begins another chunk
-                    presence.leave(why_stop)  # before the chunks under way end: who set it may not wait for long
+                    shared.stop.set()  # no thread starts another chunk
+                    presence.leave(why_stop)  # before running chunks end: whoever set it may not wait long
                     break
                 if is_placed(state.dumps, dump, tables):
                     break
@@ -122,7 +122,7 @@ def work(
                 for number in range(len(threads), dump.tuning.parallelism):
                     threads.append(_started(runtime, dump_id, tables, number, shared))
                 shared.stop.wait(LOOK_EVERY_S * 2)
-        finally:  # also when ZooKeeper is gone: no thread outlives this call
+        finally:  # also if ZooKeeper is gone: no thread outlives this call
             shared.stop.set()
             for thread in threads:
                 thread.join()
@@ -243,7 +243,7 @@ def _started(
 
 def _worker(runtime: Runtime, dump_id: str, tables: tuple[int, ...] | None, number: int, shared: _Shared) -> None:
     failed = 0
-    with suppress(OSError, AttributeError):  # the log comes first where processors are scarce
+    with suppress(OSError, AttributeError):  # the log has priority if processors are scarce
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
     while not shared.stop.is_set():
         worker = None
@@ -261,7 +261,7 @@ def _worker(runtime: Runtime, dump_id: str, tables: tuple[int, ...] | None, numb
                 shared.stop.set()
             _log.warning("dump_worker_again", dump=dump_id, attempt=failed, error=str(error))
             shared.stop.wait(wait_after(failed, _RETRY, _LONGEST_RETRY).total_seconds())
-        except BaseException as error:  # handed to the caller of work()
+        except BaseException as error:  # raised in the caller of work()
             shared.errors.append(error)
             shared.stop.set()
 

@@ -250,7 +250,7 @@ class _Begins:
 def _begins(store: SegmentStore, files: Sequence[SegmentFile]) -> _Begins:
     txns, seqs = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for file in files:
-        if file.place is not None:  # rows that a dump read are of no transaction
+        if file.place is not None:  # rows that a dump read belong to no transaction
             continue
         rows = read_file(store, file, columns=["_txn", "_seq"])
         txns.append(rows["_txn"].to_numpy().astype(np.int64))

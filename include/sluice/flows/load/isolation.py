@@ -156,7 +156,7 @@ def catch_up(runtime: Runtime, target: str, *, batches: int = SLICE) -> CatchUp:
         if now.next_batch - 1 > until and isinstance(deliver(runtime, target, now.next_batch - 1), LoadOutcome):
             ack(
                 runtime, target, now.next_batch - 1
-            )  # of runs that looked just before the release, and left these to us
+            )  # batches of runs that checked just before the release and left them to this one
         return CatchUp(target, state.holds.of(target) is not None, now.next_batch - 1 - process.batch)
 
 

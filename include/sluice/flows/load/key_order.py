@@ -71,7 +71,7 @@ def in_key_order(
                 yield piece
                 yield from pieces
                 return
-            if number == 1:  # one run alone stays in memory
+            if number == 1:  # a single run stays in memory
                 runs[0].rows = _mapped(Path(folder) / "0.arrow", runs[0].rows)
             ordered = _sorted(piece, key)
             runs.append(_Run(ordered if number == 0 else _mapped(Path(folder) / f"{number}.arrow", ordered), key))

@@ -220,7 +220,7 @@ class SnapshotTables:
                 yield found
         taken = {self.routes.route(table).target for table in captured}
         for (source, target), fields in sorted(noted.items(), key=lambda one: one[0]):
-            route = self.routes.whole_route(source)  # of a table that only rules send rows to
+            route = self.routes.whole_route(source)  # a table that only rules send rows to
             if route.target != target or target in taken or not wants(target):
                 continue
             version = self.reader.as_of(target, self.batch)

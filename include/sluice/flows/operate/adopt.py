@@ -61,7 +61,7 @@ def adopt(runtime: Runtime, target: str, *, from_target: bool, by: str, reason: 
         plan = ActionPlan("adopt", (f"now: {before}", *steps))
         if dry_run:
             return plan
-        state.set_permit(open_=None, by=by, reason="adopt")  # who is at work begins again
+        state.set_permit(open_=None, by=by, reason="adopt")  # processes at work start again
         if wanted is None:
             state.forget_process(target)
             state.forget_batches()
@@ -188,7 +188,7 @@ def _write(
             cursor = state.cursor()
             if cursor is None:
                 for config in runtime.pipeline.targets:
-                    state.forget_process(config.name)  # of the state that was deleted
+                    state.forget_process(config.name)  # it belongs to the deleted state
                 state.begin(lease, wanted.captured, wanted.batch + 1)
             else:
                 state.advance(lease, cursor, wanted.captured, schema="")

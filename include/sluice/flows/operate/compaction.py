@@ -83,7 +83,7 @@ class Compaction:
     def _archive(self, store: SegmentStore, group: Sequence[BatchFiles]) -> None:
         name = write_archive(store, group)
         for one in group:
-            if self._is_delivered(one.batch):  # else it was taken back just now: it is to be delivered again
+            if self._is_delivered(one.batch):  # otherwise it was withdrawn just now, to be delivered again
                 store.delete_files(one.batch, [*one.kept, *one.left])
         _log.info("compacted", pipeline=self.runtime.name, archive=name.path, batches=len(group))
 

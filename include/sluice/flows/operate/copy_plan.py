@@ -279,7 +279,7 @@ def _explained(
         return with_definitions(plan, routes, stored)
     try:
         return with_definitions(plan, routes, source.history.definition(table.id, source.head))
-    except SchemaUnknown:  # it was changed since the table was read
+    except SchemaUnknown:  # the table was changed after it was read
         return plan
 
 

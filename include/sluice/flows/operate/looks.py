@@ -192,7 +192,9 @@ class Looks:
             error = question._error
             if isinstance(error, UNAVAILABLE):
                 known.slow = late or known.slow or time.monotonic() - question.began > _QUICK_S
-                known.because = "" if late else str(error)  # late, it may only say that the asker has hung up
+                known.because = (
+                    "" if late else str(error)
+                )  # a late error may only say that the caller closed the connection
                 if known.silent_since_ms is None:
                     known.silent_since_ms = question.began_ms
             elif error is None or not late:

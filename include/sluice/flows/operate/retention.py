@@ -112,7 +112,7 @@ def prune(runtime: Runtime, *, dry_run: bool = False, keep_audit_s: float = math
         removed: list[int] = []
         for unit in removable(store, before, may_go):
             if not dry_run and unit.last > state.delivered(waited_for):
-                break  # taken back just before: it is to be delivered again
+                break  # it was withdrawn just before, to be delivered again
             for batch in unit.batches:
                 held.let_go(batch, dry_run=dry_run)
             if not dry_run:

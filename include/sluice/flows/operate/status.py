@@ -323,7 +323,7 @@ def _missing_connections(runtime: Runtime) -> str:
             runtime.resolver(name)
         except MissingConnection as error:
             missing.append((name, error))
-        except SluiceError:  # whoever opens it says what is wrong with it
+        except SluiceError:  # opening it reports what is wrong
             continue
     if len(missing) < 2:
         return str(missing[0][1]) if missing else ""
@@ -375,7 +375,7 @@ def _ask_filters(runtime: Runtime, member: str, keep_s: float) -> Question[list[
 
     try:
         return looks.begin(server_name("source", runtime.resolver, member), partial(look, runtime.source_at(member)))
-    except SluiceError:  # the look at its log says it
+    except SluiceError:  # reading its log reports the error
         return None
 
 
@@ -546,7 +546,7 @@ def _target_status(config: TargetConfig, found: _Delivery, source: _Source) -> T
     waiting = found.waiting.get(config.name)
     position = acknowledged.position if acknowledged else None
     if acknowledged and cursor and acknowledged.batch >= cursor.next_batch - 1:
-        position = cursor.position  # nothing is on its way: idle log does not hold the position back
+        position = cursor.position  # nothing is in flight: idle log does not hold the position back
     return TargetStatus(
         name=config.name,
         type=config.type,

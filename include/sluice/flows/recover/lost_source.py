@@ -95,7 +95,7 @@ def _lost(
 
 def _elsewhere(runtime: Runtime, state: PipelineState, position: Position) -> Measure | None:
     """Return the measure that continues at another server of the group, if one answers and has every captured transaction; else None."""
-    cursor = Cursor(position, BatchNumber(0))  # only its place counts; a lost state is written first
+    cursor = Cursor(position, BatchNumber(0))  # only its position matters; a lost state is written first
     try:
         found = relocated(runtime, cursor, runtime.member(state))
     except SluiceError:

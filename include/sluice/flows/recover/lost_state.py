@@ -105,9 +105,9 @@ def look_at_zookeeper(
         return [StoreFinding(SUBJECT, "ok", f"{found}; {state.home}")], [], [], None
     finding = StoreFinding(SUBJECT, "loss", f"{why}; {state.home}")
     edited = [name for name, checkpoint in held.items() if checkpoint is not None and checkpoint.edited]
-    held |= dict.fromkeys(edited)  # what it says was never written, so that it says nothing
+    held |= dict.fromkeys(edited)  # an edited checkpoint was never written, so it tells nothing
     silent = [name for name, checkpoint in held.items() if checkpoint is None]
-    if cursor is not None:  # the older state still knows them
+    if cursor is not None:  # the older state still has them
         for name in list(silent):
             process = state.process(name)
             if process is not None:
@@ -135,7 +135,7 @@ def _member(runtime: Runtime, position: Position) -> str:
             with runtime.source_at(name).open() as session:
                 if session.identity.server == position.log_names[0]:
                     return name
-        except SluiceError:  # it does not answer: the next one may be it
+        except SluiceError:  # it does not answer: try the next one
             continue
     return ""
 

@@ -58,7 +58,7 @@ def recapture(runtime: Runtime, state: PipelineState, lease: Lease, record: Batc
         manifest = None
         if not record.first.is_at(record.last):
             manifest = _read(runtime, source, placer, writer, record)
-        if manifest is None:  # the log has nothing of it: all of its rows were a dump's
+        if manifest is None:  # the log has none of its rows: a dump placed all of them
             at_us = record.first_commit_time_us or time.time_ns() // 1000
             writer.finish(record.first, record.last, changes=0, first_commit_time_us=at_us, last_commit_time_us=at_us)
             manifest = writer.seal(placer.plan)

@@ -213,7 +213,7 @@ def _small_enough(
         for piece, mine in zip(large, planned, strict=True):
             files = tuple(file for files in written[: len(mine)] for file in files)
             del written[: len(mine)]
-            if not files:  # all that happened was undone
+            if not files:  # all changes were undone within the batch
                 continue
             anew = MergePart(piece.source, files, (0, KEY_BUCKETS), (), piece.segments or piece.files)
             pieces += cut(anew, most // ROW_BYTES // 2)

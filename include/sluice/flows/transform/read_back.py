@@ -88,7 +88,7 @@ class ReadBack:
         row_of[codes[len(places) :]] = np.arange(found.num_rows)
         at = row_of[codes[: len(places)]]
         there = at != _ABSENT
-        if there.sum() < found.num_rows:  # under another spelling of a key: which key is not there is not known
+        if there.sum() < found.num_rows:  # some keys have another spelling, so that it is unknown which key is missing
             places, at = places[there], at[there]
         return replaced(rows, places, at, found), len(places)
 

@@ -157,7 +157,7 @@ def plan_repair(
     loads = runtime.loads
     if loads is None or not loads.sends_back or (manifest.loads_saw is None and not loads.repairs):
         return None
-    unseen: Hashes | None = None  # also of a batch that was captured again, whose manifest does not say
+    unseen: Hashes | None = None  # also for a batch that was captured again, whose manifest does not tell
     if loads.repairs and manifest.loads_saw is not None:
         unseen = _unseen(runtime.store, state, range(manifest.loads_saw + 1, manifest.batch), merged)
     unique = with_unique_keys(runtime, state, manifest) if unseen is not None else frozenset[TableId]()

@@ -122,7 +122,7 @@ def run_frames(
         )
     except SluiceError:
         raise
-    except Exception as error:  # what Spark says of the rule's own plan or functions
+    except Exception as error:  # Spark's error about the rule's own plan or functions
         names = ", ".join(str(t.table_id) for t in concerned[:3]) + (" …" if len(concerned) > 3 else "")
         raise _failed(rule, error, names, withheld=bool(masking)) from None
     found: dict[TableId, list[ChangesetFile]] = {}

@@ -186,7 +186,7 @@ class _Stage:
         """Write what the stage leaves, and say so in ZooKeeper. Returns what each of its rules did."""
         letters = [letter for result in results for letter in result.dead_letters]
         counts = [count for result in results for count in result.rules]
-        if spark is not None:  # the unit's own remark on rows that passed the rule by belongs to it
+        if spark is not None:  # the unit's count of rows that do not match the rule belongs to it
             results = [replace(r, rules=tuple(c for c in r.rules if c.name != spark.name)) for r in results]
             mine = [count for count in counts if count.name == spark.name]
             counts = [spark, *mine, *(count for count in counts if count.name != spark.name)]

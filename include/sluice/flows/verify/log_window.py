@@ -233,7 +233,7 @@ class LogWindow:
                     n not in piece.schema.names or piece.schema.field(n).type != schema.arrow_schema.field(n).type
                     for n in names
                 ):
-                    return rows, frozenset(known)  # the table was another one
+                    return rows, frozenset(known)  # the table had another definition
                 literals = self.runtime.source.keys.literals(key.columns, piece.select(keys))
                 places = [place for place, literal in enumerate(literals) if literal in left]
                 some = piece.take(pa.array(places, pa.int64()))

@@ -139,7 +139,7 @@ def kept(store: SegmentStore, most: int = KEPT_RESULTS) -> list[VerifyResult]:
     for path in _paths(store)[-most:]:
         try:
             found.append(VerifyResult.model_validate_json(store.read_bytes(path)))
-        except ValueError:  # of a newer version
+        except ValueError:  # a newer version wrote it
             continue
     return found
 

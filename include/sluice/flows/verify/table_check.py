@@ -250,7 +250,7 @@ class TableCheck:
             while todo:
                 few = [todo.popleft() for _ in range(min(len(todo), RANGES_AT_A_TIME))]
                 for stretch, differs, keys in self._read_ranges(few):
-                    if differs.more:  # one half has all of them, the other one is looked at again
+                    if differs.more:  # one half has all of them; compare the other one again
                         todo.extend((
                             replace(stretch, upto=differs.extra[-1]),
                             replace(stretch, after=differs.extra[-1]),

@@ -42,7 +42,7 @@ def _require_executor(name: str, stage: str) -> None:
     from airflow.executors.executor_loader import ExecutorLoader
 
     if conf.getboolean("core", "multi_team", fallback=False):
-        return  # which of them a team has is for Airflow to say
+        return  # only Airflow knows the executors of a team
     try:
         ExecutorLoader.lookup_executor_name_by_str(name, validate_teams=False)
     except UnknownExecutorException:

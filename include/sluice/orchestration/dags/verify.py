@@ -131,7 +131,7 @@ class VerifyOperator(SluiceOperator):
                 by=f"airflow:{run.run_id}",
             )
             result = verify(runtime, spec, _Told(note))
-        except ConfigError as error:  # nothing to wait for: somebody has to ask for something else
+        except ConfigError as error:  # retrying is useless: the request has to change
             raise AirflowFailException(str(error)) from None
         note.write(result_note(result, page_of(result)), last=True)
         self.log.info("verified %s", result.in_a_line())

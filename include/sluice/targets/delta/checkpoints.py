@@ -61,7 +61,7 @@ class DeltaCheckpoints(LakeCheckpoints):
         delta = library()
         text = wanted.to_text(self.owner) if wanted is not None else ""
         epoch = wanted.checkpoint.epoch if wanted is not None else 0
-        # every commit carries the same application: of two that read the same version one is refused
+        # all commits carry the same application, so that of two that read the same version one is refused
         noted = delta.CommitProperties(
             custom_metadata={"sluice.doing": doing},
             max_commit_retries=0,

@@ -70,7 +70,7 @@ def said_by(commit: Mapping[str, Any]) -> dict[str, str]:
     """Return the notes in a commit of a table's history: delta-rs stores the words separately, Spark stores one text."""
     try:
         text = json.loads(commit.get("userMetadata") or "{}")
-    except ValueError:  # of another program
+    except ValueError:  # another program wrote it
         text = {}
     found = {**commit, **(text if isinstance(text, dict) else {})}
     return {str(name): str(value) for name, value in found.items() if str(name).startswith("sluice.")}

@@ -132,7 +132,7 @@ def _kinds(info: TableInfo) -> dict[int, pa.DataType]:
     found = {}
     for number, column in enumerate(info.columns):
         if isinstance(column.kind, str):
-            with suppress(KeyError):  # of a type that no source has: nothing is sent for it
+            with suppress(KeyError):  # no source has the type, so nothing is sent for it
                 found[number] = arrow_of(column.kind)
     return found
 

@@ -60,7 +60,7 @@ class _Catalogs:
                 self._open[key] = _load(properties)
             self._open.move_to_end(key)
             while len(self._open) > _MOST_OPEN:
-                self._open.popitem(last=False)[1].close()  # whoever uses it still is given a new connection
+                self._open.popitem(last=False)[1].close()  # a thread that still uses it gets a new connection
             return self._open[key]
 
 

@@ -133,7 +133,7 @@ class IcebergMaintainer:
             now = self.site.open(table)
             if now is None:
                 raise TargetUnavailable(f"{table} is gone")
-            # what was committed since may use files of the newest snapshot alone, which is kept
+            # later commits may use only files of the newest snapshot, which is kept
             for path in gone - files_of(now, now.snapshots()):
                 found.io.delete(path)
         return replace(done, removed=len(gone), expired=len(old))
@@ -143,7 +143,7 @@ class IcebergMaintainer:
         found = self.site.open(table) if wanted.orphans else None
         from pyiceberg.io.pyarrow import PyArrowFileIO
 
-        if found is None or not isinstance(found.io, PyArrowFileIO):  # another client has no times of files
+        if found is None or not isinstance(found.io, PyArrowFileIO):  # another client does not tell the times of files
             return done
         with errors(self.site.place, f"removing files of {table} that nothing names", self.site.uri(table)):
             left = orphans(found, datetime.now(UTC) - wanted.keep)

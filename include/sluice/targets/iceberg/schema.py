@@ -53,7 +53,7 @@ class IcebergSchema(LakeSchema):
                     for part in column.kind if inner and not isinstance(column.kind, str) else (column,):
                         path = (column.name, part.name) if inner else (part.name,)
                         schema.add_column(path, type_of(part.kind))
-            if table.current_snapshot() is not None:  # a snapshot is read with the columns that it came with
+            if table.current_snapshot() is not None:  # a snapshot is read with the columns of its time
                 said = {"sluice.doing": "columns", **still_holding(table)}
                 with change.update_snapshot(snapshot_properties=said).fast_append():
                     pass

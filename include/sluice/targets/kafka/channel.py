@@ -233,7 +233,7 @@ class Place:
             if data["format"] != FORMAT_VERSION:
                 raise ValueError(f"format {data['format']}")
             position = Position.from_json(data["position"]) if data["position"] else None
-            seal = data.get("seal")  # older versions wrote none
+            seal = data.get("seal")  # older versions wrote no seal
             edited = seal is not None and seal != seal_of([self.owner], int(data["batch"]), data["position"])
             checkpoint = Checkpoint(int(data["epoch"]), int(data["batch"]), position, str(data["identity"]), edited)
             return Held(checkpoint, dict(data.get("partitions", {})), tuple(data.get("replayed", ())))
@@ -277,7 +277,7 @@ class Place:
                     raise
             end = time.monotonic() + ANSWER_S
             while self.ack_topic not in _known(admin, self.ack_topic) and time.monotonic() < end:
-                time.sleep(0.02)  # the brokers learn of it one after the other
+                time.sleep(0.02)  # the brokers learn about it one after the other
 
 
 def _known(admin: Any, topic: str) -> set[str]:

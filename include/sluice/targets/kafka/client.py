@@ -146,7 +146,7 @@ _OUT = (
     "INVALID_PRODUCER_ID_MAPPING",
     "UNKNOWN_PRODUCER_ID",
     "INVALID_TXN_STATE",
-    "_FATAL",  # said for one of the above that the client learned of between two calls
+    "_FATAL",  # stands for one of the above that the client learned of between two calls
 )
 _TOO_LARGE = ("MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
 _NO_TOPIC = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID", "TOPIC_EXCEPTION")
@@ -216,14 +216,14 @@ def errors(endpoint: Endpoint, doing: str, *, where: str = "", asked: Any = None
     lib = library()
     try:
         yield
-    except SystemError:  # the client raised a fatal error while it was giving a report: what it was is not told
+    except SystemError:  # the client raised a fatal error during a delivery report, without its cause
         raise KicksOut("the client gave up") from None
     except lib.KafkaException as error:
         found = kafka_error(error)
         if found is None:
             raise LoadError(f"{doing}: {scrubbed(str(error), endpoint)}", where=where or None) from None
         if asked is not None and named(found) in _NOT_REACHED:
-            asked.poll(0)  # it gives its log then
+            asked.poll(0)  # this delivers its log lines
         if is_out(found):
             raise KicksOut(scrubbed(str(found.str()), endpoint)) from None
         raise translated(found, endpoint, doing, where=where) from None

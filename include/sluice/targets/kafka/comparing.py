@@ -88,7 +88,7 @@ class KafkaComparer(ComparesRowsOnly):
         topic = self._topic(plan)
         try:
             topic.read_on()
-        except KicksOut as error:  # said to producers only
+        except KicksOut as error:  # raised for producers only
             raise TargetUnavailable(f"reading topic {topic.name}: {error}") from None
         return topic
 

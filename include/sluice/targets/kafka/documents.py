@@ -352,7 +352,7 @@ class Writer:
         return [*(tombstone if moved else ()), (after, texts[0])]
 
     def _key(self, one: Change, image: dict[str, Any], key: tuple[str, ...]) -> str:
-        whole = {**(one.before or {}), **image}  # an after image may lack what did not change
+        whole = {**(one.before or {}), **image}  # an after image may lack unchanged columns
         return key_text(self.options.format, one.table, key, whole, columns_of(one.fields))
 
     def _route(self, one: Change, image: dict[str, Any], key: bytes | None) -> bytes:

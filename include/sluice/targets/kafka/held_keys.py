@@ -33,7 +33,7 @@ class HeldKeys:
         opening = key_document(self.place.options.format, self.table, ())[0]
         self._begins = (
             opening.encode() if self.place.options.format == "maxwell-json" else b""
-        )  # its keys name the table
+        )  # the format's keys name the table
         self._file = tempfile.NamedTemporaryFile(prefix="sluice-keys-", suffix=".db")  # noqa: SIM115
         self._known = sqlite3.connect(self._file.name)
         self._known.execute("PRAGMA journal_mode = OFF")

@@ -54,9 +54,7 @@ class KeyForms:
         if not after:
             return ""  # without a key the next row stops the load
         route = change.mapping.route(one.table)
-        names = [
-            route.target_name(column.name) or column.name for column in before
-        ]  # columns of the key always go over
+        names = [route.target_name(column.name) or column.name for column in before]  # key columns are always sent
         now = [route.target_name(column.name) or column.name for column in after]
         if names != now:
             return f"the key was {_listed(names)} and is {_listed(now)}"

@@ -98,11 +98,11 @@ class ReadBack:
     def _reader(self, schema: str) -> Callable[[bytes], Any]:
         """Return the reader of messages with a schema."""
         if self.place.options.format == "debezium-protobuf":
-            from sluice.formats.protobuf import Decoder  # of an extra
+            from sluice.formats.protobuf import Decoder  # installed by an extra
 
             decode = Decoder(schema).decode
             return lambda value: decode(value[_HEAD_BYTES + 1 :])  # a zero: the first message of the schema
-        import fastavro  # of an extra
+        import fastavro  # installed by an extra
 
         parsed = fastavro.parse_schema(json.loads(schema))
         return lambda value: fastavro.schemaless_reader(io.BytesIO(value[_HEAD_BYTES:]), parsed, None)
@@ -223,7 +223,7 @@ def _texts(column: pa.ChunkedArray) -> list[Any]:
 def _found(row: Mapping[str, Any], name: str) -> Any:
     if name in row:
         return row[name]
-    from sluice.formats.avro import adjusted  # of an extra
+    from sluice.formats.avro import adjusted  # installed by an extra
 
     return row[adjusted(name)]
 

@@ -348,7 +348,7 @@ class KafkaUnit:
                 if self.replay and self.replay in held.replayed:
                     return WriteResult()
                 sending = _Sending(self, channel, held, rejected)
-                sending.read_held_keys(files)  # before the transaction begins, whose time is limited
+                sending.read_held_keys(files)  # before the transaction begins, which has a time limit
                 channel.commit(sending.held, sending.send)
         except KicksOut as error:
             raise self._why(error) from None
@@ -366,7 +366,7 @@ class KafkaUnit:
             and channel.knows()
         ):
             return channel, known  # if another producer began since, the commit is refused
-        # a process that is out of date does not disturb a newer one
+        # a process that is out of date must not disturb a newer one
         require_no_newer(_known(self.place), self.fence.epoch, self.place.record_place)
         channel = mine.channel = Channel(self.place)
         return channel, guarded(self.place, self.fence, channel.held)

@@ -63,7 +63,7 @@ def rows_of(piece: ChangePiece, info: TableInfo, schema: pa.Schema, batch: int, 
     before, inner = plain(rows[BEFORE]), info.find(BEFORE)
     assert inner is not None
     parts = TableInfo(() if isinstance(inner.kind, str) else inner.kind)
-    gone = pc.equal(plain(rows["_op"]), Op.DELETE.value)  # a deleted row's columns are what it was
+    gone = pc.equal(plain(rows["_op"]), Op.DELETE.value)  # the columns of a deleted row are its last values
     olds = [pc.if_else(gone, plain(rows[field.name]), member(before, field.name)) for field in fields]
     then = pa.table(olds, schema=pa.schema(fields))
     old, refused = convert(

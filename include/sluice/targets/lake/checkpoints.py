@@ -59,7 +59,7 @@ class Held:
                     hint="a newer version of Sluice wrote it: use that one",
                 )
             position = Position.from_json(data["position"]) if data["position"] is not None else None
-            seal = data.get("seal")  # older versions wrote none
+            seal = data.get("seal")  # older versions wrote no seal
             edited = seal is not None and seal != seal_of([owner], data["batch"], data["position"])
             return cls(Checkpoint(data["epoch"], data["batch"], position, data["identity"], edited), data["delivery"])
         except (ValueError, KeyError, TypeError) as error:
@@ -164,9 +164,9 @@ class LakeCheckpoints(ABC):
             table = self._open()
             if table is None:
                 if not make:
-                    made(None)  # raises where there must be one
+                    made(None)  # raises if there must be one
                     return None
-                made(None)  # what it raises leaves everything as it was
+                made(None)  # an error leaves everything unchanged
                 self._create()
                 continue
             found = self._held(table)

@@ -37,16 +37,14 @@ def converted(values: pa.Array, steps: Sequence[Step]) -> pa.Array:
 
 
 def _rounded(values: pa.Array, step: Step) -> pa.Array:
-    wider = pa.decimal256(
-        76, values.type.scale
-    )  # rounding may give a digit more, and a value of the new type fits again
+    wider = pa.decimal256(76, values.type.scale)  # rounding may add a digit; the value fits the new type afterwards
     made = pc.round(values.cast(wider), ndigits=step.number, round_mode="half_towards_infinity")
     return made.cast(values.type)
 
 
 def _time_rounded(values: pa.Array, step: Step) -> pa.Array:
     unit = 10 ** (_DIGITS - step.number)
-    if pa.types.is_timestamp(values.type):  # of a point in time the fraction is never negative
+    if pa.types.is_timestamp(values.type):  # the fraction of a point in time is never negative
         return _floor(values, unit, unit // 2)
     half = pc.multiply(pc.sign(values), unit // 2)
     return _toward_zero(pc.add(values, half.cast(pa.int64())), unit)

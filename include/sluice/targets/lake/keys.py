@@ -67,7 +67,7 @@ def keys_of(columns: Mapping[str, pa.Array], key: Sequence[str]) -> list[tuple[A
 
 
 def _plain_values(values: pa.Array) -> list[Any]:
-    if pa.types.is_temporal(values.type):  # all of them, whatever Python's calendar holds
+    if pa.types.is_temporal(values.type):  # not limited to the range of Python's calendar
         values = values.view(pa.int32() if values.type.bit_width == 32 else pa.int64())
     found: list[Any] = values.to_pylist()
     return found

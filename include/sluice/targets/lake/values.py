@@ -104,7 +104,7 @@ def converted(values: pa.Array, made: ColumnType, kind: str) -> tuple[pa.Array, 
         values = pc.if_else(pc.equal(values, ENUM_ERROR_VALUE), "", values)
     if pa.types.is_integer(values.type) and pa.types.is_decimal(
         wanted
-    ):  # Arrow asks for room for every value of the integer's type
+    ):  # Arrow requires space for every value of the integer's type
         values = pc.cast(values, pa.decimal256(76, wanted.scale))
     return (values if values.type == wanted else pc.cast(values, wanted)), odd
 
@@ -149,7 +149,7 @@ def convert(
         assert isinstance(column.kind, str)
         try:
             values, odd = converted(plain(rows[one.field.name]), one.type, column.kind)
-        except pa.ArrowInvalid as error:  # takes() says that this cannot be
+        except pa.ArrowInvalid as error:  # takes() excludes this
             raise LoadError(
                 f"values of column {column.name!r} do not fit {column.kind}: {error}",
                 where=f"{table}.{column.name}" if table is not None else column.name,

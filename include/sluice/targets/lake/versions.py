@@ -91,7 +91,7 @@ class LakeVersions(ABC):
         found = self.site.open(table)
         if found is None:
             return None
-        newest = oldest = None  # compactions and the like that follow the wanted batch hold the same rows
+        newest = oldest = None  # commits without a batch (e.g. compactions) after the wanted one hold the same rows
         for commit in self._commits(found, table):
             oldest = commit
             if commit.has_within(batch):

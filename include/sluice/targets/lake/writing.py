@@ -159,7 +159,7 @@ class LakeWriter:
             scope, table = one
             try:
                 schema.require(table.plan)
-            except MappingError:  # unless the rows are there, and a change that follows them is, too
+            except MappingError:  # unless the rows are written already, and a later schema change, too
                 if batch.replay or not holds(self.work.site, self.fence, table.target, scope):
                     raise
 
@@ -232,7 +232,7 @@ class LakeUnit:
         started, total = time.monotonic(), WriteResult()
         if self.changes:
             tables = changes_by_table(self.reader)
-            side_by_side(self.work.site.required, tables)  # before the first one is written
+            side_by_side(self.work.site.required, tables)  # checked before the first one is written
             total = sum(side_by_side(self._append, tables.items()), total)
         for number, stored in enumerate(self.removes):
             total += self.work.remove(self.fence, self.reader, stored, f"{stored.plan.source}#removed{number}")

@@ -45,7 +45,7 @@ class AckTable(AckRows):
         """Make the schema and the table where they are missing."""
         cursor.execute(
             "SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = %s", (self.schema,)
-        )  # who may not make schemas need not, where it is there
+        )  # the privilege to create schemas is not needed if it exists
         if not cursor.fetchone()[0]:
             cursor.execute(f"CREATE DATABASE IF NOT EXISTS {quoted(self.schema)}")
         cursor.execute(_CREATE.format(table=self.name))
@@ -56,7 +56,7 @@ class AckTable(AckRows):
         try:
             cursor.execute(f"ALTER TABLE {self.name} ADD COLUMN identity VARCHAR(64) NOT NULL DEFAULT ''")
         except pymysql.err.MySQLError as error:
-            if error.args[:1] != (ER.DUP_FIELDNAME,):  # another process was first
+            if error.args[:1] != (ER.DUP_FIELDNAME,):  # another process added it first
                 raise
         finally:
             cursor.execute("SET SESSION lock_wait_timeout = DEFAULT")

@@ -48,7 +48,7 @@ def review(
             statement = plan.create_sql if same else create_table(plan)
             remarks.append(Finding("error", plan.target, "", "the target has no such table", statement, absent=True))
             remarks += _without_transactions(plan.target, _engine_of(statement, plan.flavour))
-            if same:  # the source's own statement does not have them
+            if same:  # the source's own statement lacks them
                 remarks += [_missing_column(plan, column) for column in plan.columns if column.name in plan.made]
             continue
         remarks += _missing_columns(plan, info)

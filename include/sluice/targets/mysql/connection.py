@@ -145,7 +145,7 @@ def connect(endpoint: Endpoint) -> TargetConnection:
                 f"SET SESSION foreign_key_checks = 0, unique_checks = 1, sql_mode = '{STRICT}', time_zone = '+00:00', "
                 "character_set_client = utf8mb4, character_set_connection = utf8mb4, collation_connection = utf8mb4_bin, "
                 f"innodb_lock_wait_timeout = {LOCK_WAIT_S}, lock_wait_timeout = {LOCK_WAIT_S}, wait_timeout = {IDLE_S}, "
-                f"@sluice = 1{SHOW_INVISIBLE_KEYS}"  # by which a trigger at the target can tell these rows from others
+                f"@sluice = 1{SHOW_INVISIBLE_KEYS}"  # lets a trigger at the target recognise these rows
             )
             cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
             _keep_warnings(cursor)

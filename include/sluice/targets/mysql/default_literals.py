@@ -46,7 +46,7 @@ def literals_of(value: pa.Scalar | None) -> Iterator[str]:
     elif pa.types.is_date32(kind) or (pa.types.is_timestamp(kind) and kind.tz is None):
         try:
             yield f"'{value.as_py()}'"
-        except (ValueError, OverflowError):  # a day that no calendar has
+        except (ValueError, OverflowError):  # a date that no calendar has
             return
 
 

@@ -49,7 +49,7 @@ def literals(field: pa.Field, values: pa.Array, *, comparing: bool = False) -> p
     if pa.types.is_decimal(kind):
         return _plain_decimals(values)
     if pa.types.is_floating(kind):
-        if comparing:  # as a double, which every FLOAT is exactly
+        if comparing:  # every FLOAT is exactly a double
             return _wrapped("CAST('", pc.cast(pc.cast(values, pa.float64()), pa.string()), "' AS DOUBLE)")
         return _quoted(_float_text(values, target_type(field).lower() or declared))
     if pa.types.is_date32(kind) or pa.types.is_timestamp(kind) or pa.types.is_duration(kind):

@@ -110,7 +110,7 @@ class LockWatch:
         try:
             with connection.cursor() as cursor:
                 for number in ids:
-                    with suppress(pymysql.err.MySQLError):  # it is gone already
+                    with suppress(pymysql.err.MySQLError):  # it has ended already
                         cursor.execute(f"KILL QUERY {number}")
         finally:
             connection.close()

@@ -183,7 +183,7 @@ def displacing(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator
         values, own = [spelling[name.casefold()] for name in key], key_fields(rows.schema, table)
         for piece in slices(rows):
             parts = [*_equal(values, piece), pa.scalar(" AND NOT ("), *_equal(own, piece), pa.scalar(")")]
-            texts = pc.binary_join_element_wise(*parts, "").drop_null()  # NULL is as many rows' as they like
+            texts = pc.binary_join_element_wise(*parts, "").drop_null()  # any number of rows may have NULL
             for start, stop in _cuts(texts, dialect.max_bytes - len(head) - 1024, MAX_KEYS):
                 body = ") OR (".join(texts[start:stop].to_pylist())
                 yield Statement(
@@ -233,7 +233,7 @@ def _exactly(field: pa.Field, column: str, array: pa.Array, dialect: Dialect) ->
     target = target_type(field)
     values = literals.literals(field, array, comparing=True)
     pieces: list[pa.Array | pa.Scalar]
-    if documents.is_json(target):  # by its text: two JSON values of other types may be equal
+    if documents.is_json(target):  # compared by text: JSON values of different types may be equal
         pieces = [pa.scalar(f"CAST({column} AS CHAR) <=> CAST(CAST("), values, pa.scalar(" AS JSON) AS CHAR)")]
     elif labelled.is_labelled(target):
         pieces = [pa.scalar(f"{column} <=> "), values]
@@ -244,7 +244,7 @@ def _exactly(field: pa.Field, column: str, array: pa.Array, dialect: Dialect) ->
         pieces = [pa.scalar(f"HEX({column}) <=> '"), literals.hexadecimal(array), pa.scalar("'")]
     elif pa.types.is_floating(
         field.type
-    ):  # 0 and -0 are equal; a number beyond FLOAT(M,D) is not looked for in the column itself
+    ):  # 0 and -0 are equal; the column itself is not searched for a number beyond FLOAT(M,D)
         pieces = [pa.scalar(f"{column} + 0e0 <=> "), values, _sign_of_zero(column, array)]
     else:
         pieces = [pa.scalar(f"{column} <=> "), values]

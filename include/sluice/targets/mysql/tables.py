@@ -231,7 +231,7 @@ def target_table(
     there = {c.name.casefold(): c for c in info.columns}
     alike = not any(
         lost(c, there[c.name.casefold()]) for c in plan.key_columns if c.name.casefold() in there
-    )  # else a strict session is what keeps a key from being compared as another value
+    )  # otherwise only a strict session prevents that a key compares as another value
     computed = {c.name.casefold() for c in plan.columns if c.generated and alike}
     return TargetTable(
         plan.target,

@@ -196,7 +196,7 @@ def may_meet(table: TargetTable, rows: pa.Table) -> bool:
             return True
         known = pa.table(
             values, names=[str(number) for number in range(len(values))]
-        ).drop_null()  # NULL is as many rows' as they like
+        ).drop_null()  # any number of rows may have NULL
         if known.group_by(known.column_names).aggregate([]).num_rows < known.num_rows:
             return True
     return False

@@ -98,7 +98,7 @@ def stretches(table: TargetTable, item: KeyRange) -> list[str]:
 def _literal(literal: str, declared: str, table: TargetTable) -> str:
     """Return a literal of the source as a constant of the target's type. Raises LoadError for one that is not understood."""
     kind, escaped = pg_type(declared), _text(literal, table).replace("'", "''")
-    own = "bpchar" if kind.word == "character" else kind.sent  # of any length, and the column's index is used
+    own = "bpchar" if kind.word == "character" else kind.sent  # has any length, and lets the column's index be used
     return f"CAST('{escaped}' AS {own})"
 
 

@@ -74,7 +74,7 @@ class RowWriter(SqlRowWriter):
     def discreet(self, error: LoadError, rows: pa.Table) -> LoadError:
         """See the class."""
         if not isinstance(error, Refused) or not any(map(is_masked, rows.schema)):
-            return error  # Sluice's own show no value of such rows
+            return error  # Sluice's own errors show no value of such rows
         hidden = LoadError(error.discreet, where=error.where, hint=error.hint)
         hidden.code = error.code
         return hidden
@@ -230,7 +230,7 @@ class RowWriter(SqlRowWriter):
             kept = [f"t.{quoted(name)} AS k{n}" for n, name in enumerate(absent)]
             names = [name for _, name in sent]
             with self._stage(table).rows(rows, staged_columns) as staged:
-                if pattern[-1]:  # inserted before its table had these columns: the target's defaults
+                if pattern[-1]:  # inserted before its table had these columns, so it gets the target's defaults
                     staged.run(
                         f"CREATE TEMPORARY TABLE {place} ON COMMIT DROP AS SELECT {', '.join(values)} FROM {ROWS}"
                     )

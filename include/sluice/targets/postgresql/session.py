@@ -80,7 +80,7 @@ class Session:
         yield
         self.cursor.execute(
             "SET LOCAL session_replication_role = replica"
-        )  # after an error the transaction, or its savepoint, is undone
+        )  # after an error the transaction, or its savepoint, is rolled back
 
     def during(self, pieces: Iterable[_T]) -> Iterator[_T]:
         """Yield the same pieces and keep the transaction alive.

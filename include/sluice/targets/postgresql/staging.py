@@ -108,7 +108,7 @@ class Stage:
         yield
         self.cursor.execute(
             "SET LOCAL enable_hashjoin = off"
-        )  # after an error the transaction, or its savepoint, is undone
+        )  # after an error the transaction, or its savepoint, is rolled back
 
     @staticmethod
     def is_few(rows: pa.Table, columns: Sequence[StagedColumn]) -> bool:

@@ -31,7 +31,7 @@ def interrupt(owner: tuple[str, str]) -> int:
     with _lock:
         found = [session for session, whose in _used.values() if whose == owner]
     for session in found:
-        with suppress(psycopg.Error):  # it is gone already
+        with suppress(psycopg.Error):  # it has ended already
             session.connection.cancel()
     return len(found)
 

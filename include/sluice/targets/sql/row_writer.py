@@ -105,7 +105,7 @@ class SqlRowWriter(ABC):
         Raises LoadError, Fenced.
         """
         if self.acks.guard(self.cursor, self.fence, exclusive=acknowledge is not None):
-            return WriteResult()  # a repeat of a unit, as Spark may do one
+            return WriteResult()  # a repeat of the unit, which Spark may cause
         with self.marked(self.fence.batch if acknowledge is not None else self.fence.held):
             total = self._write_all(group, rejected)
         if ends:
@@ -210,7 +210,9 @@ class SqlRowWriter(ABC):
         if self.acks.table_done(self.cursor, scope, self.fence.batch):
             return WriteResult()
         total = WriteResult()
-        for rows in self.during(item.pieces()):  # of equal rows any will do: the order of the pieces does not matter
+        for rows in self.during(
+            item.pieces()
+        ):  # equal rows are interchangeable, so the order of the pieces does not matter
             total += self.write_counted(item.table, rows)
         self.acks.table_holds(self.cursor, scope, self.fence)
         return total

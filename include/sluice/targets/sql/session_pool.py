@@ -94,5 +94,5 @@ def _is_good(since: float, session: Session) -> bool:
 
 def _close(sessions: list[_S]) -> None:
     for session in sessions:
-        with suppress(Exception):  # it may be gone; it is no longer needed
+        with suppress(Exception):  # it may be closed already, and is no longer needed
             session.close()

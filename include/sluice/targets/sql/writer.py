@@ -191,6 +191,6 @@ def _with_keys(plan: PlannedTable, table: TargetTable, facts: SourceFacts) -> Pl
     found, made = facts.unique_keys(plan)
     if found.unique is None:
         return plan
-    # Whether a column that a rule made tells rows apart is the rule's business.
+    # The rule is responsible for whether a column that it made tells rows apart.
     by_rules = tuple(key for key in table.unique_keys if made & {name.casefold() for name in key})
     return replace(found, promised=(*plan.promised, *by_rules))
