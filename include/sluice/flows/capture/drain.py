@@ -303,9 +303,8 @@ def _capture(context: DrainContext, cursor: Cursor, until: Position | None) -> D
     max_wait_s = patience_s(limits.max_wait.total_seconds(), source.lag_bytes(cursor.position) or 0)
     if until is not None and until.log_epoch != cursor.position.log_epoch:
         until = None  # a position of the server before a failover means nothing in this log
-    if (
-        pipeline.schedule != "continuous"
-    ):  # a clock starts the runs: each captures all there is, up to the limits of one batch
+    # If a clock starts the runs, each captures all there is, up to the limits of one batch.
+    if pipeline.schedule != "continuous":
         until, max_wait_s = until or source.head, math.inf
     number = cursor.next_batch
     starts = snapshot_starts(runtime, state, cursor)

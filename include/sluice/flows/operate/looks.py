@@ -192,9 +192,8 @@ class Looks:
             error = question._error
             if isinstance(error, UNAVAILABLE):
                 known.slow = late or known.slow or time.monotonic() - question.began > _QUICK_S
-                known.because = (
-                    "" if late else str(error)
-                )  # a late error may only say that the caller closed the connection
+                # A late error may only say that the caller closed the connection.
+                known.because = "" if late else str(error)
                 if known.silent_since_ms is None:
                     known.silent_since_ms = question.began_ms
             elif error is None or not late:

@@ -195,10 +195,8 @@ class _Merge:
     def _with_old(self, new: pa.Table, old: pa.Table, numbers: np.ndarray) -> pa.Table:
         """Return ``new`` with the values of ``old``, row by row, in columns that stay as they are."""
         for name, kept in self.kept.items():
-            both = pa.concat_arrays([
-                _one(old[name]),
-                _one(new[name]),
-            ])  # values may have any type, so they are chosen by number
+            # Values may have any type, so they are chosen by number.
+            both = pa.concat_arrays([_one(old[name]), _one(new[name])])
             count = np.arange(len(numbers))
             values = both.take(pa.array(np.where(kept[numbers], count, count + len(numbers))))
             new = new.set_column(new.schema.get_field_index(name), new.schema.field(name), values)

@@ -210,9 +210,8 @@ class SqlRowWriter(ABC):
         if self.acks.table_done(self.cursor, scope, self.fence.batch):
             return WriteResult()
         total = WriteResult()
-        for rows in self.during(
-            item.pieces()
-        ):  # equal rows are interchangeable, so the order of the pieces does not matter
+        # Equal rows are interchangeable, so the order of the pieces does not matter.
+        for rows in self.during(item.pieces()):
             total += self.write_counted(item.table, rows)
         self.acks.table_holds(self.cursor, scope, self.fence)
         return total
