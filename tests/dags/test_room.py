@@ -324,3 +324,39 @@ def test_a_red_task_in_the_middle_waits_for_the_one_before_it_that_is_red(
 def test_runs_of_one_task_are_not_followed(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     dag_with(session, ("failed", "failed"), ("running", None))
     assert follow_cleared_tasks(session, monkeypatch) == []
+
+
+def admit_new_tasks(session: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    from sluice.orchestration import cleared_runs
+
+    monkeypatch.setattr(cleared_runs, "_depends_on_past", lambda session, run, task: task != "rule.new")
+    return cleared_runs.admit_new_tasks(session)
+
+
+def add_waiting(session: Any, run: str, *names: str) -> None:
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.serialization.definitions.baseoperator import SerializedBaseOperator
+
+    for name in names:
+        made = TaskInstance(SerializedBaseOperator(task_id=name), None, run_id=run, state=None)
+        made.dag_id = DAG
+        session.add(made)
+    session.flush()
+
+
+def test_a_task_that_a_change_of_the_file_adds_finds_a_past(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    dag_with(session, ("success", "success"), ("running", "success"), ("running", None))
+    for run in ("run-1", "run-2"):
+        add_waiting(session, run, "sense", "rule.new")
+    assert admit_new_tasks(session, monkeypatch) == ["run-0"]
+    assert tasks_of(session, "run-0") == {"drain": "success", "sense": "skipped"}
+    assert tasks_of(session, "run-1") == {"drain": "success", "sense": None, "rule.new": None}
+    assert admit_new_tasks(session, monkeypatch) == []
+
+
+def test_a_task_without_a_past_is_admitted_nowhere_else(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    dag_with(session, ("running", "success"), ("running", "success"))
+    add_waiting(session, "run-0", "sense")
+    assert admit_new_tasks(session, monkeypatch) == []
+    dag_with(session, ("success", "success"), ("running", "success"), dag_id="shop")
+    assert admit_new_tasks(session, monkeypatch) == []

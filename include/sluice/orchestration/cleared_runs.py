@@ -10,6 +10,9 @@ load and ack depend on their own past. Such a run is over only because a person 
 *skipped*, and the next run continues with its batches. So do tasks of it that wait: a task that ended when the mark came may have overwritten what
 the mark wrote, and the scheduler starts nothing in a run that is over.
 
+A task that a change of the pipeline's file adds (``sense`` of ``tasks: own``, the load of a new target) depends on its own past, which it does not
+have: Airflow would never start it. So the last run without it gets it, as *skipped*.
+
 A run that fails by itself is different: its red tasks wait for a person, and later runs for it. If one task takes batches through all stages, acks
 keep such a run open. If each stage has its own task, it ends as failed, and Airflow's audit log tells whether a person marked it. A task of it that
 is red only because an earlier one was starts again when that one does, whatever was selected for *Clear*.
@@ -25,7 +28,7 @@ import sys
 import threading
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -175,6 +178,54 @@ def _ids_in(extra: str | None) -> list[str]:
         return []
 
 
+def admit_new_tasks(session: Session) -> list[str]:
+    """Add the tasks that wait for their past to an ended run that never had them, as skipped; return the ids of these runs. The caller commits."""
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.serialization.definitions.baseoperator import SerializedBaseOperator
+    from airflow.utils.state import DagRunState, TaskInstanceState
+    from sqlalchemy import func, select
+
+    open_states = (DagRunState.QUEUED, DagRunState.RUNNING)
+    oldest = (
+        select(DagRun.dag_id, func.min(DagRun.logical_date))
+        .where(
+            DagRun.dag_id.startswith(dag_id_of(""), autoescape=True),
+            DagRun.state.in_(open_states),
+            DagRun.logical_date.is_not(None),
+        )
+        .group_by(DagRun.dag_id)
+    )
+    admitted: list[str] = []
+    for dag_id, at in session.execute(oldest).all():
+        runs = select(DagRun).where(DagRun.dag_id == dag_id, DagRun.logical_date <= at)
+        first, *before = session.scalars(runs.order_by(DagRun.logical_date.desc()).limit(2)).all()
+        if not before:
+            continue
+        had = select(TaskInstance.task_id).where(TaskInstance.dag_id == dag_id, TaskInstance.run_id == before[0].run_id)
+        new = session.scalars(
+            select(TaskInstance).where(
+                TaskInstance.dag_id == dag_id,
+                TaskInstance.run_id == first.run_id,
+                TaskInstance.state.is_(None),
+                TaskInstance.task_id.not_in(had),
+            )
+        ).all()
+        serial = [one for one in new if _depends_on_past(session, first, one.task_id)]
+        for one in serial:
+            made = TaskInstance(
+                SerializedBaseOperator(task_id=one.task_id),
+                one.dag_version_id,
+                run_id=before[0].run_id,
+                state=TaskInstanceState.SKIPPED,
+            )
+            made.dag_id = dag_id
+            session.add(made)
+        if serial:
+            admitted.append(before[0].run_id)
+    return admitted
+
+
 def follow_cleared_tasks(session: Session) -> list[str]:
     """Clear the red tasks before which another one of their run began anew after they failed; returns the ids of their runs. The caller commits.
 
@@ -225,10 +276,21 @@ def follow_cleared_tasks(session: Session) -> list[str]:
 
 def _upstream(session: Session, run: DagRun, task: str) -> set[str]:
     """Return all tasks before this one in the graph of the run."""
+    found = _task(session, run, task)
+    return set(found.get_flat_relative_ids(upstream=True)) if found else set()
+
+
+def _depends_on_past(session: Session, run: DagRun, task: str) -> bool:
+    found = _task(session, run, task)
+    return bool(found and found.depends_on_past)
+
+
+def _task(session: Session, run: DagRun, task: str) -> Any:
+    """Return the task of the run's graph, or None if the graph has no such task."""
     from airflow.models.dagbag import DBDagBag
 
     dag = DBDagBag(load_op_links=False).get_dag_for_run(dag_run=run, session=session)
-    return set(dag.get_task(task).get_flat_relative_ids(upstream=True)) if dag and dag.has_task(task) else set()
+    return dag.get_task(task) if dag and dag.has_task(task) else None
 
 
 def _began_after(one: TaskInstance, other: TaskInstance) -> bool:
@@ -288,6 +350,7 @@ def _watch() -> None:
         try:
             for act, event in (
                 (release_ended_runs, "failed_run_released"),
+                (admit_new_tasks, "new_tasks_admitted"),
                 (follow_cleared_tasks, "tasks_begin_again"),
                 (requeue_for_cleared_runs, "run_gives_way"),
             ):
