@@ -59,6 +59,7 @@ _STATES = (
 )
 _WAITS = "deferred"
 _AT_WORK = ("running", "restarting")
+_DONE_WITH = ("success", "skipped", "removed")
 _UNDER_WAY = ("scheduled", "queued", "running", "restarting", _WAITS, "up_for_retry", "up_for_reschedule")
 
 
@@ -129,7 +130,7 @@ def release_ended_runs(session: Session) -> list[str]:
             TaskInstance.run_id == before.run_id,
             or_(
                 TaskInstance.state.is_(None),
-                TaskInstance.state.not_in((TaskInstanceState.SUCCESS, TaskInstanceState.SKIPPED, *_AT_WORK)),
+                TaskInstance.state.not_in((*_DONE_WITH, *_AT_WORK)),
             ),
         )
         tasks = list(session.scalars(red))
@@ -179,7 +180,10 @@ def _ids_in(extra: str | None) -> list[str]:
 
 
 def admit_new_tasks(session: Session) -> list[str]:
-    """Add the tasks that wait for their past to an ended run that never had them, as skipped; return the ids of these runs. The caller commits."""
+    """Add tasks that wait for their past to an ended run without them, as skipped; return the ids of these runs. The caller commits.
+
+    A task that an earlier change of the file took out of that run is in it again.
+    """
     from airflow.models.dagrun import DagRun
     from airflow.models.taskinstance import TaskInstance
     from airflow.serialization.definitions.baseoperator import SerializedBaseOperator
@@ -202,17 +206,19 @@ def admit_new_tasks(session: Session) -> list[str]:
         first, *before = session.scalars(runs.order_by(DagRun.logical_date.desc()).limit(2)).all()
         if not before:
             continue
-        had = select(TaskInstance.task_id).where(TaskInstance.dag_id == dag_id, TaskInstance.run_id == before[0].run_id)
-        new = session.scalars(
-            select(TaskInstance).where(
-                TaskInstance.dag_id == dag_id,
-                TaskInstance.run_id == first.run_id,
-                TaskInstance.state.is_(None),
-                TaskInstance.task_id.not_in(had),
-            )
-        ).all()
+        in_run = select(TaskInstance).where(TaskInstance.dag_id == dag_id)
+        had = {one.task_id: one for one in session.scalars(in_run.where(TaskInstance.run_id == before[0].run_id))}
+        waiting = in_run.where(TaskInstance.run_id == first.run_id, TaskInstance.state.is_(None))
+        new = [
+            one
+            for one in session.scalars(waiting)
+            if one.task_id not in had or had[one.task_id].state == TaskInstanceState.REMOVED
+        ]
         serial = [one for one in new if _depends_on_past(session, first, one.task_id)]
         for one in serial:
+            if one.task_id in had:
+                had[one.task_id].set_state(TaskInstanceState.SKIPPED, session=session)
+                continue
             made = TaskInstance(
                 SerializedBaseOperator(task_id=one.task_id),
                 one.dag_version_id,
