@@ -46,7 +46,7 @@ def _application() -> Any:
     return Served(page, serving)
 
 
-class SluicePlugin(AirflowPlugin):
+class SluicePlugin(AirflowPlugin):  # type: ignore[misc]
     """Timetable, page and tab; room for cleared runs; the subscription service on wish."""
 
     name = "sluice"
