@@ -57,12 +57,12 @@ test-elsewhere: venv kernels ## unit tests in another time zone and language
 durations: venv kernels servers ## measure every file of make test and write tests/durations.json, which shares them among the workers
 	@SLUICE_FAULT_SEED=$${SLUICE_FAULT_SEED:-1} $(PYTEST) -m "not bench and not full" -q --write-durations
 
-check: venv ## format, lint, types, import contracts, words; what test runs first
+check: venv ## format, lint, types, import contracts, openings of sentences; what test runs first
 	@$(BIN)/ruff format --check --quiet . || { echo "format: run make format"; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/python .ci/words
+	@$(BIN)/python .ci/openings
 
 lint: venv ## ruff and mypy only
 	@$(BIN)/ruff check .

@@ -14,14 +14,14 @@ from sluice.segments.store import SegmentStore
 
 
 def manifest_of(runtime: Runtime, store: SegmentStore, batch: int) -> SegmentManifest | None:
-    """The manifest that counts for ``batch``: the one ZooKeeper names, else the newest in the store; None for an orphan."""
+    """Return the valid manifest of ``batch``: the one recorded in ZooKeeper, else the newest in the store; None for an orphaned batch."""
     with runtime.state() as state:
         record = state.batch(batch)
     return stored_manifest(store, batch, record)
 
 
 def stored_manifest(store: SegmentStore, batch: int, record: Batch | None) -> SegmentManifest | None:
-    """As :func:`manifest_of`, for a caller that has asked ZooKeeper already."""
+    """Return what :func:`manifest_of` returns, for a caller that has already read the batch's record from ZooKeeper."""
     if record:
         return store.read_manifest(record.manifest)
     names = sorted(p for p, _ in store.files(batch) if p.rsplit("/", 1)[-1].startswith("manifest-"))
@@ -29,7 +29,7 @@ def stored_manifest(store: SegmentStore, batch: int, record: Batch | None) -> Se
 
 
 def lost_segment(store: SegmentStore, record: Batch) -> str:
-    """The first file of a batch that is not there or damaged, "" if all are whole. Reads them all."""
+    """Return the path of the first file of a batch that is missing or damaged, "" if all are whole. Reads every file."""
     try:
         manifest = store.read_manifest(record.manifest)
     except SegmentError:
@@ -38,7 +38,7 @@ def lost_segment(store: SegmentStore, record: Batch) -> str:
 
 
 def record_of(store: SegmentStore, manifest: SegmentManifest, claim: str) -> Batch:
-    """The record of a batch that ZooKeeper does not know any more, from its manifest."""
+    """Rebuild the record of a batch that ZooKeeper no longer has from the batch's manifest."""
     return Batch(
         number=BatchNumber(manifest.batch),
         epoch=Epoch(manifest.epoch),
@@ -56,7 +56,7 @@ def record_of(store: SegmentStore, manifest: SegmentManifest, claim: str) -> Bat
 
 
 def known_again(runtime: Runtime, store: SegmentStore, target: str, number: int) -> Batch:
-    """Batch ``number``, as ZooKeeper or else the store has it. Raises SegmentError if a file of it is not there."""
+    """Return batch ``number`` from ZooKeeper, or else from the store. Raises SegmentError if one of its files is missing."""
     with runtime.state() as state:
         batch = state.batch(number)
     manifest = None

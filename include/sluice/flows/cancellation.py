@@ -25,11 +25,13 @@ _STOP_S = 2.0
 
 
 class CancellationGuard:
-    """Made when work begins; called while it goes on. Raises Paused, Restarted or CoordinationUnavailable.
+    """A check that long-running work calls while it runs, so that a pause or a lost session stops it.
+
+    Raises Paused, Restarted or CoordinationUnavailable. Create it when the work begins.
 
     Args:
         state: of an open session.
-        doing: for the message, e.g. ``draining batch 7``.
+        doing: what the error message says is being done, e.g. ``draining batch 7``.
     """
 
     def __init__(self, state: PipelineState, doing: str) -> None:
@@ -39,7 +41,7 @@ class CancellationGuard:
         self._looked = time.monotonic()
 
     def __call__(self, *_: object, **__: object) -> None:
-        """Cheap: asks ZooKeeper at most once in :data:`LOOK_S`."""
+        """Raise if the work has to stop. Cheap: asks ZooKeeper at most once in :data:`LOOK_S`."""
         if not self._state.alive:
             raise CoordinationUnavailable(f"{self._doing}: the ZooKeeper session, and with it the lease, is gone")
         if time.monotonic() - self._looked >= LOOK_S:

@@ -9,7 +9,7 @@ from sluice.targets.base import Agrees, Checkpoint, CheckpointStore, Target
 
 
 def checkpoints_of(target: Target, state: PipelineState) -> CheckpointStore:
-    """The target's own store, else one in ZooKeeper."""
+    """Return the target's own checkpoint store, else one in ZooKeeper."""
     own = target.checkpoints
     return own if own is not None else ZooKeeperCheckpoints(state, target.config.name)
 
@@ -27,7 +27,7 @@ class ZooKeeperCheckpoints:
         return f"ZooKeeper, {self._records.path}"
 
     def read(self) -> Checkpoint | None:
-        """None if nothing is kept."""
+        """Return the stored checkpoint, None if there is none."""
         found = self._records.read()
         return None if found is None else Checkpoint(found.epoch, found.batch, found.position, found.identity)
 
@@ -42,13 +42,13 @@ class ZooKeeperCheckpoints:
         return kept
 
     def advance(self, to: Checkpoint) -> None:
-        """Raises Fenced."""
+        """Store a later checkpoint; the identity of the stored one stays. Raises Fenced."""
         found = self._records.read()
         identity = found.identity if found else to.identity
         self._write(TargetRecord(to.epoch, to.batch, to.position, identity))
 
     def rewind(self, to: Checkpoint, *, anew: bool = False) -> None:
-        """Raises Fenced."""
+        """Store a checkpoint that may be older than the stored one. Raises Fenced."""
         self._write(TargetRecord(to.epoch, to.batch, to.position, to.identity), backwards=True)
 
     def forget(self) -> None:

@@ -43,7 +43,7 @@ class Sides:
         self.process = state.process(target)
 
     def look(self) -> Checkpoint | None:
-        """What the target says. Raises CheckpointError if it does not fit."""
+        """Read the target's checkpoint and check it against ZooKeeper. Raises CheckpointError if they do not match."""
         for _ in range(_LOOKS - 1):
             checkpoint = self.checkpoints.read()
             if self.disagreement(checkpoint) is None:
@@ -67,13 +67,13 @@ class Sides:
         return (watch.call(work, interrupt=self.loader.interrupt) if watch else work()).batch
 
     def require(self, checkpoint: Checkpoint | None) -> None:
-        """Raises CheckpointError."""
+        """Raise CheckpointError if the checkpoint does not match what ZooKeeper has."""
         found = self.disagreement(checkpoint)
         if found is not None:
             raise found
 
     def disagreement(self, checkpoint: Checkpoint | None) -> CheckpointError | None:
-        """Why the two sides don't fit, None if they do."""
+        """Return why the target's checkpoint and ZooKeeper do not match, None if they do."""
         state, process = self.state, self.process
         cursor, identity = state.cursor(), state.identity()
         if cursor is None:
@@ -134,7 +134,7 @@ class Sides:
         return None
 
     def _was_true(self, checkpoint: Checkpoint) -> bool:
-        """Did this state once deliver exactly what the checkpoint says? An edited number does not fit its position."""
+        """Return True if this state once delivered exactly what the checkpoint says. An edited batch number does not match its position."""
         state, end = self.state, checkpoint.position
         if end is None or not checkpoint.identity or checkpoint.epoch > state.consumer_epoch(self.target):
             return False
@@ -170,7 +170,7 @@ class Sides:
         return error
 
     def places(self, checkpoint: Checkpoint | None) -> str:
-        """What is stored where."""
+        """Describe for an error message what the target and ZooKeeper have stored, and where."""
         state, process = self.state, self.process
         cursor = state.cursor()
         theirs = "no row"
@@ -190,7 +190,7 @@ class Sides:
 
 
 def require_own(runtime: Runtime, state: PipelineState, target: str, process: Acknowledgement) -> None:
-    """The acknowledgement in ZooKeeper belongs to this state. Cheap: the target is only asked where it does not. Raises CheckpointError."""
+    """Raise CheckpointError if the acknowledgement in ZooKeeper belongs to another state. Cheap: asks the target only if it does."""
     cursor = state.cursor()
     if cursor is None or _foreign(process, state.identity(), cursor.next_batch):
         sides = Sides(runtime, state, target)
@@ -198,10 +198,9 @@ def require_own(runtime: Runtime, state: PipelineState, target: str, process: Ac
 
 
 def require_no_checkpoints(runtime: Runtime, state: PipelineState) -> None:
-    """Before a pipeline begins: no target says that it holds something of it. One that does not answer now is asked by its first load.
+    """Raise CheckpointError if a target already has a checkpoint of a pipeline that is about to start.
 
-    Raises:
-        CheckpointError: a target does.
+    A target that does not answer now is asked again by its first load.
     """
     for config in runtime.pipeline.targets:
         try:
@@ -214,7 +213,7 @@ def require_no_checkpoints(runtime: Runtime, state: PipelineState) -> None:
 
 
 def _foreign(process: Acknowledgement | None, identity: str, next_batch: int) -> str:
-    """Why the acknowledgement in ZooKeeper is not of this state, "" if it is."""
+    """Return why the acknowledgement in ZooKeeper belongs to another state, "" if it belongs to this one."""
     if process is None:
         return ""
     if process.identity and process.identity != identity:

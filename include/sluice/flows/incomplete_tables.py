@@ -27,7 +27,7 @@ SHOWN_TABLES = 5
 
 
 def with_definitions(plan: PlannedTable, routes: Mapping, table: TableDefinition | None) -> PlannedTable:
-    """The plan with the source's definitions of its columns, so that a statement that adds one has its default."""
+    """Add the source's definitions to the plan's columns, so that a statement that adds a column has its default."""
     if table is None:
         return plan
     route = routes.route(plan.source)
@@ -44,7 +44,7 @@ def explain_absence(
     at: Position,
     error: MappingError,
 ) -> None:
-    """If a target lacks tables or columns of a batch that ended ``at``, note them, and say in the error's hint what makes both sides equal again."""
+    """Note the tables or columns that the target lacks of a batch that ended ``at``, and put the repair into the hint of ``error``."""
     with suppress(SluiceError):  # the error that is there is the one to show
         routes = Mapping.compile(runtime.pipeline.mapping)
         known = _definitions(runtime, state, at)
@@ -65,7 +65,7 @@ def _definitions(runtime: Runtime, state: PipelineState, at: Position) -> Defini
 
 
 def note_absent(state: PipelineState, target: str, findings: Sequence[Finding], plans: Sequence[PlannedTable]) -> None:
-    """Note the tables that a target which has begun lacks, or lacks columns of; before it began there were no rows to lose."""
+    """Note the tables that a started target lacks, wholly or some columns of; a target that has not started has no rows to lose."""
     if state.process(target) is None:
         return
     missing = []
@@ -103,12 +103,12 @@ def sentence(pipeline: str, one: IncompleteTable) -> str:
 
 
 def copy_command(pipeline: str, one: IncompleteTable) -> str:
-    """The command that copies the table."""
+    """Return the command that copies the table."""
     return f"sluice dump start {pipeline} --table {one.source} --target {one.target}"
 
 
 def copied(state: PipelineState, dump: Dump) -> None:
-    """A dump is done: tables that it copied whole are complete, if it began after they were noted."""
+    """Mark the tables that a finished dump copied whole as complete, if the dump began after they were noted."""
     whole = {
         request.table
         for request in dump.tables

@@ -23,7 +23,7 @@ class LostBatches(LoadError):
 
 
 def lacks_lost(runtime: Runtime, state: PipelineState, target: TargetConfig, cursor: Cursor) -> bool:
-    """True for a target that starts again from the snapshot where batches are gone, and whose next one is."""
+    """Return True for a target that starts again from the snapshot if batches are gone, and whose next batch is gone."""
     if target.on_lost_batches != "snapshot":
         return False
     process = state.process(target.name)
@@ -39,7 +39,7 @@ def any_lacks_lost(runtime: Runtime, state: PipelineState) -> bool:
 
 
 def require_stored(runtime: Runtime, state: PipelineState, target: TargetConfig, held: int, until: int) -> int:
-    """The batch that comes next for a target that holds ``held``, at most ``until``. Raises LostBatches for one that starts again later."""
+    """Return the next batch, at most ``until``, for a target that holds ``held``. Raises LostBatches for one that starts again later."""
     process = state.process(target.name)
     following = max(held + 1, process.restart if process is not None else 0)
     if target.on_lost_batches == "snapshot" and (following > until or _is_gone(runtime, target.name, following)):

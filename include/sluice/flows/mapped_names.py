@@ -24,7 +24,7 @@ from sluice.sources.table_filter import Selection
 
 
 def known_tables(tables: Iterable[SourceTable]) -> dict[TableId, KnownTable]:
-    """Columns of the source's tables as they are now."""
+    """Return the columns of the source's tables as they are now."""
     return {
         table.id: KnownTable(
             frozenset([*(column.name for column in table.schema.columns), *(name for name, _ in table.unknown)]),
@@ -35,10 +35,10 @@ def known_tables(tables: Iterable[SourceTable]) -> dict[TableId, KnownTable]:
 
 
 def require_known_names(runtime: Runtime, state: PipelineState, manifest: SegmentManifest) -> None:
-    """Look up the names of the mapping that no batch has met yet. Costs nothing where there is none.
+    """Look up the names of the mapping that no batch has met yet. Costs nothing if there are none.
 
     Raises:
-        MappingError: no table of its line has such a column; or a line that keeps columns back names a table that is probably meant to be another.
+        MappingError: no table of the line has such a column; or a line that keeps columns back names a table that is probably misspelt.
         SourceUnavailable: there are new names, and the source does not answer.
     """
     lines = runtime.pipeline.mapping
@@ -76,7 +76,7 @@ def _join(tables: dict[TableId, KnownTable], table: TableId, columns: Iterable[s
 
 
 def _columns_of(runtime: Runtime, path: str) -> list[str]:
-    """The columns of the rows in a segment; none of a damaged one: the merge says so."""
+    """Return the columns of the rows in a segment; none if it is damaged, which the merge reports."""
     try:
         with runtime.store.open_input(path) as source:
             schema = pq.read_schema(source)

@@ -34,7 +34,10 @@ STAND_BY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Progress of a run: ``phase`` is draining, merging, applying RULE, loading TARGET, acknowledged, or standing by (another installation works)."""
+    """Progress of a run.
+
+    ``phase``: draining, merging, applying RULE, loading TARGET, acknowledged, or standing by (another installation leads).
+    """
 
     phase: str
     batch: int | None = None
@@ -144,7 +147,7 @@ def _run(runtime: Runtime, until_head: bool, batches: int | None) -> Iterator[St
 
 
 def _end(runtime: Runtime, state: PipelineState) -> None:
-    """What waits on purpose, and what quarantined targets lack, is delivered, too. Raises what the last attempt of a target does."""
+    """Deliver at the end of a run what waits on purpose and what quarantined targets lack. Raises what a target's last attempt raises."""
     for target in state.waiting():
         commit_waiting(runtime, target)
     for target in state.holds.all():
@@ -180,7 +183,7 @@ def _one_batch(
 
 
 class HeldTargetRetry:
-    """Tries quarantined targets again, ever more slowly while they fail."""
+    """Retries quarantined targets, ever more slowly while they fail."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -200,7 +203,7 @@ class HeldTargetRetry:
 
 @contextmanager
 def _orderly(state: PipelineState, me: str) -> Iterator[None]:
-    """At the end the turn is free at once."""
+    """Give up leadership at the end of the block, so that another installation can lead at once."""
     try:
         yield
     finally:
@@ -209,7 +212,7 @@ def _orderly(state: PipelineState, me: str) -> Iterator[None]:
 
 
 def _head_now(runtime: Runtime, state: PipelineState, head: Position | None) -> Position | None:
-    """``head``, or the end of another server's log where the source failed over meanwhile: places of two logs do not compare."""
+    """Return ``head``, or the head of the other server's log after a failover: positions of two logs do not compare."""
     cursor = state.cursor() if head is not None else None
     if head is None or cursor is None or cursor.position.log_epoch == head.log_epoch:
         return head

@@ -39,7 +39,7 @@ LEASE_GRACE_S = 5.0
 
 
 def default_store() -> str:
-    """Where segments go when the pipeline does not say: ``SLUICE_STORE``, else the user's data folder."""
+    """Return the location of segments if the pipeline does not set it: ``SLUICE_STORE``, else the user's data folder."""
     configured = os.environ.get("SLUICE_STORE")
     return configured or (Path.home() / ".local/share/sluice").as_uri()
 
@@ -86,7 +86,7 @@ class Runtime:
         runner: str | UnitRunner | None = None,
         owner: str | None = None,
     ) -> Runtime:
-        """``runner``: connect, submit or local, or a runner; None: as the pipeline says."""
+        """Build the runtime of a pipeline. ``runner``: connect, submit, local, or a runner; None: as the pipeline says."""
         mode = runner if isinstance(runner, str) else pipeline.spark.mode
         given = None if isinstance(runner, str) else runner
         channels = Channels(channels_folder())
@@ -115,24 +115,24 @@ class Runtime:
             return self.source_at(self.member(state))
 
     def member(self, state: PipelineState) -> str:
-        """The connection that is read now; the first of the group until a failover."""
+        """Return the connection that is read now: the first of the group until a failover."""
         chosen, source = state.member.read().connection, self.pipeline.source
         return chosen if chosen in source.group else source.connection
 
     def source_at(self, connection: str) -> Source:
-        """The source as one server of its group has it."""
+        """Open the source at one server of its group."""
         source = self.pipeline.source.model_copy(update={"connection": connection})
         return open_source(self.pipeline.model_copy(update={"source": source}), self.resolver, self.loads)
 
     def at_workers(self, state: PipelineState) -> Runtime:
-        """What travels with work units that ask the source: its connection is resolved here, and is the only one it knows."""
+        """Return a runtime for work units that query the source: its connection is resolved here, and is the only one it knows."""
         member = self.member(state)
         source = self.pipeline.source.model_copy(update={"connection": member, "connections": ()})
         pipeline = self.pipeline.model_copy(update={"source": source})
         return Runtime(pipeline, ResolvedConnections.of(self.resolver, [member]), "local", self.rules_folder)
 
     def open_target(self, name: str) -> Target:
-        """A target of the pipeline; connects at first use. Raises ConfigError."""
+        """Open a target of the pipeline; it connects at first use. Raises ConfigError."""
         config = self.pipeline.target(name)
         return open_target(config, self.resolver, self.name, self.mark if config.type in MARK_LOADS else None)
 
@@ -143,7 +143,7 @@ class Runtime:
 
     @property
     def store_uri(self) -> str:
-        """Where this pipeline's segments live."""
+        """The location of this pipeline's segments."""
         uri = self.pipeline.capture.segments.uri or default_store()
         try:
             return no_password(uri)
@@ -158,7 +158,7 @@ class Runtime:
 
     @property
     def runner(self) -> UnitRunner:
-        """Where work units run; made at first use."""
+        """The runner of work units; made at first use."""
         if self._runner is None:
             if self.mode == "connect":
                 from sluice.spark.connect import ConnectRunner
@@ -175,7 +175,7 @@ class Runtime:
         return self._runner
 
     def runner_for(self, changes: int) -> UnitRunner:
-        """Where a batch of this number of changes is worked on: a small one here, without a round trip to Spark."""
+        """Return the runner for a batch of this number of changes: a small batch runs in this process, without a round trip to Spark."""
         if self._runner is None and self.mode == "connect" and changes < self.pipeline.spark.from_changes:
             from sluice.spark.local import LocalRunner
 
@@ -194,7 +194,7 @@ class Runtime:
 
     @contextmanager
     def state(self, *, connect_timeout_s: float = 15.0, keeps_reads: bool = False) -> Iterator[PipelineState]:
-        """The pipeline's state in ZooKeeper; nested uses share one session. ``keeps_reads``: see :class:`PipelineState`."""
+        """Open the pipeline's state in ZooKeeper; nested calls share one session. ``keeps_reads``: see :class:`PipelineState`."""
         if self._state is not None and self._state.alive:
             yield self._state
             return
@@ -213,7 +213,7 @@ class Runtime:
                 self._state = None
 
     def _state_in(self, znodes: Znodes, *, keeps_reads: bool = False) -> PipelineState:
-        """The pipeline's state by one session."""
+        """Return the pipeline's state in a session that is already open."""
         coordination = self.pipeline.coordination
         timeout = coordination.session_timeout.total_seconds()
         return PipelineState(
@@ -231,7 +231,7 @@ class Runtime:
 
 @contextmanager
 def _beating(state: PipelineState, owner: str | None, lives: Callable[[], bool]) -> Iterator[None]:
-    """While a session is open, its installation is heard of if it lives."""
+    """Send heartbeats of the installation while a session is open and the installation lives."""
     if owner is None:
         yield
         return
@@ -253,7 +253,7 @@ def _beating(state: PipelineState, owner: str | None, lives: Callable[[], bool])
 
 
 def attempt_id() -> str:
-    """A short name for one attempt at a piece of work; what two attempts write never collides."""
+    """Return a short unique name for one attempt at a piece of work, so that two attempts never write the same file."""
     return uuid.uuid4().hex[:12]
 
 

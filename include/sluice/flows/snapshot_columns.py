@@ -14,7 +14,7 @@ from sluice.segments.snapshot_columns import SnapshotColumns, Way
 
 
 def note_columns(runtime: Runtime, state: PipelineState, changeset: Changeset, epoch: int) -> None:
-    """Before the snapshot gets a batch: note the columns of its rows. Raises SegmentError, ConfigError."""
+    """Record the columns of a batch's rows before the snapshot gets the batch. Raises SegmentError, ConfigError."""
     if not only_rows_tell(RuleSet.of(runtime.rules_path)):
         return
     made = {}
@@ -27,5 +27,5 @@ def note_columns(runtime: Runtime, state: PipelineState, changeset: Changeset, e
 
 
 def noted_columns(runtime: Runtime, state: PipelineState, batch: int, rules: RuleSet) -> dict[Way, pa.Schema]:
-    """The user's columns of tables of the snapshot after a batch; ``rules``: the pipeline's. Raises SegmentError."""
+    """Return the user columns of the snapshot's tables after a batch. ``rules``: the pipeline's. Raises SegmentError."""
     return SnapshotColumns(runtime.store, state.identity()).after(batch) if only_rows_tell(rules) else {}

@@ -11,16 +11,16 @@ from sluice.targets.base import VersionReader, versions_of
 
 
 def snapshot_reader(runtime: Runtime) -> VersionReader:
-    """Of the pipeline's snapshot. Raises ConfigError."""
+    """Return the reader of the pipeline's snapshot. Raises ConfigError."""
     reader = versions_of(runtime.open_target(SNAPSHOT))
     assert reader is not None, "tables of a lake have versions"
     return reader
 
 
 def whole_batch(reader: VersionReader, tables: Sequence[TableId], batch: int) -> int:
-    """The newest batch at or before ``batch`` as of which every table can be read: one that no commit has together with later ones.
+    """Return the newest batch at or before ``batch`` as of which every table can be read: no commit has it together with later ones.
 
-    Raises LoadError if that is no longer kept, TargetUnavailable.
+    Raises LoadError if it is no longer kept, TargetUnavailable.
     """
     while (found := min((reader.whole(table, batch) for table in tables), default=batch)) < batch:
         batch = found

@@ -13,7 +13,7 @@ _brief = 0
 
 @contextmanager
 def brief() -> Iterator[None]:
-    """While this is open, all threads of the process say what stages did at debug level only."""
+    """Log what stages did at debug level only, in all threads of the process, while the context is open."""
     global _brief
     with _lock:
         _brief += 1
@@ -25,7 +25,7 @@ def brief() -> Iterator[None]:
 
 
 def say(log: Any, event: str, **fields: Any) -> None:
-    """A stage is done with a batch."""
+    """Log that a stage has done a batch."""
     (log.debug if _brief else log.info)(event, **fields)
 
 

@@ -20,13 +20,14 @@ from sluice.segments.changeset import RuleTotal
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Outcome of one stage for one batch.
+    """The outcome of one stage for one batch.
 
     Attributes:
-        rows: that it passed on, or wrote and removed at its target. errors: rows that a rule could not do.
-        later: why its target gets the batch at another time, "" if it has it; the stages after it then pass the batch by.
-        rules: what each rule did that ran in this stage. already: an earlier attempt or another process had
-            done it, or the rule is not in use for the batch.
+        rows: passed on, or written and deleted at the target.
+        errors: rows on which a rule failed.
+        later: why the target gets the batch at another time, "" if it has it; later stages then skip the batch.
+        rules: what each rule that ran in this stage did.
+        already: an earlier attempt or another process had done it, or the rule does not apply to the batch.
     """
 
     batch: int
@@ -39,11 +40,11 @@ class Done:
 
 
 class NeverReady(Exception):
-    """No batch comes any more: a stage before this one gave up, or the process is to end."""
+    """No further batch will come: an earlier stage failed, or the process is about to end."""
 
 
 class Board(Protocol):
-    """Knowledge that the loops of the stages of one run share."""
+    """The state that the stage loops of one run share."""
 
     def take(self, stage: Stage, after: int) -> int | None:
         """Wait for the first batch after ``after`` to be ready for ``stage``. None: the run has no further one. Raises NeverReady."""
@@ -52,17 +53,18 @@ class Board(Protocol):
         """Return the reason for which a stage before left this batch for another time; "" if none did."""
 
     def done(self, stage: Stage, done: Done) -> None:
-        """A batch has passed the stage."""
+        """Record that a batch has passed the stage."""
 
     def gave_up(self, stage: Stage, error: BaseException) -> None:
-        """The stage ends with an error."""
+        """Record that the stage ends with an error."""
 
 
 def work(stage: Stage, board: Board, do: Callable[[Stage, int], Done], *, after: int = 0) -> int:
-    """Do ``stage`` for every batch of the run after batch ``after``. Returns how many there were.
+    """Run ``stage`` for every batch of the run after batch ``after``. Returns how many there were.
 
     Raises:
-        NeverReady: a stage before it gave up. What ``do`` raises: the batch stays, and the stage gives up.
+        NeverReady: an earlier stage failed.
+        What ``do`` raises: the batch stays, and the stage ends.
     """
     count = 0
     try:
@@ -102,19 +104,19 @@ class ThreadBoard:
     # -- for the capture -----------------------------------------------------------------------------------------------
 
     def captured(self, batch: int) -> None:
-        """The run has a further batch."""
+        """Add a captured batch to the run."""
         with self._changed:
             self._under_way[batch] = {}
             self._changed.notify_all()
 
     def end(self) -> None:
-        """The run has no further batch."""
+        """Note that the run has no further batch."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """The process is to end: nothing is begun any more."""
+        """Stop all stages before their next batch, because the process is about to end."""
         with self._changed:
             self._over = True
             self._changed.notify_all()
@@ -158,7 +160,7 @@ class ThreadBoard:
                 self._changed.wait()
 
     def _missing(self, stage: Stage, batch: int) -> list[str]:
-        """The stages that ``batch`` has to pass before."""
+        """Return the stages that ``batch`` still has to pass before ``stage``."""
         passed = self._under_way.get(batch, {})
         return [name for name in stage.needs if name != StageKind.CAPTURE and name not in passed]
 
@@ -183,7 +185,7 @@ class ThreadBoard:
             self._changed.notify_all()
 
     def _announce(self) -> None:
-        """Tell of the batches that are through now; only then there is room for others."""
+        """Report the batches that have passed all stages; only then is there room for further ones."""
         with self._telling:
             while True:
                 with self._changed:

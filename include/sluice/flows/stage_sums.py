@@ -18,7 +18,7 @@ SAY_EVERY_S = 5.0
 
 @dataclass
 class StageSums:
-    """Sums of one stage over the batches of one run.
+    """The sums of one stage over the batches of a run.
 
     Attributes:
         rules: what the rules that ran in this stage did, in the order in which they ran.

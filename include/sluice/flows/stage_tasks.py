@@ -37,7 +37,7 @@ PATIENCE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class StageOutcome:
-    """Outcome of one attempt of a stage: each batch, and (of the capture) the reason for which there was no further one."""
+    """The outcome of one attempt of a stage: each batch, and for the capture the reason why there was no further one."""
 
     stage: str
     done: tuple[Done, ...] = ()
@@ -73,14 +73,14 @@ class RunBoard:
         state.on_change(self._told.set)
 
     def begin(self) -> None:
-        """Say that this stage is at work; of what an earlier attempt said, its batches count."""
+        """Publish that this stage is working; batches of an earlier attempt still count."""
         self._progress = replace(self._said(self._mine.name) or Progress(), state=StageState.WORKING, why="")
         if self._progress.sums:
             self._sums = StageSums.from_json(self._progress.sums)
         self._say()
 
     def end(self, why: str = "") -> None:
-        """Say that this stage has done its batches."""
+        """Publish that this stage has done its batches."""
         self._progress = replace(self._progress, state=StageState.ENDED, why=why)
         self._say()
 
@@ -111,7 +111,7 @@ class RunBoard:
         return found[0]
 
     def _ready(self, stage: Stage, after: int) -> list[int | None]:
-        """The batch that is ready, None if the run has no further one; nothing if that is not known yet. Raises NeverReady."""
+        """Return [batch] if one is ready, [None] if the run has no further one, [] if that is not known yet. Raises NeverReady."""
         state, capture = self._state, self._said(StageKind.CAPTURE)
         numbers = state.claimed_numbers(self._claim)
         for number in (one for one in numbers if one > after):
@@ -132,7 +132,7 @@ class RunBoard:
         return [None] if capture.batch <= max(numbers, default=0) else []
 
     def _is_over(self, stage: Stage, batch: Batch) -> bool:
-        """Nothing is left for the stage to do, nor to look at."""
+        """Return True if the stage has nothing left to do or to check for the batch."""
         if stage.kind in {StageKind.LOAD, StageKind.ACKNOWLEDGE}:
             return self._acknowledged(stage.subject) >= batch.number
         return batch.number <= self._state.delivered() and has_passed(stage, tuple(self._stages.values()), batch)
@@ -196,14 +196,15 @@ def run_stage(
     tell: Callable[[Done], None] = lambda done: None,
     marked: Collection[str] = (),
 ) -> StageOutcome:
-    """Do a stage for every batch of the run of ``claim``, from the first one that it has not done; ends when the run has no further batch.
+    """Run a stage for every batch of the run of ``claim``, from the first one it has not done, until the run has no further batch.
 
     Args:
-        tell: called with what was done, batch by batch.
+        tell: called with the outcome of each batch.
         marked: see :class:`RunBoard`.
 
     Raises:
-        NeverReady: a stage before it gave up, or no batch came for long. ConfigError: the pipeline has no such stage any more.
+        NeverReady: an earlier stage failed, or no batch came for long.
+        ConfigError: the pipeline no longer has this stage.
         What the stage raises; the batch stays.
     """
     told: list[Done] = []
@@ -263,14 +264,14 @@ def run_capture(
         due: tuple[str, ...] = ()
 
         def failed() -> str:
-            """The first stage that gave up."""
+            """Return the first stage that failed, "" if none did."""
             found = ((stage.name, state.runs.read(claim, stage.name)) for stage in stages[1:])
             return next((name for name, one in found if one is not None and one.state is StageState.GAVE_UP), "")
 
         asked, marked_by_hand = time.monotonic(), ""
 
         def marked() -> str:
-            """A task of the run that a person marked."""
+            """Return a task of the run that a person marked, "" if there is none. Asked every ``PATIENCE_S`` at most."""
             nonlocal asked, marked_by_hand
             if not marked_by_hand and time.monotonic() - asked > PATIENCE_S:
                 asked, marked_by_hand = time.monotonic(), next(iter(gone()), "")

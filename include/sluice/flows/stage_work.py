@@ -52,7 +52,7 @@ _WORK: Mapping[StageKind, Callable[[Runtime, Stage, int], Done]] = {
 
 
 def do(runtime: Runtime, stage: Stage, batch: int) -> Done:
-    """Take ``batch`` through ``stage`` and record it. A batch that has passed the stage is left as it is.
+    """Run ``stage`` on ``batch`` and record it. A batch that has passed the stage is left as it is.
 
     Raises:
         What the stage's own function raises; the batch stays where it was.

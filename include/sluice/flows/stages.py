@@ -31,7 +31,7 @@ Every change starts a process for each task of the run; a dozen of them at once 
 
 
 def share_of_run() -> float:
-    """The share of ``run.max_time`` after which one run makes no further batch."""
+    """Return the share of ``run.max_time`` after which one run captures no further batch."""
     return random.uniform(SHORTEST, 1.0)  # noqa: S311 - no secret
 
 
@@ -47,7 +47,7 @@ def limit_of_run(limits: RunConfig, made: int, seconds: float, share: float) -> 
 
 
 class StageKind(StrEnum):
-    """Kind of work of a stage; the value begins the names of its tasks."""
+    """The kind of work of a stage; the value begins the names of its tasks."""
 
     CAPTURE = "drain"
     MERGE = "merge"
@@ -112,7 +112,7 @@ class Stage:
 
 
 def pipeline_stages(pipeline: PipelineConfig, rules: Sequence[RuleConfig]) -> tuple[Stage, ...]:
-    """The stages of a pipeline, each after those that it needs. ``rules``: all of them, in order."""
+    """Return the stages of a pipeline, each after those that it needs. ``rules``: all rules, in order."""
     capture = Stage(StageKind.CAPTURE)
     made = [capture, Stage(StageKind.MERGE, needs=(capture.name,))]
     for rule in (rule for rule in rules if rule.owns_task):
@@ -125,18 +125,18 @@ def pipeline_stages(pipeline: PipelineConfig, rules: Sequence[RuleConfig]) -> tu
 
 
 def stages_of(pipeline: PipelineConfig, folder: Path) -> tuple[Stage, ...]:
-    """The stages of a pipeline whose rules are in ``folder``, as :func:`pipeline_stages` lists them."""
+    """Return the stages of a pipeline whose rules are in ``folder``, as :func:`pipeline_stages` lists them."""
     return pipeline_stages(pipeline, rules_of(pipeline, folder))
 
 
 def leaves(stages: Sequence[Stage]) -> tuple[Stage, ...]:
-    """The stages that no other one needs: a batch that has passed them is delivered."""
+    """Return the stages that no other stage needs: a batch that has passed them is delivered."""
     needed = {name for stage in stages for name in stage.needs}
     return tuple(stage for stage in stages if stage.name not in needed)
 
 
 def rules_of(pipeline: PipelineConfig, folder: Path) -> tuple[RuleConfig, ...]:
-    """The rules in order. A wrong engine.yaml in ``folder`` gives none: the merge says what is wrong with it."""
+    """Return the rules in order; none if engine.yaml in ``folder`` is invalid, which the merge then reports."""
     if pipeline.rules is None:
         return ()
     path = folder / pipeline.rules
@@ -149,12 +149,12 @@ def rules_of(pipeline: PipelineConfig, folder: Path) -> tuple[RuleConfig, ...]:
 
 @lru_cache(maxsize=256)
 def _rules(path: Path, _modified_ns: int, _size: int) -> tuple[RuleConfig, ...]:
-    """The rules of one version of a file. Raises ConfigError."""
+    """Read the rules of one version of a file. Raises ConfigError."""
     return tuple(load_model(path, EngineConfig).in_order)
 
 
 def rules_in(stage: Stage, rules: Sequence[RuleConfig]) -> tuple[RuleConfig, ...]:
-    """The rules that run in the merge, or in the rule ``stage``: its own, and the fused ones up to the next that has a task of its own."""
+    """Return the rules that run in the merge or in the rule ``stage``: its own, and fused ones up to the next rule with its own task."""
     if not stage.transforms:
         return ()
     found: dict[str, list[RuleConfig]] = {"": []}
@@ -166,7 +166,7 @@ def rules_in(stage: Stage, rules: Sequence[RuleConfig]) -> tuple[RuleConfig, ...
 
 
 def display_name(stage: Stage, rules: Sequence[RuleConfig]) -> str:
-    """The name of a task for people, with the number of fused rules that run in it: ``merge + 3 rules``."""
+    """Return the display name of a task, with the number of fused rules that run in it: ``merge + 3 rules``."""
     fused = sum(not rule.owns_task for rule in rules_in(stage, rules))
     return f"{stage.name} + {fused} rule{'s' if fused > 1 else ''}" if fused else stage.name
 
@@ -187,7 +187,7 @@ def described(rule: RuleConfig, folder: Path) -> str:
 
 
 def has_passed(stage: Stage, stages: Sequence[Stage], batch: Batch) -> bool:
-    """True if ``batch`` has passed the capture, the merge or the rule ``stage``. How far a target is its acknowledgement says."""
+    """Return True if ``batch`` has passed the capture, merge or rule ``stage``. For a load see the target's acknowledgement."""
     if batch.dropped or not batch.needs_merge or stage.kind is StageKind.CAPTURE:
         return True
     transforms = [one.name for one in stages if one.transforms]

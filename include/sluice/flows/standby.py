@@ -74,7 +74,7 @@ def stand_by(opened: Callable[[], Runtime], name: str) -> Iterator[Step]:
 
 
 def _others(state: PipelineState, me: str) -> bool:
-    """Is an installation heard of that is no standby, or is its restart announced?"""
+    """Return True if an installation other than a standby is alive, or has announced a restart."""
     turn = state.turns.now(me)
     if turn is not None and not turn.owner.startswith(STANDBY) and not turn.is_over:
         return True
@@ -85,7 +85,7 @@ def _others(state: PipelineState, me: str) -> bool:
 
 
 def copies_folder() -> Path:
-    """Where standbys keep their copies: ``SLUICE_STANDBY``, else the user's data folder."""
+    """Return the folder of the standbys' copies: ``SLUICE_STANDBY``, else the user's data folder."""
     configured = os.environ.get("SLUICE_STANDBY")
     return Path(configured) if configured else Path.home() / ".local/share/sluice/standby"
 
@@ -103,9 +103,9 @@ class LocalCopy:
     _warned: bool = False
 
     def open(self, build: Callable[[PipelineConfig], Runtime]) -> Runtime:
-        """The pipeline as the shared files say, which are copied if they changed; as the copy says if they cannot be read.
+        """Build the pipeline from the shared files, which are copied if they changed; from the copy if they cannot be read.
 
-        Raises ConfigError: neither can be read.
+        Raises ConfigError if neither can be read.
         """
         try:
             path, pipeline = find_pipeline_file(self.name, pipelines_folder())
@@ -148,7 +148,7 @@ class LocalCopy:
 
 
 def _signature(path: Path, rules: Path | None) -> dict[str, tuple[int, int]]:
-    """Size and time of every file."""
+    """Return size and modification time of every file."""
     files = [path, *(one for one in sorted(rules.rglob("*")) if one.is_file())] if rules else [path]
     found = ((str(one), one.stat()) for one in files if "__pycache__" not in one.parts)
     return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in found}

@@ -14,7 +14,7 @@ from sluice.segments.store import SegmentStore
 
 
 def definitions_at(runtime: Runtime, state: PipelineState, first: Position) -> Definitions | None:
-    """The stored definitions that the changes from ``first`` on have, as far as they are known. Raises SegmentError."""
+    """Return the stored definitions that apply to changes from ``first`` on, as far as they are known. Raises SegmentError."""
     schemas, read = SchemaStore(runtime.store), runtime.source.stored_definitions
     cursor = state.cursor()
     if cursor is None or not cursor.schema:
@@ -28,9 +28,9 @@ def definitions_at(runtime: Runtime, state: PipelineState, first: Position) -> D
 
 
 def tables_at(runtime: Runtime, state: PipelineState, first: Position) -> frozenset[TableId]:
-    """The tables of :func:`definitions_at`, none if nothing is known. Raises SegmentError.
+    """Return the tables of :func:`definitions_at`, none if nothing is known. Raises SegmentError.
 
-    The newest file of the history is read once in a process: as long as no definition changes, a batch reads none.
+    The newest file of the history is read once per process: while no definition changes, a batch reads none.
     """
     cursor, store, read = state.cursor(), runtime.store, runtime.source.stored_definitions
     if cursor is not None and cursor.schema:
@@ -42,7 +42,7 @@ def tables_at(runtime: Runtime, state: PipelineState, first: Position) -> frozen
 
 @lru_cache(maxsize=8)
 def _tables_in(uri: str, pipeline: str, path: str, read: DefinitionsReader) -> tuple[Position, frozenset[TableId]]:
-    """Of a file of the history, which never changes: its position, and the tables that it knows."""
+    """Return the position of a history file, which never changes, and the tables that it knows."""
     schemas = SchemaStore(SegmentStore(uri, pipeline))
     return schemas.position(path), _names(schemas.load(path, read))
 

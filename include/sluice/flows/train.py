@@ -82,12 +82,12 @@ class Carried:
 
 @dataclass(frozen=True, slots=True)
 class TrainOutcome:
-    """What a run has to deliver.
+    """The batches of a micro-batch loop, and what the run still has to deliver.
 
     Attributes:
-        last: the drain of its last batch; ``merged``: none of its batches needs a merge any more, nor a stage of rules.
-        carried: the batches that were delivered already.
-        ended_by: why no further batch was made.
+        last: the drain of its last batch.
+        carried: the batches that are already delivered.
+        ended_by: why no further batch was captured.
     """
 
     last: DrainOutcome
@@ -130,33 +130,33 @@ def train(
 
 
 def unfinished(runtime: Runtime, claim: str, last: int) -> list[int]:
-    """The batches up to ``last`` that ``claim`` delivers and that have no changeset yet; ``[last]`` if all of them have."""
+    """Return the batches up to ``last`` that ``claim`` delivers and that have no changeset yet; ``[last]`` if all of them have."""
     with runtime.state() as state:
         found = [int(one.number) for one in state.claimed_all(claim) if one.number <= last and one.needs_merge]
     return found or [last]
 
 
 def last_claimed(runtime: Runtime, claim: str) -> int | None:
-    """The newest batch that ``claim`` delivers; None: it has none."""
+    """Return the newest batch that ``claim`` delivers; None if it has none."""
     with runtime.state() as state:
         found = state.claimed(claim)
     return int(found.number) if found else None
 
 
 def claimed_numbers(runtime: Runtime, claim: str) -> list[int]:
-    """The numbers of the batches that ``claim`` delivers and that are still known, ascending."""
+    """Return the numbers of the batches that ``claim`` delivers and that are still known, ascending."""
     with runtime.state() as state:
         return state.claimed_numbers(claim)
 
 
 def delivered(runtime: Runtime) -> int:
-    """The last batch that every target has, 0 if none."""
+    """Return the last batch that every target has, 0 if none."""
     with runtime.state() as state:
         return int(state.delivered())
 
 
 def acknowledged(runtime: Runtime, target: str) -> int:
-    """The last batch that ``target`` has acknowledged, 0 if none."""
+    """Return the last batch that ``target`` has acknowledged, 0 if none."""
     with runtime.state() as state:
         found = state.process(target)
     return int(found.batch) if found is not None else 0
@@ -170,7 +170,7 @@ def sums_of(runtime: Runtime, claim: str, stage: str) -> StageSums:
 
 
 def table(carried: Sequence[Carried]) -> str:
-    """What a train did, for the end of a log."""
+    """Format the batches of a micro-batch loop as a table for the end of the task log."""
     targets = [target for target, _ in carried[-1].loaded] if carried else []
     head = ["batch", "changes", "closed by", "drain s", "merge s", *(f"{target} s" for target in targets), "rows"]
     lines = [head]
@@ -273,7 +273,7 @@ class _Train:
         return TrainOutcome(replace(self.last, due=self.due, merged=self._is_merged()), tuple(self.carried), ended_by)
 
     def _capture(self, first: DrainOutcome) -> str:
-        """Batch after batch; returns why no further one was made. Raises _HandOver, SluiceError, and what a stage gave up with."""
+        """Capture batch after batch; return why no further one was captured. Raises _HandOver, SluiceError, and a stage's own error."""
         made, drained_s = first, time.monotonic() - self.began
         while True:
             self._require_small(made)
@@ -303,7 +303,7 @@ class _Train:
             self.last = made
 
     def _do(self, stage: Stage, batch: int) -> Done:
-        """One stage of one batch. Raises _HandOver for rules that have a task of their own, and what the stage raises."""
+        """Run one stage of one batch. Raises _HandOver if slow rules need their own tasks, and what the stage raises."""
         runtime = self.runtime
         ends_rules = stage == self._last_transform and runtime.rules_path is not None  # the batch before has passed it
         if ends_rules and self._seconds_of_rules(batch - 1) > stages.SLOW_RULES_S:
@@ -329,7 +329,7 @@ class _Train:
         return self._transforms[-1]
 
     def _tell(self, batch: int, done: Mapping[str, Done]) -> None:
-        """A batch has passed all stages."""
+        """Report a batch that has passed all stages."""
         made, drained_s = self._drained.pop(batch)
         merged_s = sum(done[one.name].seconds for one in self._transforms)
         loads = {one.subject: done[one.name] for one in self._stages if one.kind is StageKind.LOAD}
@@ -357,7 +357,10 @@ class _Train:
                     state.runs.write(self.claim, name, progress)
 
     def _require_own_place(self, first: DrainOutcome) -> None:
-        """This run may deliver ``first``: it is new, small, and everything before it is delivered. Raises _HandOver, Paused, Restarted."""
+        """Require that this run may deliver ``first``: it is new, small, and everything before it is delivered.
+
+        Raises _HandOver, Paused, Restarted.
+        """
         limits, pipeline = self.runtime.pipeline.run, self.runtime.pipeline
         if first.adopted or limits.max_batches == 1 or not limits.max_time or pipeline.schedule != "continuous":
             raise _HandOver("the run has this batch already" if first.adopted else "a run has one batch")
@@ -383,7 +386,7 @@ class _Train:
         return self.state.passed() < first.batch - 1
 
     def _require_small(self, made: DrainOutcome) -> None:
-        """Raises _HandOver for a batch that has tasks of its own."""
+        """Raise _HandOver for a batch that needs its own tasks."""
         assert made.batch is not None
         spark = self.runtime.pipeline.spark
         if self.runtime.mode == "submit":
@@ -394,13 +397,13 @@ class _Train:
             raise _HandOver("a large batch")
 
     def _end_after(self, made: DrainOutcome) -> str:
-        """Why no batch shall follow ``made``, "" if one may."""
+        """Return why no batch shall follow ``made``, "" if one may."""
         seconds = time.monotonic() - self.began
         limit = limit_of_run(self.runtime.pipeline.run, self._made, seconds, self.share)
         return limit or ("a dump is due" if made.due else self.stop())
 
     def _is_merged(self) -> bool:
-        """No batch of this claim waits for a merge or for rules."""
+        """Return True if no batch of this claim waits for a merge or for rules."""
         with suppress(SluiceError):
             return not any(one.needs_merge and not one.dropped for one in self.state.claimed_all(self.claim))
         return False

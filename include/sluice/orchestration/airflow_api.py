@@ -25,14 +25,14 @@ _AT_ONCE = 100
 
 @dataclass
 class AirflowApi:
-    """As much of Airflow's REST API as removing runs needs. ``endpoint``: host, port, login, password, schema (http)."""
+    """A client for the part of Airflow's REST API that removing runs needs. ``endpoint``: host, port, login, password, schema (http)."""
 
     endpoint: Endpoint
     timeout_s: float = 60.0
     _token: str = field(default="", repr=False)
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """JSON of the answer. Raises ConfigError for a refused login, RetryableError for all else that fails."""
+        """Return the JSON answer. Raises ConfigError for a refused login, RetryableError for every other failure."""
         known = bool(self._token)
         if not known:
             self._login()
@@ -73,7 +73,7 @@ class AirflowApi:
 
 
 def tagged_dags(api: AirflowApi, tag: str) -> list[str]:
-    """Ids of all DAGs of Sluice with this tag, however many there are."""
+    """Return the ids of all of Sluice's DAGs with this tag, however many there are."""
     found: list[str] = []
     while True:
         page_of = [("limit", _AT_ONCE), ("offset", len(found)), ("order_by", "dag_id")]
@@ -113,7 +113,7 @@ def remove_runs(
 
 
 def count_runs(api: AirflowApi, dag_id: str, *, before: datetime, idle_before: datetime) -> int:
-    """How many :func:`remove_runs` would remove, given the time; a run that found nothing and is old counts once."""
+    """Return how many runs :func:`remove_runs` would remove, given the time. An old run that found nothing counts once."""
     ended, idle, both = (
         int(api.call("GET", path)["total_entries"])
         for path in (_ended_path(dag_id, before), _idle_path(dag_id, idle_before), _idle_path(dag_id, before))
@@ -133,7 +133,7 @@ def _idle_path(dag_id: str, before: datetime) -> str:
 
 
 def _idle(api: AirflowApi, dag_id: str, before: datetime) -> Iterator[list[str]]:
-    """Pages of ids of runs whose drain found nothing; each page is asked for when those before it are gone."""
+    """Yield pages of ids of runs whose drain found nothing; a page is requested after the earlier ones are removed."""
     path = _idle_path(dag_id, before)
     while True:
         runs = [task["dag_run_id"] for task in api.call("GET", path)["task_instances"]]
@@ -154,7 +154,7 @@ def _ended_path(dag_id: str, before: datetime) -> str:
 
 
 def _ended(api: AirflowApi, dag_id: str, before: datetime) -> Iterator[list[str]]:
-    """Pages of run ids; each page is asked for when those before it are gone."""
+    """Yield pages of run ids; a page is requested after the earlier ones are removed."""
     path = _ended_path(dag_id, before)
     while True:
         runs = api.call("GET", path)["dag_runs"]

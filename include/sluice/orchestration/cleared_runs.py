@@ -60,7 +60,7 @@ _UNDER_WAY = ("scheduled", "queued", "running", "restarting", _WAITS, "up_for_re
 
 
 def requeue_for_cleared_runs(session: Session) -> list[str]:
-    """Swap where it is needed; returns the ids of the runs that went back into the queue. The caller commits."""
+    """Swap queued and running runs where needed; return the ids of the runs that went back into the queue. The caller commits."""
     from airflow.models.dagrun import DagRun
     from airflow.models.taskinstance import TaskInstance
     from airflow.utils.state import DagRunState
@@ -145,7 +145,7 @@ _MARKS = ("patch_dag_run", "bulk_dag_runs")
 
 
 def _failed_by_itself(session: Session, run: DagRun) -> bool:
-    """True for a failed run whose tasks work side by side, unless a person marked it since it began, or since it was last cleared."""
+    """Return True for a failed run with a task per stage, unless a person marked it since it began or was last cleared."""
     from airflow.models.log import Log
     from airflow.models.taskinstance import TaskInstance
     from airflow.utils.state import DagRunState
@@ -167,7 +167,7 @@ def _failed_by_itself(session: Session, run: DagRun) -> bool:
 
 
 def _ids_in(extra: str | None) -> list[str]:
-    """The ids of the runs that one request marked together."""
+    """Return the ids of the runs that one request marked together."""
     try:
         actions = json.loads(extra or "{}").get("actions") or []
         return [str(entity["dag_run_id"]) for action in actions for entity in action.get("entities", [])]
@@ -224,7 +224,7 @@ def follow_cleared_tasks(session: Session) -> list[str]:
 
 
 def _upstream(session: Session, run: DagRun, task: str) -> set[str]:
-    """All tasks before this one, as the graph of the run has them."""
+    """Return all tasks before this one in the graph of the run."""
     from airflow.models.dagbag import DBDagBag
 
     dag = DBDagBag(load_op_links=False).get_dag_for_run(dag_run=run, session=session)
@@ -232,7 +232,7 @@ def _upstream(session: Session, run: DagRun, task: str) -> set[str]:
 
 
 def _began_after(one: TaskInstance, other: TaskInstance) -> bool:
-    """True if the present attempt of ``one`` began after ``other`` had ended."""
+    """Return True if the current attempt of ``one`` began after ``other`` had ended."""
     return bool(one.start_date and other.end_date and one.start_date > other.end_date)
 
 

@@ -55,7 +55,7 @@ SPARK_CONNECT = "spark_connect"
 
 
 def _by_the_spark_provider(endpoint: Endpoint) -> Endpoint:
-    """The server, user, token and TLS that the provider's hook makes of the connection. Raises ConfigError."""
+    """Return the server, user, token and TLS setting that the provider's hook derives from the connection. Raises ConfigError."""
     from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 
     try:

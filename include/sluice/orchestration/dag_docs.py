@@ -40,7 +40,7 @@ _OWN = {
 
 
 def own_task_doc(stage: Stage, rules: Sequence[RuleConfig]) -> str:
-    """Documentation of a task that works side by side with the others of its run; ``rules``: all of them."""
+    """Return the documentation of a task that works in parallel with the others of its run; ``rules``: all rules."""
     text = _OWN[stage.kind].format(subject=stage.subject)
     if stage.kind is StageKind.RULE:
         text += "\n\n" + rule_doc(next(rule for rule in rules if rule.name == stage.subject))
@@ -52,7 +52,7 @@ def own_task_doc(stage: Stage, rules: Sequence[RuleConfig]) -> str:
 
 
 def stage_doc(stage: Stage, pipeline: PipelineConfig, rules: Sequence[RuleConfig]) -> str:
-    """Documentation of the task of a stage; ``rules``: all of them."""
+    """Return the documentation of a stage's task; ``rules``: all rules."""
     match stage.kind:
         case StageKind.CAPTURE:
             text = DRAIN
@@ -68,7 +68,7 @@ def stage_doc(stage: Stage, pipeline: PipelineConfig, rules: Sequence[RuleConfig
 
 
 def rules_doc(stage: Stage, rules: Sequence[RuleConfig]) -> str:
-    """The rules that run in the task of a stage, in order, a row each; "" if there are none."""
+    """Return a Markdown table of the rules that run in a stage's task, in order; "" if there are none."""
     mine = rules_in(stage, rules)
     if not mine:
         return ""
@@ -81,13 +81,13 @@ def rules_doc(stage: Stage, rules: Sequence[RuleConfig]) -> str:
 
 
 def _place(stage: Stage) -> str:
-    """The stages that a batch passes before this one, and what records it."""
+    """Return the stages that a batch passes before this one, and what records it."""
     needs = f"A batch comes here after {', '.join(f'`{name}`' for name in stage.needs)}. " if stage.needs else ""
     return f"{needs}It is recorded by {stage.records}."
 
 
 def rule_doc(rule: RuleConfig) -> str:
-    """Documentation of ``rule.{name}``."""
+    """Return the documentation of ``rule.{name}``."""
     what = f"the built-in rule `{rule.builtin}`" if rule.builtin else f"`{rule.path}`, type `{rule.type}`"
     return (
         f"Takes the merged batch through the rule **{rule.name}** ({what}) on `{rule.match.schema_}.{rule.match.table}`, and through the fused "
@@ -97,7 +97,7 @@ def rule_doc(rule: RuleConfig) -> str:
 
 
 def load_doc(target: TargetConfig) -> str:
-    """Documentation of ``load.{target}``."""
+    """Return the documentation of ``load.{target}``."""
     return (
         f"Delivers the run's merged batches to **{target.name}** ({target.type}, connection `{target.connection}`), "
         f"consistency `{target.consistency}`, {target.parallelism} connections.\n\n"
@@ -108,7 +108,7 @@ def load_doc(target: TargetConfig) -> str:
 
 
 def ack_doc(target: TargetConfig) -> str:
-    """Documentation of ``ack.{target}``."""
+    """Return the documentation of ``ack.{target}``."""
     return (
         f"Moves the acknowledged position of **{target.name}** in ZooKeeper to the end of the run's last batch. "
         "From here on its batches are not needed again."
@@ -116,7 +116,7 @@ def ack_doc(target: TargetConfig) -> str:
 
 
 def pipeline_doc(pipeline: PipelineConfig, path: str, stages: Sequence[Stage]) -> str:
-    """Documentation of the DAG: what goes where, by which stages, and what to do when it is red."""
+    """Return the documentation of the DAG: what goes where, by which stages, and what to do when it is red."""
     source = pipeline.source.connection
     parts = [pipeline.description, f"Keeps other stores in step with `{source}`. File: `{path}`."]
     rows = ["| at the source | target | becomes | how |", "|---|---|---|---|"]

@@ -6,22 +6,22 @@ from pathlib import Path
 
 
 def dag_id_of(pipeline: str) -> str:
-    """``sync__{pipeline}``."""
+    """Return the id ``sync__{pipeline}``."""
     return f"sync__{pipeline}"
 
 
 def catchup_id_of(pipeline: str) -> str:
-    """``catchup__{pipeline}``."""
+    """Return the id ``catchup__{pipeline}``."""
     return f"catchup__{pipeline}"
 
 
 def backfill_id_of(pipeline: str) -> str:
-    """``backfill__{pipeline}``."""
+    """Return the id ``backfill__{pipeline}``."""
     return f"backfill__{pipeline}"
 
 
 def verify_id_of(pipeline: str) -> str:
-    """``verify__{pipeline}``."""
+    """Return the id ``verify__{pipeline}``."""
     return f"verify__{pipeline}"
 
 

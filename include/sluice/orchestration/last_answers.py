@@ -52,13 +52,13 @@ class _Kept:
 
     @property
     def patience_s(self) -> float:
-        """How long a request still waits for the look, 0 if there is none."""
+        """The seconds that a request still waits for the answer under way, 0 if there is none."""
         limit_s = FIRST_S if self.answer is None else NEXT_S
         return max(0.0, self.asked + limit_s - time.monotonic()) if self.under_way else 0.0
 
 
 class LastAnswers:
-    """Asks by keys, and keeps what was answered last.
+    """Asks by key and keeps the last answer.
 
     Args:
         ask: key -> what is shown; never raises.
@@ -72,9 +72,9 @@ class LastAnswers:
         self._kept: dict[str, _Kept] = {}
 
     async def shown(self, asked: Mapping[str, Shown]) -> list[Shown]:
-        """The answers of all keys, in order, as new as they come within a second or a few.
+        """Return the answers of all keys, in order, as new as they arrive within a few seconds.
 
-        ``asked``: key -> what is shown as long as there is no answer.
+        ``asked``: key -> what is shown while there is no answer.
         """
         with self._lock:
             kept = [self._kept.setdefault(key, _Kept()) for key in asked]
@@ -87,7 +87,7 @@ class LastAnswers:
             return [_as_of_now(one, before) for one, before in zip(kept, asked.values(), strict=True)]
 
     def forget(self, known: Collection[str]) -> None:
-        """Keep nothing of other keys than these."""
+        """Drop the answers of all keys other than these."""
         with self._lock:
             for key in self._kept.keys() - set(known):
                 del self._kept[key]
@@ -130,7 +130,7 @@ class LastAnswers:
 
 
 def _as_of_now(kept: _Kept, before: Shown) -> Shown:
-    """The last answer; it says so if the look for the next one hangs."""
+    """Return the last answer, with a note if the next one is overdue."""
     answer = kept.answer if kept.answer is not None else before
     if not kept.under_way or kept.began is None or time.monotonic() - kept.began < OVERDUE_S:
         return answer

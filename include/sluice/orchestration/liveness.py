@@ -35,7 +35,7 @@ _TIMEOUT_S = 10.0
 
 
 class Answer(Enum):
-    """What the API server says of the scheduler."""
+    """The API server's answer about the scheduler."""
 
     ALIVE = "alive"
     DEAD = "dead"
@@ -55,12 +55,12 @@ def _in_background(work: Callable[[], None]) -> None:
 
 
 class SchedulerWatch:
-    """Remembers for a few seconds what the API server said; any number of threads may ask, and none of them waits for it.
+    """Caches for a few seconds what the API server said; any number of threads may ask, and none of them waits for it.
 
     Args:
         ask: the question to the API server; never raises.
         clock: seconds, only ever rising.
-        background: runs the question; by default in a thread of its own, because an API server that is busy takes its time.
+        background: runs the question; by default in its own thread, because a busy API server takes its time.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class SchedulerWatch:
         self._same = 0
 
     def alive(self) -> bool:
-        """False once the scheduler is known to be dead, or the server stopped answering. True while it never answered: that proves nothing."""
+        """Return False once the scheduler is known to be dead or the server stopped answering. True while it never answered: that proves nothing."""
         if self._clock() - self._asked_at >= LOOK_EVERY_S and self._asking.acquire(blocking=False):
             try:
                 self._in_background(self._look)
@@ -104,7 +104,7 @@ class SchedulerWatch:
             self._asking.release()
 
     def _judged(self, said: Said) -> Answer:
-        """Dead only if its heartbeat is too old and stands still; one that was dead is alive again when Airflow says so."""
+        """Judge an answer: dead only if the heartbeat is too old and stands still. A dead scheduler is alive again when Airflow says so."""
         if said.answer is Answer.ALIVE:
             self._beat = None
             return Answer.ALIVE
@@ -116,8 +116,10 @@ class SchedulerWatch:
 
 
 def ask(addresses: Sequence[str]) -> Said:
-    """What the first of these API servers that answers says; Airflow itself decides which heartbeat is too old (``[scheduler]
-    scheduler_health_check_threshold``)."""
+    """Ask these API servers in turn and return the first answer.
+
+    Airflow itself decides which heartbeat is too old (``[scheduler] scheduler_health_check_threshold``).
+    """
     for address in addresses:
         try:
             with urllib.request.urlopen(  # noqa: S310 - the operator's own settings
@@ -134,7 +136,7 @@ def ask(addresses: Sequence[str]) -> Said:
 
 
 def addresses() -> list[str]:
-    """Where the API server may be asked: as tasks reach it, then as people do."""
+    """Return the addresses of the API server: as tasks reach it, then as people do."""
     from airflow.sdk.configuration import conf
 
     base = conf.get("api", "base_url", fallback="") or "/"
@@ -149,7 +151,7 @@ _making = threading.Lock()
 
 
 def scheduler_lives() -> bool:
-    """For this process; see :meth:`SchedulerWatch.alive`."""
+    """Return True while the scheduler lives, see :meth:`SchedulerWatch.alive`. One watch serves the process."""
     global _watch
     with _making:
         if _watch is None:

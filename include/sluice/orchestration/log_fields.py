@@ -12,7 +12,7 @@ such an event kills the supervisor, and with it the task, without a word in the 
 
 
 def rename_reserved(_logger: Any, _method: str, event: Any) -> Any:
-    """A structlog processor."""
+    """Rename event keys that Airflow's log reader takes for its own; a structlog processor."""
     for name, instead in _RESERVED.items():
         if name in event:
             event[instead] = event.pop(name)
@@ -20,7 +20,7 @@ def rename_reserved(_logger: Any, _method: str, event: Any) -> Any:
 
 
 def make_safe() -> None:
-    """Put :func:`rename_reserved` before all other processors of this process, for loggers that exist already too."""
+    """Put :func:`rename_reserved` before all other processors of this process, also for loggers that already exist."""
     processors = structlog.get_config()["processors"]
     if isinstance(processors, list) and rename_reserved not in processors:
         processors.insert(0, rename_reserved)

@@ -30,7 +30,7 @@ class OldLogs:
 
 
 def task_logs(base: Path, dags: Collection[str], *, before_s: float, keep_runs: int = KEPT_RUNS) -> Iterator[OldLogs]:
-    """Runs of these DAGs whose logs were last written before that time. ``base``: ``[logging] base_log_folder``."""
+    """Yield runs of these DAGs whose logs were last written before that time. ``base``: ``[logging] base_log_folder``."""
     for dag in sorted(dags):
         runs = [found for folder in _folders(base / f"dag_id={dag}", "run_id=") if (found := _measured(folder))]
         runs.sort(key=lambda one: one.written_s, reverse=True)
@@ -38,7 +38,10 @@ def task_logs(base: Path, dags: Collection[str], *, before_s: float, keep_runs: 
 
 
 def processor_logs(base: Path, files: Collection[str], *, before_s: float) -> Iterator[OldLogs]:
-    """The DAG processor's logs of these DAG files, a file a day. ``base``: ``[logging] dag_processor_child_process_log_directory``."""
+    """Yield the DAG processor's logs of these DAG files, one file per day.
+
+    ``base``: ``[logging] dag_processor_child_process_log_directory``.
+    """
     for day in _folders(base, ""):
         if not _DAY.fullmatch(day.name):
             continue
@@ -73,7 +76,7 @@ def _folders(base: Path, prefix: str) -> list[Path]:
 
 
 def _measured(path: Path) -> OldLogs | None:
-    """None if there is no file in it, or it is gone meanwhile."""
+    """Measure the files below a path; None if there are none, or they are gone meanwhile."""
     count, size, newest = 0, 0, 0.0
     for one in [path] if path.is_file() else path.rglob("*"):
         with suppress(OSError):

@@ -49,7 +49,7 @@ _behind: set[str] = set()
 
 
 def gauges(now: Status) -> dict[str, float]:
-    """Name -> value."""
+    """Return the gauges of a pipeline by name."""
     base = f"sluice.{now.pipeline}"
     found: dict[str, float] = {
         f"{base}.up": 0.0 if now.errors else 1.0,
@@ -107,7 +107,7 @@ def report(runtime: Runtime, *, every_s: float = EVERY_S) -> None:
 
 
 def is_due(pipeline: str, every_s: float = EVERY_S) -> bool:
-    """Were its gauges sent so long ago that they are to be sent again?"""
+    """Return True if the pipeline's gauges were last sent at least ``every_s`` seconds ago."""
     return time.monotonic() - _sent.get(pipeline, -1e9) >= every_s
 
 
@@ -131,7 +131,7 @@ def say_quiet(pipeline: str, captured_batch: int, delivered: Mapping[str, int]) 
 
 
 def say_down(pipeline: str) -> None:
-    """Its source or ZooKeeper does not answer."""
+    """Send ``up`` as 0, because the source or ZooKeeper does not answer."""
     if is_due(pipeline):
         from airflow.sdk.observability import stats
 

@@ -60,9 +60,9 @@ _HOLD_S = (5.0, 10.0, 30.0, 60.0)
 
 
 class SluiceOperator(BaseOperator):  # type: ignore[misc]
-    """What all tasks share: the pipeline file, read anew by each attempt; errors as one message; a pause is waited out.
+    """The base of all tasks: reads the pipeline file in each attempt, shows an error as one message, and waits while the pipeline is paused.
 
-    Subclasses write :meth:`work`.
+    Subclasses implement :meth:`work`.
     """
 
     ui_color = "#e8f1f8"
@@ -76,7 +76,7 @@ class SluiceOperator(BaseOperator):  # type: ignore[misc]
         return self._attempt(context)
 
     def woken(self, context: Context, event: Any = None, **memory: Any) -> Any:
-        """The trigger fired; ``memory`` is what :meth:`wait` was given."""
+        """Continue after the trigger fired; ``memory`` is what :meth:`wait` was given."""
         return self._attempt(context, **memory)
 
     def _attempt(self, context: Context, **memory: Any) -> Any:
@@ -95,11 +95,11 @@ class SluiceOperator(BaseOperator):  # type: ignore[misc]
                     raise
 
     def work(self, context: Context, **memory: Any) -> Any:
-        """One attempt. Raises SluiceError."""
+        """Do one attempt. Raises SluiceError."""
         raise NotImplementedError
 
     def wait(self, trigger: BaseTrigger, **memory: Any) -> NoReturn:
-        """Give the worker back until ``trigger`` fires."""
+        """Release the worker until ``trigger`` fires."""
         self.defer(trigger=trigger, method_name="woken", kwargs=memory)
         raise AssertionError("defer() always raises")
 
@@ -110,7 +110,7 @@ class SluiceOperator(BaseOperator):  # type: ignore[misc]
 
 
 def report_failure(pipeline: str) -> None:
-    """Metrics and the look at the lag go on while a task fails and is tried again; whatever goes wrong here, its own error counts."""
+    """Send metrics and check the lag while a task fails and is retried. Errors in here are ignored: the task's own error counts."""
     from sluice.orchestration.metrics import report
 
     with suppress(SluiceError):
@@ -131,14 +131,14 @@ class SourceOperator(SluiceOperator):
         self.waits = waits
 
     def stand_by(self, error: SluiceError) -> NoReturn:
-        """Another installation, or a drain that died, has the lease: wait in the triggerer."""
+        """Wait in the triggerer while another installation, or a drain that died, has the lease."""
         if not self.waits:
             raise AirflowSkipException(f"standing by: {error}") from None
         self.log.info("standing by: %s", error)
         self.wait(TurnTrigger(self.pipeline))
 
     def wait_for_news(self, in_vain: int) -> NoReturn:
-        """There is nothing to do: wait in the triggerer until the log moves. ``in_vain``: wake-ups in a row that found nothing."""
+        """Wait in the triggerer until the log moves. ``in_vain``: wake-ups in a row that found nothing."""
         if not self.waits:
             raise AirflowSkipException("there is nothing new in the source's log")
         pause = _IN_VAIN_S[min(in_vain, len(_IN_VAIN_S) - 1)]
@@ -161,11 +161,11 @@ class ChangesSensor(SourceOperator, BaseSensorOperator):  # type: ignore[misc]
     """
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """One look for changes; the value is the number of the run's batch. Raises SluiceError."""
+        """Look for changes once; the value is the number of the run's batch. Raises SluiceError."""
         raise NotImplementedError
 
     def work(self, context: Context, in_vain: int = 0, **_: Any) -> Any:
-        """``in_vain``: wake-ups in a row that found nothing for this pipeline."""
+        """Look for changes and otherwise wait. ``in_vain``: wake-ups in a row that found nothing for this pipeline."""
         try:
             found = self.poke(context)
         except (LeaseHeld, Fenced) as error:
@@ -174,16 +174,17 @@ class ChangesSensor(SourceOperator, BaseSensorOperator):  # type: ignore[misc]
 
 
 class DrainOperator(ChangesSensor):
-    """Takes the next batch from the source's log, and while changes keep coming one after the other; returns the last one's number.
+    """Captures the next batch from the source's log, and further ones while changes keep coming; returns the last one's number.
 
-    It delivers small batches itself (:mod:`sluice.flows.train`); the tasks after it do what it left, each its own stage of all batches of
-    the run. It first polls for changes itself and, when there are none, waits in the triggerer (``waits=True``) or ends
-    the run as skipped (``waits=False``: the schedule is a clock). While another installation works on the pipeline, or a drain
-    that died still has the lease, it stands by in the triggerer, or its run is skipped.
+    It delivers small batches itself (:mod:`sluice.flows.train`); the later tasks do what is left, each its own stage of all batches of the run. It
+    first polls for changes itself. If there are none, it waits in the triggerer (``waits=True``) or ends the run as skipped (``waits=False``: the
+    schedule is a clock). While another installation leads the pipeline, or a drain that died still has the lease, it stands by in the triggerer, or
+    its
+    run is skipped.
     """
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Look for changes for two seconds, and deliver them and what follows: the number of the last batch. Raises SluiceError."""
+        """Look for changes for two seconds, deliver them and what follows, and return the number of the last batch. Raises SluiceError."""
         from sluice.flows.stage_log import brief
         from sluice.flows.train import train
 
@@ -206,7 +207,7 @@ class DrainOperator(ChangesSensor):
         return PokeReturnValue(True, self._hand_over(context, runtime, outcome))
 
     def _tell(self, runtime: Runtime, told: _Told[Carried], carried: Carried) -> None:
-        """A batch is delivered: it is in a line of the log, and the metrics now and then."""
+        """Log a delivered batch, and report metrics at intervals."""
         from sluice.orchestration.metrics import report
 
         if is_crowded() and os.getpriority(os.PRIO_PROCESS, 0) < _NICENESS:
@@ -228,15 +229,15 @@ class DrainOperator(ChangesSensor):
 
 
 def is_crowded() -> bool:
-    """More processes of this machine want to run than its cores get on with."""
+    """Return True if more processes want to run than the cores of this machine can serve."""
     return os.getloadavg()[0] > _CROWDED * len(os.sched_getaffinity(0))
 
 
 def give_way() -> None:
-    """This process gives way to others that want the CPU: all its threads, and those that they begin.
+    """Lower the priority of this process, of all its threads and of those they start.
 
-    Where trains fill a machine, the task of a pipeline's next run would take half a minute to start, and its changes would wait. There is no way
-    back: one pipeline with Spark on two cores had a freshness of 2.3 s in place of 1.6 s when it gave way.
+    If micro-batch loops fill a machine, the task of a pipeline's next run would take half a minute to start, and its changes would wait. It cannot be
+    undone: one pipeline with Spark on two cores had a freshness of 2.3 s instead of 1.6 s with lower priority.
     """
     threads = Path("/proc/self/task")
     for thread in [int(one.name) for one in threads.iterdir()] if threads.is_dir() else [0]:
@@ -245,7 +246,10 @@ def give_way() -> None:
 
 
 def _is_over(claim: str) -> bool:
-    """Did the run of this claim end? A person may mark it as failed or as a success while its batches are on their way. False: it is not known."""
+    """Return True if the run of this claim has ended; False if that is not known.
+
+    A person may mark it as failed or as a success while its batches are being delivered.
+    """
     run = run_of(claim)
     if run is None:
         return False
@@ -288,12 +292,12 @@ def _carried_line(batches: Sequence[Carried]) -> str:
 
 
 def counted(batches: int) -> str:
-    """``1 batch``, ``2 batches``."""
+    """Format a number of batches: ``1 batch``, ``2 batches``."""
     return f"{batches} batch{'es' if batches != 1 else ''}"
 
 
 def was_cleared(context: Context) -> bool:
-    """A person pressed Clear on this run, or on a task of it."""
+    """Return True if a person pressed Clear on this run, or on one of its tasks."""
     return bool(getattr(context.get("dag_run"), "clear_number", 0))
 
 
@@ -320,7 +324,7 @@ def again_text(runtime: Runtime, context: Context, target: str = "") -> str:
 
 
 def _changed(path: Path) -> Callable[[], str]:
-    """Says so once the pipeline file is another one: the next run reads it."""
+    """Return a function that says so once the pipeline file has changed, because only the next run reads it."""
 
     def stamp() -> tuple[int, int]:
         try:
@@ -348,7 +352,7 @@ class BatchOperator(SluiceOperator):
         self.batch = batch
 
     def number(self, context: Context) -> int | None:
-        """The run's last batch: as its drain says, or, if a person ended that drain, as ZooKeeper knows it; None: this run has no batch."""
+        """Return the run's last batch: as its drain says, or from ZooKeeper if a person ended that drain; None if this run has no batch."""
         from sluice.flows.train import last_claimed
 
         if str(self.batch).isdecimal():
@@ -357,7 +361,7 @@ class BatchOperator(SluiceOperator):
         return last_claimed(open_runtime(self.pipeline), mine)
 
     def require_number(self, context: Context) -> int:
-        """The batch's number. Skips the task if this run has none because a person marked its drain; raises ConfigError if it failed."""
+        """Return the batch's number. Skips the task if this run has none because a person marked its drain; raises ConfigError if it failed."""
         number = self.number(context)
         if number is None:
             self._require_red(context, "drain")
@@ -372,17 +376,18 @@ class BatchOperator(SluiceOperator):
             raise AirflowSkipException(f"this run has no batch: {task} was marked as a success before it made one")
 
     def unfinished(self, context: Context) -> list[int]:
-        """The run's batches that have no changeset yet; its last one if all of them have. Raises ConfigError, see require_number."""
+        """Return the run's batches that have no changeset yet; its last one if all have. Raises ConfigError, see require_number."""
         from sluice.flows.train import unfinished
 
         mine = claim(context["ti"].dag_id, context["ti"].run_id)
         return unfinished(open_runtime(self.pipeline), mine, self.require_number(context))
 
     def conclude(self, context: Context, stage: str, own: StageSums, **more: Any) -> dict[str, Any]:
-        """Say what became of the run's batches in this stage: in the process of drain, and in this one; returns the sums of both.
+        """Log what became of the run's batches in this stage, in the drain's process and in this one; return the sums of both.
 
         Args:
-            own: what this task did. more: fields of its result.
+            own: what this task did.
+            more: fields of its result.
         """
         from sluice.flows.train import sums_of
 
@@ -415,7 +420,7 @@ def _in_state(context: Context, tasks: Sequence[str], *wanted: str) -> list[str]
 
 
 class MergeOperator(BatchOperator):
-    """Merges batches to one row per key and applies the rules, on Spark: those that the drain has left. It shows what the drain has merged."""
+    """Merges batches to one row per key and applies the rules, on Spark, if the drain has left any. Shows what the drain has merged."""
 
     ui_color = "#fdebd0"
 
@@ -437,7 +442,7 @@ class MergeOperator(BatchOperator):
 
 
 class RuleOperator(BatchOperator):
-    """Takes batches through one rule that has a task of its own, and the fused rules after it."""
+    """Takes batches through one rule that has its own task, and the fused rules after it."""
 
     ui_color = "#fcf3cf"
 
@@ -479,8 +484,8 @@ class TargetOperator(BatchOperator):
 class LoadOperator(TargetOperator):
     """Delivers a batch to one target, in batch order; a batch that is already there is not delivered again.
 
-    Skipped while the target is quarantined: it fails, and the others go on without it (see :class:`CatchUpOperator`). Where the batch waits for
-    others to be written with it (``commit_every``) nothing is left to do.
+    Skipped while the target is quarantined: it fails, and the others continue without it (see :class:`CatchUpOperator`). If the batch waits for
+    others to be written with it (``commit_every``), nothing is left to do.
     """
 
     ui_color = "#d5f5e3"
@@ -521,11 +526,11 @@ def quarantine_text(target: str, hold: Any) -> str:
 class AckOperator(TargetOperator):
     """Moves one target's acknowledged position to the end of the batch: a compare-and-set in ZooKeeper.
 
-    It is also what keeps a run open while an earlier task of it is red: it runs whatever became of the load
-    (``none_skipped``), and waits in the triggerer until the target holds the batch. A run that ended as failed could
-    never go on: Airflow queues a cleared run under ``max_active_runs``, and the window is full of runs that wait for it.
+    It is also what keeps a run open while an earlier task of it is red: it runs whatever became of the load (``none_skipped``), and waits in the
+    triggerer until the target holds the batch. A run that ended as failed could never continue: Airflow queues a cleared run under
+    ``max_active_runs``, and the window is full of runs that wait for it.
 
-    A load that a person marked as a success is made up for here.
+    It delivers the batch itself if a person marked its load as a success.
     """
 
     ui_color = "#e8daef"
@@ -534,7 +539,7 @@ class AckOperator(TargetOperator):
         super().__init__(trigger_rule=trigger_rule, **kwargs)
 
     def work(self, context: Context, waited: int = 0, **_: Any) -> dict[str, Any]:
-        """``waited``: pauses so far."""
+        """Acknowledge the run's batches, or wait for the load. ``waited``: pauses so far."""
         from sluice.coordination.bundling import WaitingBatches
         from sluice.flows.stage_loop import Done
         from sluice.flows.stage_sums import StageSums
@@ -589,7 +594,7 @@ class AckOperator(TargetOperator):
         return ack(open_runtime(self.pipeline), self.target, number)
 
     def _load_is_green(self, context: Context) -> bool:
-        """A load may die after it has delivered; its run must not end before it is cleared and green."""
+        """Return True if the load succeeded. It may die after it has delivered; its run must not end before it is cleared and green."""
         (load,) = self.upstream_task_ids
         return bool(_in_state(context, [load], "success"))
 
@@ -598,13 +603,13 @@ class AckOperator(TargetOperator):
 
 
 class SenseOperator(ChangesSensor):
-    """Waits for changes and makes the first batch of the run of them; returns its number. The run's other tasks start when it ends.
+    """Waits for changes and captures the run's first batch; returns its number. The run's other tasks start when it ends.
 
-    It looks for two seconds itself, then it waits in the triggerer, which holds no worker.
+    It looks for two seconds itself, then waits in the triggerer, which holds no worker.
     """
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Look for changes for two seconds and make a batch of them: its number. Raises SluiceError."""
+        """Look for changes for two seconds, capture a batch of them and return its number. Raises SluiceError."""
         from sluice.flows.capture.drain import drain
 
         mine, runtime = claim(context["ti"].dag_id, context["ti"].run_id), open_runtime(self.pipeline)
@@ -637,7 +642,7 @@ class _StageLog:
         return f"{which}: {rows} {self._rows}, {sum(one.seconds for one in batches):.2f} s{_later(last)}"
 
     def end(self) -> None:
-        """The table."""
+        """Log the table of the run's batches."""
         if self._sums.batches:
             self._say(f"this run's batches ({self._sums.batches}):\n{self._sums.table(self._rows)}")
 
@@ -647,7 +652,7 @@ def _later(done: Done) -> str:
 
 
 class CaptureOperator(SourceOperator):
-    """Makes batch after batch while changes keep coming; the run's other tasks merge and deliver them meanwhile. Returns what it did."""
+    """Captures batch after batch while changes keep coming; the run's other tasks merge and deliver them meanwhile. Returns what it did."""
 
     def work(self, context: Context, **_: Any) -> dict[str, Any]:
         from sluice.flows.stage_log import brief
@@ -675,16 +680,17 @@ class CaptureOperator(SourceOperator):
         return outcome.to_json()
 
     def _ended_after(self, context: Context) -> list[str]:
-        """The tasks after this one that have ended, which none does by itself before this one has."""
+        """Return the tasks after this one that have ended. None of them does so by itself before this one has."""
         after = sorted(self.get_flat_relative_ids(upstream=False))
         return _in_state(context, after, "success", "failed", "skipped", "upstream_failed")
 
 
 class StageOperator(SluiceOperator):
-    """Does one stage for all batches of its run, while the other tasks of the run do theirs; a retry, or Clear, starts at the first that it lacks.
+    """Runs one stage for all batches of its run, in parallel with the run's other tasks; a retry, or Clear, starts at the first batch it lacks.
 
-    While a stage before it has failed and will be tried again, it gives its worker back and waits in the triggerer. Once that one's attempts are used
-    up it fails, too, and with the run's last task the run. It begins again when that one does, see :mod:`sluice.orchestration.cleared_runs`.
+    While an earlier stage has failed and will be retried, it releases its worker and waits in the triggerer. Once that stage's attempts are used up,
+    it
+    fails, too, and with the run's last task the run. It starts again when that stage does, see :mod:`sluice.orchestration.cleared_runs`.
     """
 
     def __init__(self, *, stage: str, color: str, **kwargs: Any) -> None:
@@ -693,7 +699,7 @@ class StageOperator(SluiceOperator):
         self.ui_color = color
 
     def work(self, context: Context, waited: int = 0, **_: Any) -> dict[str, Any]:
-        """``waited``: pauses so far."""
+        """Run the stage. ``waited``: pauses so far."""
         from sluice.flows.stage_log import brief
         from sluice.flows.stage_tasks import NeverReady, run_stage
 
@@ -736,12 +742,12 @@ class StageOperator(SluiceOperator):
             report(runtime)
 
     def _marked(self, context: Context) -> list[str]:
-        """The stages before this one, and the capture, whose task a person, or their own end, made a success: nothing more comes from them."""
+        """Return the earlier stages, and the capture, whose task succeeded by itself or was marked so: nothing more comes from them."""
         above = sorted({*self.upstream_task_ids, "drain"} - {SENSE})
         return _in_state(context, above, "success", "skipped")
 
     def _red_above(self, context: Context) -> list[str]:
-        """The first tasks before this one whose attempts are used up, or that a person marked as failed."""
+        """Return the first tasks before this one whose attempts are used up, or that a person marked as failed."""
         above = sorted(self.get_flat_relative_ids(upstream=True))
         red = _in_state(context, above, "failed", "upstream_failed")
         return [name for name in red if not self.dag.get_task(name).get_flat_relative_ids(upstream=True) & set(red)]

@@ -25,7 +25,7 @@ class PageWorkers:
         self._late = late
 
     async def run(self, call: Callable[[], _T]) -> _T:
-        """Returns or raises what ``call`` does; the answer 503 if that takes too long."""
+        """Run ``call`` in the pool and return or raise what it does. Raises a 503 answer if it takes too long."""
         work = asyncio.get_running_loop().run_in_executor(self._pool, call)
         try:
             return await asyncio.wait_for(work, self._limit_s)

@@ -37,13 +37,13 @@ class TaskError(AirflowException):  # type: ignore[misc]
 
     @classmethod
     def of(cls, error: SluiceError) -> TaskError:
-        """A fenced process must stop; the next attempt is another process, which asks for the lease anew."""
+        """Wrap an error for Airflow. A fenced process must stop; the next attempt is another process, which asks for the lease anew."""
         return cls(str(error), kind=type(error).__name__, may_pass=error.retryable or isinstance(error, Fenced))
 
 
 @contextmanager
 def boundary(pipeline: str = "") -> Iterator[None]:
-    """Turns a SluiceError into a TaskError; the full trace goes to the log at debug level."""
+    """Turn a SluiceError into a TaskError; the full trace goes to the log at debug level."""
     try:
         yield
     except SluiceError as error:
@@ -57,8 +57,8 @@ def boundary(pipeline: str = "") -> Iterator[None]:
 class SluiceRetryPolicy(RetryPolicy):  # type: ignore[misc]
     """Short waits, doubling, after errors that may pass; the longest wait at once after errors that need a person.
 
-    Both go on by themselves: who fixes the cause need not press anything. When the attempts are used up the task is
-    red, and later runs wait behind it.
+    Both retry by themselves: whoever fixes the cause need not press anything. When the attempts are used up the task is red, and later runs wait
+    for it.
 
     Args:
         delay: wait after the first error that may pass.
@@ -72,7 +72,7 @@ class SluiceRetryPolicy(RetryPolicy):  # type: ignore[misc]
     def evaluate(
         self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None
     ) -> RetryDecision:
-        """``try_number`` counts from 1; ``max_tries`` is the number of retries."""
+        """Decide how long to wait. ``try_number`` counts from 1; ``max_tries`` is the number of retries."""
         may_pass = not isinstance(exception, TaskError) or exception.may_pass
         wait = wait_after(try_number, self.delay, self.max_delay) if may_pass else self.max_delay
         if try_number > max_tries:
@@ -93,7 +93,10 @@ class SluiceRetryPolicy(RetryPolicy):  # type: ignore[misc]
 
 
 def say_it_holds(context: Context) -> None:
-    """``on_failure_callback``: the attempts are used up. Says so, and what to press. A task that is red because another one is has said which."""
+    """Log that the attempts are used up, and what to press; an ``on_failure_callback``.
+
+    A task that is red because another one is has already named that one.
+    """
     ti = context["ti"]
     if isinstance(context.get("exception"), AirflowFailException):
         return

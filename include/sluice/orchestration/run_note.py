@@ -80,7 +80,7 @@ class RunNote:
             self._off = True
 
     def _call(self, method: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Ask Airflow's API about the run. Raises SluiceError."""
+        """Call Airflow's API about the run. Raises SluiceError."""
         from urllib.parse import quote
 
         from sluice.orchestration.airflow_api import AirflowApi

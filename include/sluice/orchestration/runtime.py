@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def open_runtime(path: str) -> Runtime:
-    """The runtime of the pipeline file at ``path``, read now.
+    """Open the runtime of the pipeline file at ``path``, read now.
 
-    Its connections are resolved by Airflow, each once: in the triggerer a question to Airflow's database takes a second,
-    and a trigger asks for its source several times a second.
+    Airflow resolves its connections, each once: in the triggerer a question to Airflow's database takes a second, and a trigger asks for its source
+    several times a second.
     """
     from sluice.config.loading import load_pipeline
     from sluice.flows.runtime import Runtime
@@ -29,9 +29,9 @@ def open_runtime(path: str) -> Runtime:
 
 
 def installation() -> str:
-    """A name of this Airflow, the same in all of its processes, different from any other that shares the ZooKeeper.
+    """Return a name of this Airflow: the same in all of its processes, different from any other that shares the ZooKeeper.
 
-    ``SLUICE_INSTALLATION`` if set, else a digest of the address and the Fernet key of this Airflow.
+    It is ``SLUICE_INSTALLATION`` if set, else a digest of the address and the Fernet key of this Airflow.
     """
     given = os.environ.get("SLUICE_INSTALLATION")
     if given:
@@ -43,17 +43,17 @@ def installation() -> str:
 
 
 def owner() -> str:
-    """This Airflow, as one that works on pipelines."""
+    """Return the name under which this Airflow leads pipelines."""
     return f"airflow:{installation()}"
 
 
 def claim(dag_id: str, run_id: str) -> str:
-    """Who delivers a batch: a retry or a Clear of the same run has the same claim and gets the same batch back."""
+    """Return the claim of a run on its batches: a retry or a Clear of the same run has the same claim and gets the same batch again."""
     return f"{owner()}:{dag_id}:{run_id}"
 
 
 def run_of(claim: str) -> tuple[str, str] | None:
-    """(DAG, run) of a claim of this Airflow; None for others."""
+    """Return (DAG, run) of a claim of this Airflow; None for others."""
     mine = f"{owner()}:"
     dag_id, found, run_id = claim.removeprefix(mine).partition(":")
     return (dag_id, run_id) if claim.startswith(mine) and found else None

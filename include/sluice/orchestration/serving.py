@@ -53,7 +53,7 @@ class ServeVariables(BaseModel):
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> ServeVariables:
-        """Raises ConfigError."""
+        """Read the variables of the subscription service. Raises ConfigError."""
         given = {
             name.removeprefix(_PREFIX).lower(): value
             for name, value in environment.items()
@@ -70,15 +70,16 @@ class ServeVariables(BaseModel):
 
 
 def is_wanted(environment: Mapping[str, str]) -> bool:
-    """The service is to run inside the API server."""
+    """Return True if the service shall run inside the API server."""
     return bool(environment.get(_PREFIX + "PORT"))
 
 
 class Serving:
-    """In one process: has the service if no other one has it.
+    """Runs the service in this process if no other worker of the API server does.
 
     Args:
-        folder: of the pipeline files. locks: a folder that all workers of this API server write to.
+        folder: of the pipeline files.
+        locks: a folder that all workers of this API server write to.
     """
 
     def __init__(self, folder: Path, locks: Path, environment: Mapping[str, str] = os.environ) -> None:
@@ -90,7 +91,7 @@ class Serving:
         self._said = ""
 
     def begin(self) -> None:
-        """From now on, until :meth:`end`."""
+        """Serve from now on, until :meth:`end`."""
         self._over.clear()
         self._thread = threading.Thread(target=self._keep, name="sluice-serve", daemon=True)
         self._thread.start()
@@ -102,7 +103,7 @@ class Serving:
             self._thread.join()
 
     def told(self) -> dict[str, Any]:
-        """For the page: ``addresses``, or ``error``; neither: it is starting."""
+        """Return what the page shows: ``addresses``, or ``error``; neither while it is starting."""
         try:
             found: dict[str, Any] = json.loads(self._place.read_text(encoding="utf-8") or "{}")
         except (OSError, ValueError):
@@ -167,7 +168,7 @@ class Serving:
         return open_runtime(str(path))
 
     def _files(self) -> dict[str, Path]:
-        """Of all files that can be read."""
+        """Return the pipeline files that can be read, by pipeline."""
         found = {}
         for path in yaml_files(self._folder):
             with suppress(ConfigError):  # the page shows what is wrong
@@ -195,7 +196,7 @@ class Served(FastAPI):
 
 
 def _text(error: Exception) -> str:
-    """Options of the command are variables here."""
+    """Return the error's text, with the names of variables in place of the command's options."""
     text = str(error) if isinstance(error, SluiceError) else f"{type(error).__name__}: {error}"
     return re.sub(r"--([a-z][a-z-]+)", lambda option: _PREFIX + option[1].replace("-", "_").upper(), text)
 

@@ -44,7 +44,7 @@ class Place:
         self.done: asyncio.Future[None] = self._loop.create_future()
 
     def tell(self, error: SluiceError | None = None) -> None:
-        """From any thread."""
+        """End the wait, from any thread."""
 
         def end() -> None:
             if not self.done.done():
@@ -91,11 +91,11 @@ class SourceLook:
 
     @property
     def waits(self) -> int:
-        """How many wait here."""
+        """The number of pipelines that wait here."""
         return len(self._places)
 
     def stop(self) -> None:
-        """End the thread, and its connections."""
+        """End the thread and its connections."""
         self._over.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -169,7 +169,7 @@ class SourceLook:
         place.tell(error)
 
     def _fail(self, places: list[Place], error: SluiceError) -> None:
-        """The source does not answer: everybody who waits for it hears of it."""
+        """Report a source that does not answer to everybody who waits for it."""
         if not self._failed:
             log.warning("source_look_failed", waiting=len(places), error=str(error))
         self._failed = True
@@ -185,13 +185,13 @@ class SourceLook:
 
 
 class _Unexpected(SluiceError):
-    """What no look foresees."""
+    """An error that no look foresees."""
 
     retryable = True
 
 
 class SharedLooks:
-    """All looks of this process."""
+    """All looks at sources and ZooKeeper in this process."""
 
     def __init__(self) -> None:
         from sluice.coordination.shared_session import SharedSessions
@@ -204,7 +204,7 @@ class SharedLooks:
         self._opens = ThreadPoolExecutor(4, thread_name_prefix="open")
 
     async def news(self, pipeline: str, place: list[Place]) -> None:
-        """Returns once there may be something to drain. ``place``: filled with the place that is taken. Raises SluiceError."""
+        """Wait until there may be something to drain. ``place``: filled with the place that is taken. Raises SluiceError."""
         waiting = await asyncio.get_running_loop().run_in_executor(self._opens, self._open, pipeline)
         mine = Place(waiting)
         place[:] = [mine]
@@ -225,11 +225,11 @@ class SharedLooks:
 
     @property
     def waits(self) -> int:
-        """How many wait."""
+        """The number of pipelines that wait."""
         return sum(one.waits for one in self.sources)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop all looks."""
         for one in self.sources:
             one.stop()
         self._reports.shutdown()
@@ -237,7 +237,7 @@ class SharedLooks:
         self.sessions.close()
 
     def forget(self, key: str, look: SourceLook) -> bool:
-        """No one waits for this source any more; False if somebody does again."""
+        """Drop the look at a source that no pipeline waits for any more; return False if one does again."""
         with self._lock:
             if look._places:
                 return False
@@ -245,7 +245,7 @@ class SharedLooks:
             return True
 
     def report(self, waiting: Waiting) -> None:
-        """Metrics, when they are due: those of a pipeline that only waits are known, the others are asked for."""
+        """Report metrics if they are due: those of a pipeline that only waits are known, others are asked for."""
         from sluice.orchestration.metrics import is_due, say_quiet
 
         name = waiting.runtime.name
@@ -265,7 +265,7 @@ class SharedLooks:
             self._reporting.discard(waiting.runtime.name)
 
     def say_down(self, waiting: Waiting) -> None:
-        """Its source does not answer."""
+        """Report that the pipeline's source does not answer."""
         from sluice.orchestration.metrics import say_down
 
         say_down(waiting.runtime.name)
@@ -284,7 +284,7 @@ _making = threading.Lock()
 
 
 def looks() -> SharedLooks:
-    """Of this process."""
+    """Return the looks of this process."""
     global _looks
     with _making:
         if _looks is None:

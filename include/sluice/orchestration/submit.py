@@ -76,11 +76,11 @@ class SubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
             ) from None
 
     def woken(self, context: Context, event: Any = None) -> None:
-        """The pipeline is no longer paused."""
+        """Continue, because the pipeline is no longer paused."""
         self.execute(context)
 
     def _wait_while_paused(self) -> None:
-        """In the triggerer, without using up an attempt: before a job is started for nothing, and after one that a pause ended."""
+        """Wait in the triggerer while the pipeline is paused, without using up an attempt: before a job is started, and after a pause ended one."""
         try:
             with open_runtime(self.pipeline).state(connect_timeout_s=5) as state:
                 paused = not state.permit().open
@@ -93,7 +93,7 @@ class SubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
 
 
 def submit(stage: Stage, *, pipeline: PipelineConfig, path: str, **kwargs: Any) -> SubmitOperator:
-    """The spark-submit task of a stage: a merge, a rule or a load."""
+    """Return the spark-submit task of a stage: a merge, a rule or a load."""
     return SubmitOperator(
         stage=str(stage.kind),
         pipeline=path,
@@ -111,7 +111,7 @@ def _exit_code(message: str) -> int | None:
 
 
 def _environment(path: str) -> dict[str, str]:
-    """``AIRFLOW_CONN_*`` of all connections of the pipeline, for a process that has no Airflow."""
+    """Return ``AIRFLOW_CONN_*`` for all connections of the pipeline, for a process that has no Airflow."""
     from sluice.config.connections import ENVIRONMENT
     from sluice.config.loading import load_pipeline
     from sluice.orchestration.connections import from_airflow
@@ -129,7 +129,7 @@ def _environment(path: str) -> dict[str, str]:
 
 
 def _lookup_connections(pipeline: PipelineConfig) -> set[str]:
-    """Those that lookups of the pipeline's rules are read over. Raises ConfigError for a wrong engine.yaml, as the job would."""
+    """Return the connections of lookups of the pipeline's rules. Raises ConfigError for an invalid engine.yaml, as the job would."""
     from sluice.config.engine import EngineConfig
     from sluice.config.folders import rules_folder
     from sluice.config.loading import load_model

@@ -55,7 +55,7 @@ class SluiceTimetable(ContinuousTimetable):  # type: ignore[misc]
     def generate_run_id(
         self, *, run_type: Any, run_after: Any, data_interval: DataInterval | None, **extra: Any
     ) -> str:
-        """``scheduled__{logical date}``: unique, because logical dates are."""
+        """Return ``scheduled__{logical date}``, which is unique because logical dates are."""
         moment = data_interval.start if data_interval is not None else run_after
         return str(run_type.generate_run_id(suffix=moment.isoformat()))
 

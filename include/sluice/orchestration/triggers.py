@@ -85,7 +85,7 @@ class TurnTrigger(PermitTrigger):
 
 
 class HoldTrigger(BaseTrigger):  # type: ignore[misc]
-    """Fires after a number of seconds, during which the installation is heard of: a pipeline that holds is not a dead one.
+    """Fires after a number of seconds. Meanwhile the installation sends heartbeats, as a pipeline that holds is not a dead one.
 
     Args:
         pipeline: path of the pipeline file.
@@ -115,7 +115,7 @@ class HoldTrigger(BaseTrigger):  # type: ignore[misc]
 
 
 class DumpTrigger(BaseTrigger):  # type: ignore[misc]
-    """Fires when there is something to read for a dump again, or all is placed, or it ended. Meanwhile it counts as its reader.
+    """Fires when a dump has something to read again, when all of it is placed, or when it ended. Meanwhile it counts as its reader.
 
     Args:
         pipeline: path of the pipeline file.
@@ -163,7 +163,7 @@ def _my_turn(opened: Runtime) -> bool:
 
 
 async def wait_for_news(pipeline: str) -> str:
-    """As :func:`wait_until`, for news in the source's log; the look is shared with all that wait."""
+    """Wait as :func:`wait_until` does, for news in the source's log; all pipelines that wait share one look."""
     from sluice.orchestration.shared_looks import Place, looks
 
     began, trouble, outcome = time.monotonic(), _Trouble(pipeline), ""
@@ -186,7 +186,7 @@ async def wait_for_news(pipeline: str) -> str:
 async def wait_until(
     pipeline: str, condition: Callable[[Runtime], bool], look_every_s: tuple[float, ...] = _LOOK_EVERY_S
 ) -> str:
-    """Returns ``news`` once ``condition`` holds, ``trouble`` when it could not be asked for half a minute; never before ``_SETTLE_S``."""
+    """Return ``news`` once ``condition`` holds, ``trouble`` if it could not be asked for half a minute; never before ``_SETTLE_S``."""
     began = time.monotonic()
     outcome = await _outcome(pipeline, condition, look_every_s)
     await asyncio.sleep(max(began + _SETTLE_S - time.monotonic(), 0.0))
@@ -212,18 +212,18 @@ async def _outcome(pipeline: str, condition: Callable[[Runtime], bool], look_eve
 
 
 class _Trouble:
-    """How long a pipeline's servers have not answered."""
+    """Tracks how long a pipeline's servers have not answered."""
 
     def __init__(self, pipeline: str) -> None:
         self._pipeline = pipeline
         self._since: float | None = None
 
     def ended(self) -> None:
-        """They answered."""
+        """Note that the servers answered."""
         self._since = None
 
     def lasts(self, error: SluiceError) -> bool:
-        """They did not: has that lasted for so long, or is it of such a kind, that a person must see it?"""
+        """Return True if the servers have not answered for so long, or the error is of such a kind, that a person must see it."""
         now = time.monotonic()
         self._since = now if self._since is None else self._since
         log.warning("cannot_look_for_changes", pipeline=self._pipeline, error=str(error))

@@ -62,7 +62,7 @@ User = Annotated[BaseUser, Depends(get_user)]
 
 
 def ask_status(path: str) -> dict[str, Any]:
-    """What the page shows of one pipeline file; an error is part of the answer."""
+    """Return what the page shows of one pipeline file; an error is part of the answer."""
     described = {"asked_ms": int(time.time() * 1000), **headline(Path(path))}
     if described["state"] == "invalid":
         return described
@@ -83,7 +83,7 @@ def ask_status(path: str) -> dict[str, Any]:
 
 
 def headline(path: Path) -> dict[str, Any]:
-    """What a pipeline's file alone says; its ``state`` is ``asked``, or ``invalid``."""
+    """Return what a pipeline's file alone says; its ``state`` is ``asked``, or ``invalid``."""
     try:
         stat = path.stat()
         return dict(_headline(path, stat.st_mtime_ns, stat.st_size, stat.st_ino))
@@ -134,7 +134,7 @@ def create_app(
     ask: Callable[[str], dict[str, Any]] = ask_status,
     service: Callable[[], dict[str, Any]] | None = None,
 ) -> FastAPI:
-    """The sub-application.
+    """Create the sub-application.
 
     Args:
         pipelines: folder of the pipeline files.
@@ -152,7 +152,7 @@ def create_app(
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: Exception) -> JSONResponse:
-        """What is wrong, without the value: JSON has no form for some of them (NaN, half of a character)."""
+        """Answer what is wrong without the value: JSON has no form for some values (NaN, half of a character)."""
         problems = error.errors() if isinstance(error, RequestValidationError) else ()
         said = [
             {"loc": [shown(str(part)) for part in p["loc"]], "msg": shown(str(p["msg"])), "type": p["type"]}
@@ -171,13 +171,13 @@ def create_app(
     )
 
     def readable(user: BaseUser) -> dict[str, dict[str, Any]]:
-        """Path -> headline of the pipelines that ``user`` may see."""
+        """Return the headlines of the pipelines that ``user`` may see, by path."""
         files = {str(path): headline(path) for path in yaml_files(pipelines)}
         answers.forget(files)
         return {path: head for path, head in files.items() if _may_read(head["dag_id"], user)}
 
     async def statuses(heads: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-        """An answer that another pipeline's file gave under the same name is not shown: the user may not be allowed to see it."""
+        """Return the answers, except one of another file under the same name: the user may not be allowed to see that."""
         found = zip(await answers.shown(heads), heads.values(), strict=True)
         return [answer if answer["dag_id"] == head["dag_id"] else head for answer, head in found]
 
@@ -207,21 +207,21 @@ def create_app(
 
     @app.get("/api/runs/{pipeline}")
     async def batches_of_run(pipeline: str, run: str, user: User) -> JSONResponse:
-        """The batches of a run of the pipeline's DAG that are still known, oldest first, and which targets have each; and what each stage did."""
+        """List the batches of a run of the pipeline's DAG that are still known, oldest first, the targets that have each, and what each stage did."""
         path = await own.run(partial(_file_seen, pipelines, pipeline, user))
         found = await looking.run(partial(_batches_of_run, path, pipeline, run))
         return JSONResponse(found, headers=_PRIVATE)
 
     @app.get("/api/verify/{pipeline}")
     async def verifications(pipeline: str, user: User) -> JSONResponse:
-        """The last results without their differences, newest first."""
+        """List the last results without their differences, newest first."""
         path = await own.run(partial(_verified_file, pipelines, pipeline, user))
         found = await looking.run(partial(_results, path))
         return JSONResponse({"results": [one.summary(0) for one in reversed(found)]}, headers=_PRIVATE)
 
     @app.get("/api/verify/{pipeline}/{result}")
     async def verification(pipeline: str, result: str, user: User) -> JSONResponse:
-        """One result; ``latest``: the newest."""
+        """Return one result; ``latest``: the newest."""
         path = await own.run(partial(_verified_file, pipelines, pipeline, user))
         found = await looking.run(partial(_result, path, pipeline, "" if result == "latest" else result))
         return JSONResponse({**found.to_json(), "line": found.in_a_line()}, headers=_PRIVATE)
@@ -257,10 +257,10 @@ class Order(BaseModel):
 
 
 async def own_page(request: Request) -> None:
-    """Refuses what another site's page makes a browser send with the user's cookie.
+    """Refuse what another site's page makes a browser send with the user's cookie.
 
-    A request that changes something has a JSON body, which no form can send, and a browser says that it comes from a page of this address.
-    A program that is no browser says neither, and may.
+    A request that changes something has a JSON body, which no form can send, and a browser says that it comes from a page of this address. A program
+    that is no browser says neither, and is accepted.
     """
     if request.method in {"GET", "HEAD", "OPTIONS"}:
         return
@@ -274,7 +274,7 @@ async def own_page(request: Request) -> None:
 
 
 def _addresses(request: Request) -> set[tuple[str, str, int | None]]:
-    """Of this Airflow: where the request was sent, and what Airflow's settings call it, where a proxy stands before it."""
+    """Return the addresses of this Airflow: where the request was sent, and the configured one, in case a proxy stands before it."""
     own = {
         _address(f"{request.url.scheme}://{request.headers.get('host', '')}"),
         _address(conf.get("api", "base_url", fallback="")),
@@ -300,7 +300,7 @@ def _file_of(folder: Path, pipeline: str) -> Path | None:
 
 
 def _file_seen(folder: Path, pipeline: str, user: BaseUser) -> Path:
-    """The file of a pipeline that ``user`` may see; the answer 404 for all others."""
+    """Return the file of a pipeline that ``user`` may see. Raises a 404 answer for all others."""
     path = _file_of(folder, pipeline)
     if path is None or not _may_read(dag_id_of(pipeline), user):
         raise HTTPException(404, f"there is no pipeline {pipeline!r} that you may see")
@@ -308,7 +308,10 @@ def _file_seen(folder: Path, pipeline: str, user: BaseUser) -> Path:
 
 
 def _verified_file(folder: Path, pipeline: str, user: BaseUser) -> Path:
-    """The file of a pipeline whose verifications ``user`` may see: who may read the DAG that makes them, as they may hold values of rows."""
+    """Return the file of a pipeline whose verifications ``user`` may see, else raise 404.
+
+    As results may hold values of rows, the user has to be allowed to read the DAG that makes them.
+    """
     path = _file_of(folder, pipeline)
     if path is None or not _may_read(verify_id_of(pipeline), user):
         raise HTTPException(404, f"there is no pipeline {pipeline!r} whose verifications you may see")
@@ -361,7 +364,7 @@ def _of_store(path: Path, call: Callable[[Runtime], _T]) -> _T:
 
 
 def _answered(server: str, call: Callable[[], _T]) -> _T:
-    """What a server answers in time; else the answer 503."""
+    """Return a server's answer. Raises a 503 answer if it does not come in time."""
     from sluice.flows.operate.looks import NoAnswer, looks
 
     found = looks.ask(server, call)

@@ -13,15 +13,16 @@ _log = structlog.get_logger()
 
 
 def delivered_again(batch: Batch, why: str) -> DrainOutcome:
-    """The outcome of a drain that found ``batch`` made already."""
+    """Return the outcome of a drain that found ``batch`` already captured."""
     _log.info("batch_again", batch=batch.number, why=why)
     return DrainOutcome(batch.number, batch.last, batch.changes, closed_by=why, adopted=True)
 
 
 def orphan_of(state: PipelineState, claim: str, grace_s: float) -> Batch | None:
-    """The oldest undelivered batch whose run is gone, now under ``claim``: another installation's, or older than ``grace_s`` and not being loaded.
+    """Claim and return the oldest undelivered batch whose run is gone; None if there is none.
 
-    Also one that waited on purpose, and whose time has come.
+    A batch counts as orphaned if it belongs to another installation, if it is older than ``grace_s`` and no target is loading, or if it was
+    postponed and is now due.
     """
     due = set(state.due())
     for number in sorted({*state.in_window(), *due}):
@@ -35,5 +36,5 @@ def orphan_of(state: PipelineState, claim: str, grace_s: float) -> Batch | None:
 
 
 def is_old(batch: Batch, grace_s: float) -> bool:
-    """Was it made so long ago that whoever made it would have delivered it?"""
+    """Return True if the batch is so old that a run which is still alive would have delivered it."""
     return time.time() - batch.created_ms / 1000 > grace_s

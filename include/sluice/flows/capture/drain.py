@@ -95,7 +95,7 @@ def drain(
 
 @dataclass
 class DrainContext:
-    """What the steps of a drain share. Those that open something leave it to ``opened``, and its fields to those after them."""
+    """The values that the steps of a drain share. A step that opens a resource registers it in ``opened`` and sets its field for later steps."""
 
     runtime: Runtime
     state: PipelineState
@@ -114,43 +114,43 @@ class DrainContext:
 
     @property
     def lease(self) -> Lease:
-        """From ``take_lease`` on."""
+        """The lease of the drain; ``take_lease`` sets it."""
         assert self._lease is not None
         return self._lease
 
     @property
     def idle(self) -> DrainOutcome:
-        """What ``read_log`` found, if that is no batch."""
+        """The outcome of ``read_log`` if it found no batch."""
         assert self._idle is not None
         return self._idle
 
     @property
     def source(self) -> SourceSession:
-        """From ``open_source`` on."""
+        """The session with the source; ``open_source`` sets it."""
         assert self._source is not None
         return self._source
 
 
 def take_turn(context: DrainContext) -> None:
-    """May this installation work on the pipeline now? Raises Paused, LeaseHeld."""
+    """Make this installation the leader of the pipeline. Raises Paused, or LeaseHeld if another installation leads."""
     context.state.require_permit()
     if context.runtime.owner:
         context.state.turns.take(context.runtime.owner)
 
 
 def find_claimed(context: DrainContext) -> DrainOutcome | None:
-    """A retry gets the batch of its first attempt."""
+    """Return the batch that the first attempt of this run captured, so that a retry delivers the same one."""
     known = context.state.claimed(context.claim)
     return delivered_again(known, "already drained by this run") if known else None
 
 
 def take_lease(context: DrainContext) -> None:
-    """Be the one that drains. Raises LeaseHeld."""
+    """Take the lease of the only process that may drain. Raises LeaseHeld."""
     context._lease = context.opened.enter_context(context.state.replicator(wait_s=LEASE_WAIT_S))
 
 
 def take_up_when_full(context: DrainContext) -> DrainOutcome | None:
-    """With the window full, the oldest undelivered batch is delivered before another one is made."""
+    """Deliver the oldest undelivered batch instead of capturing another one if the window is full."""
     undelivered = context.state.in_window()
     if len(undelivered) < context.runtime.pipeline.window:
         return None
@@ -159,7 +159,7 @@ def take_up_when_full(context: DrainContext) -> DrainOutcome | None:
 
 
 def take_up_ended(context: DrainContext) -> DrainOutcome | None:
-    """The oldest undelivered batches, as far as their runs ended without them: a person marked the run, or one of its tasks."""
+    """Deliver the oldest undelivered batches whose runs ended without them, e.g. because a person marked the run or one of its tasks."""
     state, taken, over = context.state, None, {}
     for number in state.in_window():
         batch = state.batch(number)
@@ -174,7 +174,7 @@ def take_up_ended(context: DrainContext) -> DrainOutcome | None:
 
 
 def stop_when_full(context: DrainContext) -> DrainOutcome | None:
-    """With the window full, no further batch is made: somebody else made one meanwhile."""
+    """End the drain without a batch if the window is full, because another process captured a batch meanwhile."""
     if len(context.state.in_window()) < context.runtime.pipeline.window:
         return None
     cursor = context.state.cursor()
@@ -183,7 +183,10 @@ def stop_when_full(context: DrainContext) -> DrainOutcome | None:
 
 
 def open_source(context: DrainContext) -> None:
-    """Connections for questions and for the log. Of a group, another server may take over. Raises SourceUnavailable, ConfigError, LostPosition."""
+    """Open the connections for queries and for the log; for a group of servers, fail over to another one if that is due.
+
+    Raises SourceUnavailable, ConfigError, LostPosition.
+    """
     runtime, state = context.runtime, context.state
     context._source = context.kept.of(runtime.member(state))
     if context._source is not None:
@@ -197,7 +200,10 @@ def open_source(context: DrainContext) -> None:
 
 
 def check_source(context: DrainContext) -> None:
-    """The pre-flight; is the log the one that was drained? Raises PreflightError, LostPosition, WrongServer, CheckpointError."""
+    """Run the pre-flight and check that the log is the one that was captured so far.
+
+    Raises PreflightError, LostPosition, WrongServer, CheckpointError.
+    """
     context.cursor = context.state.cursor()
     if context.cursor is None:
         require_no_checkpoints(context.runtime, context.state)
@@ -211,7 +217,7 @@ def check_source(context: DrainContext) -> None:
 
 
 def record_dumps(context: DrainContext) -> None:
-    """Dumps that are due by themselves are recorded before the state that makes them due changes."""
+    """Record the dumps that have become due, before the state that makes them due changes."""
     due = due_dumps(context.runtime, context.state, context.source, context.cursor)
     record_due(context.runtime, context.state, context.source, due)
     remember_captured(context.runtime, lambda: captured_tables(context.runtime, context.source))
@@ -219,14 +225,14 @@ def record_dumps(context: DrainContext) -> None:
 
 
 def begin_pipeline(context: DrainContext) -> None:
-    """At the first drain: write the cursor. Raises LostPosition, ConfigError for a start that the source does not have."""
+    """Write the cursor at the first drain of a pipeline. Raises LostPosition or ConfigError if the source does not have the start."""
     if context.cursor is None:
         start = context.source.resolve_start(context.runtime.pipeline.source.start)
         context.cursor = begin(context.runtime, context.state, context.lease, start)
 
 
 def carry_history(context: DrainContext) -> None:
-    """The schema history belongs to the cursor's position."""
+    """Make sure that the cursor has a schema history that belongs to its position."""
     assert context.cursor is not None
     context.cursor = ensure_schema_history(
         context.runtime, context.state, context.lease, context.cursor, context.source
@@ -249,13 +255,13 @@ def read_log(context: DrainContext) -> DrainOutcome | None:
 
 
 def take_up_orphan(context: DrainContext) -> DrainOutcome:
-    """Nothing is new: a batch whose run is gone is delivered instead."""
+    """Deliver a batch whose run is gone if the log has nothing new; otherwise return the idle outcome."""
     orphan = orphan_of(context.state, context.claim, worker_grace_s(context.runtime))
     return delivered_again(orphan, "its run is gone") if orphan else context.idle
 
 
 def find_nothing(context: DrainContext) -> DrainOutcome:
-    """Nothing is new."""
+    """Return the outcome of a drain that found nothing new."""
     return context.idle
 
 
@@ -283,7 +289,7 @@ STEPS_OF_ANOTHER: tuple[Callable[[DrainContext], DrainOutcome | None], ...] = (
 
 
 def begin(runtime: Runtime, state: PipelineState, lease: Lease, position: Position) -> Cursor:
-    """First contact: write the cursor and every target's acknowledgement. Numbers go on after batches that an earlier state left in the store."""
+    """Write the first cursor and every target's acknowledgement. Numbering continues after batches that an earlier state left in the store."""
     last = max(runtime.store.batches(), default=0)
     _log.info("pipeline_begins", pipeline=runtime.name, position=str(position), next_batch=last + 1)
     return state.begin(lease, position, last + 1, targets=[target.name for target in runtime.pipeline.targets])
@@ -388,12 +394,12 @@ def _capture(context: DrainContext, cursor: Cursor, until: Position | None) -> D
 
 
 def worker_grace_s(runtime: Runtime) -> float:
-    """Age of a batch that no process loads after which its worker counts as lost."""
+    """Return the age in seconds at which the worker of a batch that no process loads counts as lost."""
     return runtime.pipeline.coordination.worker_grace.total_seconds()
 
 
 def patience_s(max_wait_s: float, behind_bytes: int) -> float:
-    """How long a batch stays open: ``max_wait`` near the head of the log, longer the further behind, so that batches grow with a backlog."""
+    """Return how many seconds a batch stays open: ``max_wait`` near the head of the log, longer with a backlog, so that batches grow with it."""
     return max(max_wait_s, min(behind_bytes / _CATCH_UP_BYTES_A_SECOND, _LONGEST_S))
 
 
@@ -408,7 +414,7 @@ def _record(
     schema: str | None,
     partner: PartnerLoads,
 ) -> Batch:
-    """Phase one ends: the batch is known, and the chunks of dumps in it are placed."""
+    """Commit the batch and the places of the dump chunks in it. This ends phase one of a batch."""
     batch = Batch(
         number=cursor.next_batch,
         epoch=lease.epoch,
@@ -441,7 +447,7 @@ def _place_alone(
     schema: str | None = None,
     partner: PartnerLoads | None = None,
 ) -> DrainOutcome:
-    """A batch of dumped rows only: nothing is in the log, or the rows are not for every target."""
+    """Record a batch of dumped rows only, because the log has nothing new or the rows are not for every target."""
     writer = placer.writer(cursor.next_batch, lease.epoch)
     writer.targets = targets
     partner = partner or PartnerLoads()
@@ -459,7 +465,7 @@ def _place_alone(
 def _place_snapshot(
     runtime: Runtime, state: PipelineState, lease: Lease, cursor: Cursor, claim: str, starts: SnapshotStarts
 ) -> DrainOutcome:
-    """A batch that stands for all rows of the snapshot as of the batch before it: for targets that join, or else for those that start again."""
+    """Record a batch that stands for all rows of the snapshot as of the batch before it, for targets that join or else for those that start again."""
     number, targets, again = cursor.next_batch, starts.now or starts.again, not starts.now
     writer = SegmentWriter(runtime.store, number, lease.epoch)
     writer.targets, writer.snapshot, writer.snapshot_replaces = targets, number - 1, again
@@ -479,29 +485,29 @@ def _place_snapshot(
 
 
 def _is_numbered(runtime: Runtime) -> bool:
-    """True if the marks of loads say how far the channel's sites have each other's changes: they have to be met in the order of the log."""
+    """Return True if loads write numbered origin markers. They say how far the two sites have each other's changes, so order in the log matters."""
     return runtime.mark is not None and runtime.mark.numbered
 
 
 def _partner_batch(cursor: Cursor, partner: PartnerLoads) -> int:
-    """As of the end of what was read."""
+    """Return the number of the partner pipeline's batch that the source held at the end of what was read."""
     return cursor.partner_batch if partner.after is None else partner.after
 
 
 def _note_partner(writer: SegmentWriter, cursor: Cursor, partner: PartnerLoads) -> None:
-    """What the batch has to know of its partner's loads."""
+    """Write into the batch which loads of the partner pipeline the source held at its first change, and which ones those loads had seen."""
     writer.partner_batch = cursor.partner_batch if partner.before is None else partner.before
     writer.loads_saw = partner.saw
 
 
 def may_drain(runtime: Runtime) -> bool:
-    """Would a drain get its turn and the lease now? For the trigger of an installation that stands by."""
+    """Return True if a drain would become the leader and get the lease now. The trigger of a standby installation polls this."""
     with runtime.state() as state:
         mine = runtime.owner is None or state.turns.is_mine(runtime.owner)
         return mine and state.owner() is None
 
 
 def head_of(runtime: Runtime) -> Position:
-    """Where the source's log ends now. Raises LostPosition if it keeps none."""
+    """Return the current end of the source's log. Raises LostPosition if the source keeps no log."""
     with runtime.source.open() as source:
         return source.resolve_start("latest")

@@ -31,9 +31,9 @@ PATIENCE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Relocation:
-    """Where another server has the captured position: ``connection``, its address, and the place in its log.
+    """A server of the group that has the captured position: ``connection``, its address, and that position in its own log.
 
-    ``lost``: captured tables of which a target holds rows and this server none. It may have removed them since, so this keeps no failover back.
+    ``lost``: captured tables of which a target holds rows and this server none. Users may have removed them since, so they do not prevent a failover.
     """
 
     connection: str
@@ -43,7 +43,7 @@ class Relocation:
 
     @property
     def doubts(self) -> str:
-        """What to look at before or after the failover, "" for nothing."""
+        """The tables to look at before or after the failover, in words; "" if there are none."""
         return (
             f"{shown(self.lost)}: if no user removed them there, it did not get all changes (replication that was filtered, or skipped errors)"
             if self.lost
@@ -52,10 +52,12 @@ class Relocation:
 
 
 def find_member(runtime: Runtime, state: PipelineState, cursor: Cursor, to: str = "") -> Relocation:
-    """The server to go on with: ``to``, or the first other one of the group that has everything that was read. Nothing is written.
+    """Find the server to fail over to: ``to``, or the first other one of the group that has everything that was captured. Writes nothing.
 
     Raises:
-        ConfigError: the source is no group, or ``to`` is not in it. LostPosition: none has everything; SourceUnavailable: none answers.
+        ConfigError: the source is no group, or ``to`` is not in it.
+        LostPosition: no server has everything.
+        SourceUnavailable: no server answers.
     """
     source, now = runtime.pipeline.source, runtime.member(state)
     if not source.connections:
@@ -84,7 +86,10 @@ def find_member(runtime: Runtime, state: PipelineState, cursor: Cursor, to: str 
 
 
 def relocated(runtime: Runtime, cursor: Cursor, name: str) -> Relocation:
-    """The captured position at the server that answers under a connection. Raises LostPosition, ConfigError, PreflightError, SourceUnavailable."""
+    """Translate the captured position to the server that answers at the connection ``name``.
+
+    Raises LostPosition, ConfigError, PreflightError, SourceUnavailable.
+    """
     source = runtime.source_at(name)
     with source.open() as session:
         same = session.identity.server == cursor.position.log_names[0]
@@ -132,7 +137,7 @@ def fail_over(
 
 
 def _read_again(state: PipelineState) -> None:
-    """Places in the log of another server mean nothing: chunks that are not placed yet are read again."""
+    """Reset all unplaced chunks so that they are read again: their positions mean nothing in the log of another server."""
     for dump in state.dumps.active():
         for chunk in state.dumps.chunks(dump.id):
             if chunk.state is not ChunkState.TODO:
@@ -140,9 +145,10 @@ def _read_again(state: PipelineState) -> None:
 
 
 def _mark_anew(runtime: Runtime, state: PipelineState, found: Relocation) -> None:
-    """Dumps are marked as the other server wants it: rows that marks are made of would be transactions that its own source lacks.
+    """Switch the running dumps to the kind of watermark that the new server allows.
 
-    What is marked in one way never meets a mark of the other one: all chunks that are not placed are read again.
+    Mark rows would be transactions that the new server's own source lacks. A chunk with one kind of mark never meets a mark of the other kind,
+    so every unplaced chunk is read again.
     """
     dumps = state.dumps.active()
     if not dumps:
@@ -162,7 +168,7 @@ def _mark_anew(runtime: Runtime, state: PipelineState, found: Relocation) -> Non
 
 
 def _schema(runtime: Runtime, lease: Lease, cursor: Cursor, position: Position) -> str:
-    """The schema history under its new place, "" where there is none: it is then made anew there."""
+    """Store the schema history under its new position and return its path; "" if there is none, so that the next drain builds it."""
     if not cursor.schema:
         return ""
     if position.log_epoch == cursor.position.log_epoch:
@@ -179,15 +185,15 @@ def _schema(runtime: Runtime, lease: Lease, cursor: Cursor, position: Position) 
 
 
 def answered(runtime: Runtime, state: PipelineState) -> None:
-    """The server answers: how long it was silent is forgotten."""
+    """Clear the time since which the server has been silent, because it answered."""
     if runtime.pipeline.source.connections and state.member.read().silent_since_ms:
         state.member.silent_since(0)
 
 
 def replaced(runtime: Runtime, state: PipelineState, lease: Lease, error: SourceUnavailable) -> None:
-    """The server does not answer. With ``failover: when_unreachable``, after the delay, another one is read from now on.
+    """Fail over to another server after the delay, if ``failover: when_unreachable`` is set; otherwise raise ``error``.
 
-    Raises ``error``, with what happens next in its hint; and what keeps the others from taking over.
+    The hint of ``error`` says what happens next. Also raises whatever keeps the other servers from taking over.
     """
     source = runtime.pipeline.source
     if not source.connections:

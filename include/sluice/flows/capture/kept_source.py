@@ -19,7 +19,7 @@ CHECKED_S = 5.0
 
 
 class KeptSource:
-    """At most one session with the source. For one thread."""
+    """A session with the source that stays open between drains; at most one. Not thread-safe."""
 
     def __init__(self) -> None:
         self._opened = ExitStack()
@@ -36,13 +36,13 @@ class KeptSource:
         self.close()
 
     def of(self, member: str) -> SourceSession | None:
-        """The session that is open, if it is with this server of the group."""
+        """Return the open session if it is with server ``member`` of the group, else close it and return None."""
         if self._session is not None and member != self._member:
             self.close()
         return self._session
 
     def open(self, runtime: Runtime, member: str) -> SourceSession:
-        """A new one. Raises SourceUnavailable, ConfigError."""
+        """Close the session and open a new one with server ``member``. Raises SourceUnavailable, ConfigError."""
         self.close()
         self._session = self._opened.enter_context(runtime.source.open(to_stream=True))
         self._member = member
@@ -54,10 +54,10 @@ class KeptSource:
         return time.monotonic() - self._checked < CHECKED_S
 
     def checked(self) -> None:
-        """The pre-flight was now."""
+        """Note that the pre-flight has just passed."""
         self._checked = time.monotonic()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the session."""
         self._session, self._checked = None, time.monotonic() - CHECKED_S
         self._opened.close()

@@ -41,10 +41,11 @@ class LostTable:
 def lost_tables(
     runtime: Runtime, state: PipelineState, session: SourceSession, at: Position, targets: Iterable[str] = ()
 ) -> list[LostTable]:
-    """Look at the captured tables that the source of ``session`` lacks, or that are empty there, at each target that can be read back.
+    """Return the captured tables that the source of ``session`` lacks or has empty while a target still holds rows of them.
 
-    ``at``: the captured position, whose definitions tell which tables there were. ``targets``: names; none: all. A target that does not answer is
-    left out: this is a hint, and nothing waits for it.
+    Args:
+        at: the captured position, whose definitions tell which tables existed.
+        targets: names of the targets to ask; none: all. A target that does not answer is left out: this is a hint, and nothing waits for it.
     """
     suspects = {schema.table: (schema, missing) for schema, missing in _suspects(runtime, state, session, at)}
     if not suspects:
@@ -64,7 +65,7 @@ def lost_tables(
 def _suspects(
     runtime: Runtime, state: PipelineState, session: SourceSession, at: Position
 ) -> Iterator[tuple[TableSchema, bool]]:
-    """(table, True if it is missing) of tables with a key that have no row at the source."""
+    """Yield (table, True if it is missing) for each captured table with a key that has no row at the source."""
     selection = Selection.compile(runtime.pipeline.capture)
     there = {table.id: table.schema for table in session.tables(selection.wants)}
     for table in session.empty_tables([table for table, schema in there.items() if schema.primary_key]):
@@ -93,7 +94,7 @@ def _holds_rows(runtime: Runtime, target: str, schema: TableSchema, dialect: str
 
 
 def shown(lost: Iterable[LostTable]) -> str:
-    """The sentences, of many tables some, "" for none."""
+    """Join the findings into one text, shortened if there are many tables; "" for none."""
     said = list(dict.fromkeys(one.why for one in lost))
     more = f"; and {len(said) - _SHOWN} more tables" if len(said) > _SHOWN else ""
     return "; ".join(said[:_SHOWN]) + more

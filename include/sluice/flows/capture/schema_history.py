@@ -29,7 +29,10 @@ def ensure_schema_history(
     *,
     progress: Callable[[], None] | None = None,
 ) -> Cursor:
-    """The cursor with a history that belongs to its position; made now where there is none (first drain, after a seek, an older installation)."""
+    """Return the cursor with a schema history that belongs to its position.
+
+    The history is built now if there is none: at the first drain, after a seek, or after an upgrade from an older installation.
+    """
     history = source.history
     if cursor.schema or history is None:
         return cursor
@@ -47,9 +50,10 @@ def schema_at(
     progress: Callable[[], None] | None = None,
     stored: bool = True,
 ) -> Definitions:
-    """Definitions as of ``position``: the nearest stored ones before it, with the statements in between folded in; else from the server.
+    """Return the definitions as of ``position``: the nearest stored ones before it with later statements applied, else the server's own.
 
-    ``stored`` False: from the server in any case.
+    Args:
+        stored: False asks the server in any case.
 
     Raises:
         SourceUnavailable, LostPosition, StorageUnavailable.
@@ -72,7 +76,7 @@ def schema_at(
 
 
 def history_of(runtime: Runtime, source: SourceSession) -> SchemaHistory:
-    """What reads definitions for a person. Raises ConfigError for a source that needs none."""
+    """Return the source's schema history for a command that changes it. Raises ConfigError for a source that needs none."""
     history = source.history
     if history is None:
         raise ConfigError(

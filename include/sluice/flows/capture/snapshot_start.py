@@ -17,9 +17,9 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class SnapshotStarts:
-    """Targets that begin with the snapshot: ``now``, or once it is filled (``waiting``). All others begin with the log.
+    """Targets that start from the snapshot: ``now``, or once it is filled (``waiting``). All others start from the log.
 
-    ``again``: those that began long ago, and lack batches that are gone.
+    ``again``: targets that started long ago and lack batches that are gone.
     """
 
     now: tuple[str, ...] = ()
@@ -28,10 +28,10 @@ class SnapshotStarts:
 
 
 def snapshot_starts(runtime: Runtime, state: PipelineState, cursor: Cursor) -> SnapshotStarts:
-    """Of the targets with ``start: snapshot`` that have not begun, and of those with ``on_lost_batches: snapshot``.
+    """Return which targets with ``start: snapshot`` start now or wait, and which with ``on_lost_batches: snapshot`` start again.
 
-    They wait while the snapshot has not begun, or a dump still fills it; the log goes on. Where no batch was made since the snapshot began, a target
-    that begins with the log misses nothing that the snapshot has.
+    They wait while the snapshot has not begun or a dump still fills it; capture continues. If no batch was made since the snapshot began, a target
+    that starts from the log misses nothing that the snapshot has.
     """
     joined = [target.name for target in runtime.pipeline.targets if target.start == "snapshot"]
     names = tuple(name for name in joined if state.process(name) is None)

@@ -71,21 +71,21 @@ class Waiting:
                 self._session.hear(self, state.layout.installation(runtime.owner), runtime.lives)
 
     def leave(self) -> None:
-        """It waits no longer."""
+        """Stop waiting and leave the session."""
         if self._session is not None:
             self._session.leave(self)
 
     def open_watch(self) -> LogWatch:
-        """What looks at its source."""
+        """Open a watch on the log of the pipeline's source."""
         return self.runtime.source.watch()
 
     @property
     def since(self) -> Position | None:
-        """How far the log is captured, as last read."""
+        """The captured position as last read; None before the first drain."""
         return self._cursor.position if self._cursor else None
 
     def wants(self, table: TableId) -> bool:
-        """Is a change of this table for this pipeline?"""
+        """Return True if a change of this table is for this pipeline."""
         return table == self._marks or self._selects(table)
 
     def read(self) -> bool:
@@ -126,7 +126,12 @@ class Waiting:
         return False
 
     def concerned(self, log: LogWatch, *, moved: bool, was_read: bool) -> bool:
-        """May what the watch saw be for this pipeline? ``moved``: in this look; ``was_read``: :meth:`read` was, just before it."""
+        """Return True if what the watch saw may be for this pipeline.
+
+        Args:
+            moved: the log moved in this look.
+            was_read: :meth:`read` was called just before it.
+        """
         since = self.since
         if since is None or not (moved or was_read):
             return False
@@ -161,7 +166,7 @@ class Waiting:
         return self._cursor.next_batch - 1 if self._cursor else 0
 
     def _other_cursor(self) -> bool:
-        """The captured position was moved, and not by :meth:`step_over`."""
+        """Return True if something other than :meth:`step_over` moved the captured position."""
         if not self._moved:
             return False
         self._moved = False
@@ -177,7 +182,7 @@ class Waiting:
 
 
 def oldest(waiting: Sequence[Waiting]) -> Position | None:
-    """The first place in the log that is of interest to one of them, of the newest log file."""
+    """Return the earliest position that one of them waits for; None if they are in different log files."""
     known = [one.since for one in waiting if one.since is not None]
     files = {position.log_epoch for position in known}
     if not known or len(files) > 1:

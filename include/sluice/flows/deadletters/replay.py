@@ -42,7 +42,10 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class ReplayOutcome:
-    """What became of a letter at a target: replayed, superseded, failed or unproven; the last two go on waiting. settled: it was before."""
+    """The outcome of a dead letter at a target: replayed, superseded, failed or unproven. Failed and unproven letters stay open.
+
+    An outcome of ``settled`` means that it was settled earlier.
+    """
 
     id: str
     target: str
@@ -121,7 +124,7 @@ class _Replay:
     """Of the letter's batch, where the store may have it no more."""
 
     def letters(self, waiting: Sequence[DeadLetter], *, by: str) -> list[ReplayOutcome]:
-        """Each letter in turn, settled at once. One that failed has another go when others went: it may refer to their rows."""
+        """Replay the letters one by one and settle each at once. Failed ones are tried again after others succeeded: they may refer to their rows."""
         done: list[ReplayOutcome] = []
         while waiting:
             outcomes = []
@@ -135,7 +138,7 @@ class _Replay:
         return done
 
     def letter(self, one: DeadLetter) -> ReplayOutcome:
-        """One letter; what is wrong with it is its outcome."""
+        """Replay one letter. An error of the letter itself becomes its outcome."""
         self.own = None
         if one.batch > self.held:
             return ReplayOutcome(one.id, self.target, "failed", f"the target does not hold batch {one.batch} yet")
@@ -159,7 +162,7 @@ class _Replay:
         return ReplayOutcome(one.id, self.target, "replayed" if written else "superseded")
 
     def _rows(self, one: DeadLetter, table: TableId, rows: pa.Table) -> int:
-        """Rows written (or that would be): those that nothing newer replaced."""
+        """Replay the rows that nothing newer replaced. Return how many were written, or would be in a dry run."""
         if one.stage == "load":
             return self._write(one, table, rows)
         fresh = self._fresh(one, table, rows, at_target=False)
@@ -171,12 +174,12 @@ class _Replay:
         return max(written, int(fresh.num_rows))  # a rule may leave them out: that is delivered, too
 
     def _fresh(self, one: DeadLetter, table: TableId, rows: pa.Table, *, at_target: bool) -> pa.Table:
-        """The rows that are not out of date. Raises Unproven."""
+        """Return the rows that are not out of date. Raises Unproven if that cannot be known."""
         afterwards = LaterBatches(self.runtime, self.state, self.target, self.held)
         return rows.filter(pc.invert(afterwards.overtaken(rows, table, one.batch, self.own, at_target=at_target)))
 
     def _transformed(self, one: DeadLetter, table: TableId, rows: pa.Table) -> Iterator[tuple[TableId, pa.Table]]:
-        """Through the rules, from the stage in which the row was rejected, and the mapping, as they are now."""
+        """Apply the current rules, from the stage in which the row was rejected, and then the current mapping."""
         path = self.runtime.rules_path
         stages = stages_of(RuleSet.of(path))
         begun = next((i for i, stage in enumerate(stages) if one.by in {rule.name for rule in stage}), one.stage_number)
@@ -222,5 +225,5 @@ class _Replay:
 
 
 def _planned(table: TableId, rows: pa.Table) -> PlannedTable:
-    """What the target has to have for these rows."""
+    """Return the table with the columns that the target needs for these rows."""
     return PlannedTable(table, table, planned_columns(columns_of(rows.schema)))

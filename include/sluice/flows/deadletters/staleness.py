@@ -55,10 +55,12 @@ class LaterBatches:
     def overtaken(
         self, rows: pa.Table, table: TableId, batch: int, own: SegmentManifest | None, *, at_target: bool
     ) -> pa.Array:
-        """Which ``rows`` of ``batch`` are out of date.
+        """Return a mask of the ``rows`` of ``batch`` that are out of date.
 
         Args:
-            rows: merged rows. table: of the source, or ``at_target`` of the target. own: manifest of ``batch``; None: as stored.
+            rows: merged rows.
+            table: the source table, or the target table with ``at_target``.
+            own: manifest of ``batch``; None: as stored.
         """
         own = own or self._manifest(batch)
         later = [self._manifest(number) for number in range(batch + 1, self.held + 1)]
@@ -94,7 +96,7 @@ class LaterBatches:
         return Routes.compile(self.runtime.pipeline.mapping)
 
     def _is(self, found: TableId, table: TableId, *, at_target: bool) -> bool:
-        """True if ``found``, of the source, is ``table`` or goes to it; a found schema stands for all of its tables."""
+        """Return True if the source table ``found`` is ``table`` or is loaded into it; a name without a table stands for its whole schema."""
         if not at_target:
             return found == table or (not found.table and found.schema == table.schema)
         if found.table:
@@ -104,7 +106,7 @@ class LaterBatches:
     def _emptied(
         self, rows: pa.Table, table: TableId, own: SegmentManifest, later: Sequence[SegmentManifest], *, at_target: bool
     ) -> Mask:
-        """Rows after which their table was emptied or dropped."""
+        """Return a mask of the rows after which their table was truncated or dropped."""
         mask: Mask = np.zeros(rows.num_rows, np.bool_)
         unclear = mask.copy()
         seq = rows["_seq"].to_numpy().astype(np.int64)
@@ -121,7 +123,10 @@ class LaterBatches:
         return mask
 
     def _removed(self, rows: pa.Table, table: TableId, later: Sequence[SegmentManifest], *, at_target: bool) -> Mask:
-        """Of a table without a key; none, because it cannot be known which of several equal rows a later batch deleted."""
+        """Return an empty mask for a table without a key; raises Unproven if a later batch deleted a row with the same values.
+
+        It cannot be known which of several equal rows was deleted.
+        """
         images = _images(rows)
         for removed in self._removals(table, later, at_target=at_target):
             if set(images) & set(_images(removed, rows.schema)):
@@ -147,7 +152,7 @@ class LaterBatches:
     def _keys(
         self, key: Sequence[str], table: TableId, later: Sequence[SegmentManifest], *, at_target: bool
     ) -> tuple[set[Key], set[Key]]:
-        """Keys that later batches changed: those whose rows came whole or went, and those of which some columns came."""
+        """Return the keys that later batches changed: (those whose rows came whole or were deleted, those of which only some columns came)."""
         whole: set[Key] = set()
         parts: set[Key] = set()
         for found in self._loaded(table, later) if at_target else self._changed(key, table, later):
@@ -160,7 +165,7 @@ class LaterBatches:
         return whole, parts - whole
 
     def _changed(self, key: Sequence[str], table: TableId, later: Sequence[SegmentManifest]) -> Iterator[pa.Table]:
-        """Rows of the segments, with their old keys where those have no rows of their own."""
+        """Yield the rows of the segments, with the old keys of rows whose key changed if those have no rows of their own."""
         for manifest in later:
             for file in manifest.files:
                 if file.table_id != table:
@@ -173,7 +178,7 @@ class LaterBatches:
                     yield pa.table({name: member(before, name) for name in key})
 
     def _loaded(self, table: TableId, later: Sequence[SegmentManifest]) -> Iterator[pa.Table]:
-        """Rows of the changesets of a table of the target."""
+        """Yield the rows that the changesets have for a target table."""
         store = self.runtime.store
         for manifest in later:
             record = self.state.batch(manifest.batch)
@@ -194,7 +199,7 @@ class LaterBatches:
                     )
 
     def _among(self, rows: pa.Table, key: Sequence[str], later: set[Key]) -> Mask:
-        """Which rows have a key of ``later``, as the source compares keys."""
+        """Return a mask of the rows whose key is in ``later``, compared as the source compares keys."""
         mine = list(_values(rows, key))
         mask = np.array([one in later for one in mine], np.bool_)
         texts = [i for i, name in enumerate(key) if pa.types.is_string(rows.schema.field(name).type)]
@@ -237,6 +242,6 @@ def _values(rows: pa.Table, key: Sequence[str]) -> Iterator[Key]:
 
 
 def _images(rows: pa.Table, like: pa.Schema | None = None) -> list[str]:
-    """All values of each row, as far as both sides have the column."""
+    """Return one text per row with all values of the columns that both sides have."""
     names = [n for n in (like or rows.schema).names if n not in META_COLUMNS and n in rows.schema.names]
     return list(map(repr, _values(rows, names)))

@@ -99,7 +99,7 @@ class DeadLetter:
 
 
 def letters(runtime: Runtime, *, everything: bool = False) -> list[DeadLetter]:
-    """All that wait, oldest first; ``everything``: settled ones too."""
+    """Return all open dead letters, oldest first; with ``everything`` the settled ones too."""
     store = runtime.store
     settled = _settlements(store)
     masking = Masking(runtime.pipeline.masked)
@@ -117,12 +117,12 @@ def letters(runtime: Runtime, *, everything: bool = False) -> list[DeadLetter]:
 
 
 def letter(runtime: Runtime, wanted: str) -> DeadLetter:
-    """One by its id, or the beginning of it. Raises ConfigError."""
+    """Return the dead letter whose id is or begins with ``wanted``. Raises ConfigError if there is none or more than one."""
     return _named(runtime, wanted, letters(runtime, everything=True))
 
 
 def chosen(runtime: Runtime, ids: Sequence[str]) -> list[DeadLetter]:
-    """Those with these ids, or the beginnings of them, settled ones too; none: all that wait. Oldest first. Raises ConfigError."""
+    """Return the letters with these ids or beginnings of ids, settled ones too; without ids all open ones. Oldest first. Raises ConfigError."""
     if not ids:
         return letters(runtime)
     every = letters(runtime, everything=True)
@@ -141,7 +141,7 @@ def _named(runtime: Runtime, wanted: str, every: Sequence[DeadLetter]) -> DeadLe
 
 
 def contents(runtime: Runtime, one: DeadLetter) -> dict[str, Any]:
-    """The row as it is, and as it was (``before``), values by column; masked columns are hidden."""
+    """Return the row of a letter as it is and as it was (``before``), values by column; masked values are hidden."""
     table = read_row(runtime.store, one)
     hidden = _hidden(table, one.table, Masking(runtime.pipeline.masked))
     struct = table["_before"].combine_chunks()
@@ -153,20 +153,20 @@ def contents(runtime: Runtime, one: DeadLetter) -> dict[str, Any]:
 
 
 def read_row(store: SegmentStore, one: DeadLetter) -> pa.Table:
-    """The stored row, as a table of one."""
+    """Return the stored row of a letter as a table with one row."""
     return _read(store, one.path)[0].slice(one.number, 1)
 
 
 def skipped_manifest(store: SegmentStore, one: DeadLetter) -> SegmentManifest:
-    """Of a skipped batch, as it was."""
+    """Return the manifest of a skipped batch as it was when the batch was skipped."""
     note = json.loads(store.read_bytes(one.path))
     return SegmentManifest.from_json(json.dumps(note["manifest"]).encode(), where=one.path)
 
 
 def skipped_tables(store: SegmentStore, one: DeadLetter, routes: Routes) -> Iterator[tuple[TableId, pa.Table]]:
-    """Merged rows of a skipped batch, by table, large ones in pieces; ``routes`` know the keys of tables without a primary key.
+    """Yield the merged rows of a skipped batch by table, large tables in pieces; ``routes`` know the keys of tables without a primary key.
 
-    Raises SegmentError, if a file is damaged, before the first of them.
+    Raises SegmentError, before the first rows, if a file is damaged.
     """
     folder = one.path.rsplit("/", 1)[0]
     manifest = skipped_manifest(store, one)
@@ -177,7 +177,7 @@ def skipped_tables(store: SegmentStore, one: DeadLetter, routes: Routes) -> Iter
 
 
 def copy_of(file: SegmentFile) -> str:
-    """Where a file of a skipped batch is kept, below the batch's folder."""
+    """Return where a file of a skipped batch is kept, below the batch's folder."""
     return copy_path(file.path, f"{quoted(file.schema_)}.{quoted(file.table)}")
 
 
@@ -221,7 +221,7 @@ def _settlements(store: SegmentStore) -> dict[tuple[str, str], dict[str, str]]:
 
 
 def _is_orphan(runtime: Runtime, path: str) -> bool:
-    """True for segment files of a skipped batch, and for files of an attempt at a merge that was not recorded."""
+    """Return True for segment files of a skipped batch, and for files of a merge attempt that was never recorded."""
     match = re.match(rf"{FOLDER}/([^/]+)/batch=(\d+)/([^/]+)$", path)
     if match is None:
         return True

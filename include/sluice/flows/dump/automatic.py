@@ -46,14 +46,14 @@ class DueDump:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """``dumps`` to record, and then ``selection`` to remember, by which the next drain knows what is new (None: it is as remembered)."""
+    """``dumps`` to record, and then the ``selection`` to remember, from which the next drain tells what is new (None: unchanged)."""
 
     dumps: tuple[DueDump, ...] = ()
     selection: Mapping[str, Any] | None = None
 
 
 def due_dumps(runtime: Runtime, state: PipelineState, source: SourceSession, cursor: Cursor | None) -> Due:
-    """What is due now; nothing is written. Only pipelines that began with a copy (``start: dump``) get dumps by themselves."""
+    """Return the dumps that are due now; writes nothing. Only pipelines that began with ``start: dump`` get automatic dumps."""
     pipeline = runtime.pipeline
     now: dict[str, Any] = {"include": list(pipeline.capture.include), "exclude": list(pipeline.capture.exclude)}
     if pipeline.capture.shadow_tables != "leave_out":
@@ -84,7 +84,7 @@ def due_dumps(runtime: Runtime, state: PipelineState, source: SourceSession, cur
 
 
 def missed_copy(runtime: Runtime, state: PipelineState) -> str:
-    """Say that ``start: dump`` came into the file after the pipeline had begun without a copy; "" if it did not."""
+    """Return a warning if ``start: dump`` was added after the pipeline had begun without a copy; "" if not."""
     if runtime.pipeline.source.start != "dump" or state.cursor() is None:
         return ""
     known = state.dumps.selection() or {}
@@ -106,7 +106,7 @@ def record_due(runtime: Runtime, state: PipelineState, source: SourceSession, du
 
 
 def unread_dumps(state: PipelineState) -> tuple[str, ...]:
-    """Ids of automatic dumps that no process works on."""
+    """Return the ids of running automatic dumps that no process reads yet."""
     mine = [d for d in state.dumps.active() if d.reason in REASONS and d.state is DumpState.RUNNING]
     return tuple(d.id for d in mine if not state.dumps.working(d.id) and not state.dumps.chunks(d.id))
 
@@ -118,9 +118,9 @@ def ready_or_moved(
     source: SourceSession,
     cursor: Cursor | None,
 ) -> Cursor | None:
-    """The pre-flight, and the comparison of the log with what was drained from it, unless it is still open; the cursor from which to go on.
+    """Run the pre-flight, compare the log with what was drained from it unless it is still open, and return the cursor to continue from.
 
-    With ``on_lost_position: dump``, a position that is lost moves to the head and all tables are dumped anew.
+    With ``on_lost_position: dump``, a lost position moves to the head of the log and all tables are dumped anew.
 
     Raises what the source's ``require_ready`` and ``confirm`` raise.
     """

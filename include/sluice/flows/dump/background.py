@@ -19,7 +19,7 @@ _log = structlog.get_logger()
 
 
 class BackgroundDumper:
-    """Takes up dumps that came due by themselves, one after the other. What goes wrong in them is raised by :meth:`look`."""
+    """A background thread that reads automatic dumps, one after the other. :meth:`look` raises the errors that occur in it."""
 
     def __init__(self, runtime: Runtime, state: PipelineState) -> None:
         self._runtime = runtime
@@ -39,7 +39,7 @@ class BackgroundDumper:
             self._thread.join()
 
     def look(self) -> bool:
-        """True while such a dump is not placed yet. Begins to work on one that no process works on. Raises SluiceError."""
+        """Start reading an automatic dump that no process reads; return True while one is not placed yet. Raises SluiceError."""
         if self._error is not None:
             error, self._error = self._error, None
             raise error

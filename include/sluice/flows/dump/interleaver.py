@@ -64,9 +64,12 @@ class OtherKey(Exception):
 
 @dataclass(frozen=True, slots=True)
 class WatermarkWindow:
-    """Where a chunk's window begins.
+    """The begin of a chunk's window.
 
-    ``batch``: the batch it begins in; ``seq``: after this change of that batch (-1: all of it); ``after_low``: as the source says of each change.
+    Attributes:
+        batch: the batch that it begins in.
+        seq: it begins after this change of that batch (-1: it includes all of it).
+        after_low: the source's own test of each change, if it has one.
     """
 
     batch: int
@@ -74,7 +77,7 @@ class WatermarkWindow:
     after_low: Callable[[pa.Table], np.ndarray[Any, Any]] | None = None
 
     def covers(self, rows: pa.Table, batch: int) -> np.ndarray[Any, Any]:
-        """Mask: which changes of ``batch`` lie after the low mark."""
+        """Return a mask of the changes of ``batch`` that lie after the low mark."""
         if self.after_low is not None:
             return self.after_low(rows)
         if batch == self.batch and self.seq >= 0:
@@ -112,7 +115,7 @@ class InterleavingSegmentWriter(SegmentWriter):
             super().add(schema, rows, in_order=in_order)
 
     def add_placed(self, schema: TableSchema, chunk: Chunk, place: PlaceRecord, rows: int) -> None:
-        """Take the file of a chunk as it is; ``rows`` of it count."""
+        """Move the file of a chunk into the batch as it is; ``rows`` of its rows count."""
         folder = self.store.table_path(self.batch, schema.table.schema, schema.table.table)
         path = (
             f"{folder}/{schema.version}-e{self.epoch:06d}-{chunk.id.dump}-{chunk.id.name}-{chunk.attempt:04d}.parquet"
@@ -138,18 +141,18 @@ class InterleavingSegmentWriter(SegmentWriter):
     def finish(  # type: ignore[override] # its manifest is written by seal(), after the chunks have their places
         self, first: Position, last: Position, *, changes: int | None = None, **named: Any
     ) -> InterleavingSegmentWriter:
-        """The log's part of the batch is read. Nothing is written to ZooKeeper, and no manifest."""
+        """Note that the log's part of the batch is read. Writes nothing to ZooKeeper, and no manifest."""
         self._ended = (first, last, changes or 0, named)
         return self
 
     @property
     def first(self) -> Position:
-        """Where the batch begins."""
+        """The position where the batch begins."""
         assert self._ended is not None
         return self._ended[0]
 
     def apply(self, plan: InterleavePlan, replaces: Sequence[ReplaceRecord]) -> None:
-        """Take the chunks of a plan, and what was held back for them. Files move; the chunks' nodes stay as they are."""
+        """Add the chunks of a plan and the changes that were held back for them. Files move; the chunks' nodes in ZooKeeper stay as they are."""
         for placement in plan.placements:
             if placement.kept:
                 self.add_placed(placement.schema, placement.chunk, placement.place, placement.kept)
@@ -165,7 +168,7 @@ class InterleavingSegmentWriter(SegmentWriter):
         return super().finish(first, last, changes=total, **named)
 
     def kept_between(self, table: TableId, low: int, high: int) -> bool:
-        """Was a row of a table that is held back changed between two places of this batch?"""
+        """Return True if a row of a held table was changed between two places of this batch."""
         return any(
             bool(
                 (
@@ -216,7 +219,7 @@ class InterleavingSegmentWriter(SegmentWriter):
         return list(self._files)
 
     def changed_since(self, seq: int, upto: int, table: TableId) -> bool:
-        """Did a statement between two changes touch the table's definition?"""
+        """Return True if a statement between two changes altered the table's definition."""
         return any(seq < d.seq <= upto and d.table in {None, str(table)} for d in self._ddl)
 
 
@@ -231,26 +234,26 @@ class OpenBatch(Protocol):
 
     @property
     def files(self) -> list[SegmentFile]:
-        """Its files so far."""
+        """The files of the batch so far."""
 
     def kept_between(self, table: TableId, low: int, high: int) -> bool:
-        """Was a row of a table that is held back changed between two places of this batch?"""
+        """Return True if a row of a held table was changed between two places of this batch."""
 
     def changed_since(self, seq: int, upto: int, table: TableId) -> bool:
-        """Did a statement between two changes touch the table's definition?"""
+        """Return True if a statement between two changes altered the table's definition."""
 
 
 class StoredRows(Protocol):
-    """What a plan reads. Raises SegmentError."""
+    """The stored batches and chunks that a plan reads. Every method raises SegmentError."""
 
     def manifest(self, batch: int) -> SegmentManifest | None:
-        """Of a batch that is committed; None if it is no longer stored."""
+        """Return the manifest of a committed batch; None if it is no longer stored."""
 
     def changes(self, file: SegmentFile, columns: Sequence[str]) -> pa.Table:
-        """Columns of a file's changes, without rows that a dump placed there. Raises OtherKey if it lacks one."""
+        """Return columns of a file's changes, without rows that a dump placed there. Raises OtherKey if it lacks one of them."""
 
     def chunk(self, chunk: Chunk, identity: tuple[str, ...]) -> tuple[TableSchema, pa.Table] | None:
-        """A chunk's definition, and the key columns of its rows with ``_row``; None if its file is gone."""
+        """Return a chunk's definition and the key columns of its rows with ``_row``; None if its file is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,13 +270,16 @@ class Placement:
 
     @property
     def request(self) -> TableRequest:
-        """What its dump asks of its table."""
+        """Return what the chunk's dump asks of the chunk's table."""
         return self.dump.tables[self.chunk.id.table]
 
 
 @dataclass
 class InterleavePlan:
-    """Which chunks stand in the batch and where, which have to be read again and why; ``released``: after which change a held table counts."""
+    """The chunks that this batch places and where, and those that have to be read again and why.
+
+    ``released``: the change after which the changes of a held table count.
+    """
 
     placements: list[Placement] = field(default_factory=list)
     repeats: list[tuple[Chunk, TableId, str]] = field(default_factory=list)
@@ -281,7 +287,7 @@ class InterleavePlan:
 
     @property
     def rows(self) -> int:
-        """Of chunks, that count."""
+        """The number of chunk rows that count."""
         return sum(placement.kept for placement in self.placements)
 
 
@@ -291,7 +297,7 @@ Todo = Sequence[tuple[Chunk, Dump, MarkRecord | None]]
 
 @dataclass
 class InterleavePlanner:
-    """From marks, manifests and keys to a plan. Writes nothing: a plan that is dropped leaves no trace."""
+    """Makes a plan from marks, manifests and keys. Writes nothing: a plan that is dropped leaves no trace."""
 
     stored: StoredRows
     after_low: Callable[[Marking, str, pa.Table], np.ndarray[Any, Any]]
@@ -300,7 +306,7 @@ class InterleavePlanner:
     origin: int = 0
 
     def plan(self, writer: OpenBatch, first: Position, todo: Todo) -> InterleavePlan:
-        """``first``: where the batch begins."""
+        """Plan the place of each chunk in the batch that begins at ``first``."""
         plan = InterleavePlan()
         for chunk, dump, high in todo:
             try:
@@ -320,7 +326,7 @@ class InterleavePlanner:
         high: MarkRecord | None,
         first: Position,
     ) -> str:
-        """Place a chunk, or say why it has to be read again."""
+        """Place a chunk. Return "", or why it has to be read again."""
         request = dump.tables[chunk.id.table]
         table = request.table
         if request.keyless and table not in self.held | self.watched:
@@ -351,7 +357,7 @@ class InterleavePlanner:
 
     # -- the window -----------------------------------------------------------------------------------------------------
     def _window(self, writer: OpenBatch, dump: Dump, chunk: Chunk, first: Position) -> WatermarkWindow | None:
-        """Look back, batch by batch, for the low mark; None if a batch that may hold it is gone."""
+        """Search back, batch by batch, for the low mark; return None if a batch that may hold it is gone."""
         begin = order_of(chunk.position)
         low = Mark(chunk.id, chunk.attempt, high=False).text
         batch, marks = writer.batch, writer.marks
@@ -374,7 +380,7 @@ class InterleavePlanner:
         return WatermarkWindow(batch)  # the low mark itself was never met: all after the place where it was written
 
     def _written(self, writer: OpenBatch, window: WatermarkWindow, high: MarkRecord | None, table: TableId) -> bool:
-        """Was a table without a key written in the window? Then it cannot be known which of its rows the copy has."""
+        """Return True if a table without a key was written in the window: it cannot be known which of those rows the copy has."""
         if high is not None and writer.kept_between(
             table, window.seq if window.batch == writer.batch else -1, high.seq
         ):
@@ -406,7 +412,7 @@ class InterleavePlanner:
     def _changed(
         self, writer: OpenBatch, window: WatermarkWindow, upto: int, table: TableId, key: Sequence[str]
     ) -> Iterator[pa.Table]:
-        """Keys that the log changed in the window, batch by batch; ``_PART``: it holds only a part of the row's columns."""
+        """Yield the keys that the log changed in the window, batch by batch. ``_PART`` marks those of which the log holds only some columns."""
         columns = [*key, "_seq", "_file", "_offset", "_gtid", "_present"]
         for batch in range(window.batch, writer.batch + 1):
             if batch == writer.batch and upto < 0:
@@ -424,7 +430,7 @@ class InterleavePlanner:
 
     # -- rows -----------------------------------------------------------------------------------------------------------
     def _place_record(self, left_out: np.ndarray[Any, Any], high: MarkRecord | None, first: Position) -> PlaceRecord:
-        """All rows of a chunk stand at one place: where its high mark is, or at the beginning of the batch."""
+        """Return the one place of all rows of a chunk: the place of its high mark, or the beginning of the batch."""
         file, offset = (high.file, high.offset) if high else first.row_place
         return PlaceRecord(
             seq=high.seq if high else 0,
@@ -444,7 +450,7 @@ def _files(stored: StoredRows, writer: OpenBatch, batch: int) -> Sequence[Segmen
 
 
 class _Stored:
-    """:class:`StoredRows` of a pipeline."""
+    """The :class:`StoredRows` of a pipeline."""
 
     def __init__(self, state: PipelineState, store: SegmentStore) -> None:
         self.state, self.store = state, store
@@ -478,17 +484,17 @@ class _Stored:
 
 @dataclass
 class ChunkInterleaver:
-    """Places the chunks of a pipeline's dumps into one batch: settle, plan, apply, commit, and then what is no longer needed goes.
+    """Places the chunks of a pipeline's dumps into one batch, in the steps settle, plan, apply, commit and clean up.
 
-    The protocol, so that a process may die between any two steps: ``settle`` notes what the log says already. ``plan`` writes nothing. ``apply``
-    moves files into the batch's folder; a chunk whose file is gone, of a batch that was never committed, is read again. The commit of the batch
-    removes the nodes of the placed chunks in the same transaction. ``ask_again`` follows it: a chunk that is not asked for again by then
-    stands before the cursor, and the next drain plans it once more, with the same end.
+    A process may die between any two steps. ``settle`` records what the log already says. ``plan`` writes nothing. ``apply`` moves files into the
+    batch's folder; a chunk whose file went to a batch that was never committed is read again. The commit of the batch removes the nodes of the
+    placed chunks in the same transaction. ``ask_again`` follows it: a chunk that is not asked for again by then stands before the cursor, and the
+    next drain plans it once more, with the same result.
 
     Args:
         late: chunks whose place is the beginning of this batch.
-        held: tables without a key that are being copied from nothing: their changes count from the place of the copy on.
-        watched: those that a copy is to replace: in the batch of its place, what stands before it is left out.
+        held: tables without a key that are copied from nothing: their changes count from the place of the copy on.
+        watched: tables without a key that a copy replaces: in the batch of its place, what stands before it is left out.
         flavour: the dialect whose order of keys a chunk's range means.
         small_files: see :class:`~sluice.segments.writer.SegmentWriter`.
     """
@@ -510,7 +516,7 @@ class ChunkInterleaver:
         self.plan = InterleavePlan()
 
     def writer(self, batch: int, epoch: int) -> InterleavingSegmentWriter:
-        """The writer of the batch."""
+        """Return the writer of the batch."""
         return InterleavingSegmentWriter(
             self.store,
             batch,
@@ -522,7 +528,7 @@ class ChunkInterleaver:
         )
 
     def interleave(self, writer: InterleavingSegmentWriter) -> SegmentManifest:
-        """After the log is read: the manifest of the whole batch. What fails leaves nothing of it but orphans."""
+        """Place the chunks after the log is read and return the manifest of the whole batch. A failure leaves nothing but orphaned files."""
         try:
             todo = self.settle(writer.marks)
             if todo:
@@ -550,7 +556,7 @@ class ChunkInterleaver:
             raise
 
     def settle(self, marks: Sequence[MarkRecord]) -> Todo:
-        """The chunks that are to be placed, their nodes at rest: whose high mark is here is read, whatever its worker still does."""
+        """Return the chunks to place and settle their nodes. A chunk whose high mark is in this batch has been read, whatever its worker does."""
         todo = [(chunk, dump, None) for chunk in self.late if (dump := self._dump(chunk.id.dump)) is not None]
         found: list[tuple[Chunk, Dump, MarkRecord | None]] = [*todo]
         for record in marks:
@@ -562,7 +568,7 @@ class ChunkInterleaver:
         return found
 
     def _marked(self, mark: Mark, record: MarkRecord) -> Chunk | None:
-        """The chunk that a high mark stands for, its node at rest; None if it is not to be placed here."""
+        """Return the chunk that a high mark stands for and settle its node; None if the chunk is not to be placed here."""
         dump, chunk = self._dump(mark.chunk.dump), self.state.dumps.chunk(mark.chunk)
         if dump is None or dump.targets or dump.state is DumpState.CANCELLED or chunk is None:
             return None
@@ -574,7 +580,7 @@ class ChunkInterleaver:
         return chunk
 
     def steps(self) -> list[Step]:
-        """What the batch's commit does to the nodes of placed chunks."""
+        """Return what the batch's commit does to the nodes of placed chunks."""
         counts: dict[tuple[str, int], TablePlaced] = {}
         now = int(time.time() * 1000)
         for placement in self.plan.placements:
@@ -592,13 +598,13 @@ class ChunkInterleaver:
         return self.state.dumps.placing([(chunk, counts[chunk.id.dump, chunk.id.table]) for chunk in placed])
 
     def ask_again(self) -> None:
-        """After the commit: have chunks read again that could not be placed."""
+        """Reset the chunks that could not be placed, after the commit, so that they are read again."""
         for chunk, table, why in self.plan.repeats:
             _log.info("chunk_again", dump=chunk.id.dump, chunk=chunk.id.name, table=str(table), why=why)
             self.state.dumps.redo(chunk)
 
     def forget_files(self) -> None:
-        """The placed rows are in segments now; their own files go. What cannot be deleted goes with the dump."""
+        """Delete the files of placed chunks, whose rows are in segments now. What cannot be deleted goes when the dump is deleted."""
         for placement in self.plan.placements:
             with suppress(SluiceError):
                 self.store.delete(placement.chunk.path)
@@ -609,7 +615,7 @@ class ChunkInterleaver:
         writer: InterleavingSegmentWriter,
         placement: Placement,
     ) -> ReplaceRecord:
-        """The chunk's range, with the keys that stay in it: its own, and all that the log changed from the window's first batch on."""
+        """Return the chunk's range and the keys that stay in it: its own, and all that the log changed from the window's first batch on."""
         chunk, dump, schema, rows = placement.chunk, placement.dump, placement.schema, placement.rows
         request, window = placement.request, placement.window
         table, key = request.table, schema.primary_key
@@ -642,7 +648,7 @@ class ChunkInterleaver:
         return made.model_copy(update={"listed": f"{base}-listed.parquet"})
 
     def _partner_batch(self, placement: Placement) -> int:
-        """Of the channel's other pipeline, what the source held before the chunk was read, at least: what came since may be newer than the chunk."""
+        """Return the partner's batch that the source held at least before the chunk was read; what came since may be newer than the chunk."""
         before = self._stored.manifest(placement.window.batch - 1)
         return before.partner_batch if before is not None else 0
 
@@ -653,7 +659,7 @@ class ChunkInterleaver:
 
 
 def held_tables(state: PipelineState) -> tuple[frozenset[TableId], frozenset[TableId]]:
-    """Tables without a key that are not placed yet: those that are copied from nothing, and those that a copy is to replace."""
+    """Return the tables without a key that are not placed yet: (those copied from nothing, those that a copy replaces)."""
     held: set[TableId] = set()
     watched: set[TableId] = set()
     for dump in state.dumps.active():
@@ -664,7 +670,7 @@ def held_tables(state: PipelineState) -> tuple[frozenset[TableId], frozenset[Tab
 
 
 def late_chunks(state: PipelineState, cursor: Position) -> list[tuple[tuple[str, ...], list[Chunk]]]:
-    """Chunks that are read and whose high place is after the drain already, by the targets they are for (empty: all)."""
+    """Return chunks that are read and whose high mark the drain has already passed, by the targets that they are for (empty: all)."""
     found: dict[tuple[str, ...], list[Chunk]] = {}
     rows: dict[tuple[str, ...], int] = {}
     for dump in state.dumps.active():

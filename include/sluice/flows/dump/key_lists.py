@@ -27,14 +27,14 @@ KEYS_A_SELECT = 2_000
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """From ``since_us`` up to ``until_us`` (not included), microseconds since 1970."""
+    """A range of commit times from ``since_us`` up to ``until_us`` (not included), in microseconds since 1970."""
 
     since_us: int
     until_us: int
 
     @classmethod
     def parse(cls, since: str, until: str) -> TimeRange | None:
-        """From two ISO 8601 timestamps (UTC by default); None for none. Raises ConfigError."""
+        """Parse two ISO 8601 timestamps (UTC by default); return None if both are empty. Raises ConfigError."""
         if not since and not until:
             return None
         span = cls(_micros(since, 0), _micros(until, 2**62))
@@ -54,7 +54,7 @@ def _micros(text: str, default: int) -> int:
 
 
 def typed_keys(text_of: KeyText, key: ChunkKey, texts: Sequence[str]) -> list[tuple[str, ...]]:
-    """Literals of keys that a person typed, columns joined by commas. Raises ConfigError for a wrong number of columns."""
+    """Return the literals of keys that a person typed, columns joined by commas. Raises ConfigError for a wrong number of columns."""
     found = []
     for text in texts:
         parts = [text] if len(key.columns) == 1 else [p.strip() for p in text.split(",")]
@@ -69,10 +69,11 @@ def typed_keys(text_of: KeyText, key: ChunkKey, texts: Sequence[str]) -> list[tu
 def touched_keys(
     runtime: Runtime, state: PipelineState, table: TableId, key: ChunkKey, span: TimeRange | None, *, primary: bool
 ) -> list[tuple[str, ...]]:
-    """Literals of every key of a table that the log changed in a span of time, from the retained segments.
+    """Return the literals of every key of a table that the log changed in a span of time, from the retained segments.
 
-    ``primary``: ``key`` is the table's primary key; else it is what the mapping says, which no metadata column follows.
-    Raises DumpRefused if the table had another key then, or the log does not contain it.
+    ``primary``: ``key`` is the table's primary key; otherwise the mapping defines it, and no metadata column follows it.
+
+    Raises DumpRefused if the table had another key then, or the log does not contain the key.
     """
     assert span is not None
     store = runtime.store
@@ -113,7 +114,7 @@ def touched_keys(
 
 
 def _as_they_were(rows: pa.Table, names: Sequence[str]) -> pa.Table:
-    """The rows that were updated, as they were before."""
+    """Return the key columns of updated rows as they were before the update."""
     before = rows["_before"].combine_chunks()
     struct = before.filter(pc.is_valid(before))
     return pa.table({name: member(struct, name) for name in names})
@@ -145,7 +146,7 @@ def _key_table(keys: Sequence[tuple[str, ...]]) -> pa.Table:
 
 
 def stored_keys(store: SegmentStore, path: str, start: int, stop: int) -> Iterator[list[tuple[str, ...]]]:
-    """The keys ``start`` to ``stop`` of a stored list, in pieces for one select each."""
+    """Yield the keys ``start`` to ``stop`` of a stored list, in pieces for one SELECT each."""
     file = pq.ParquetFile(pa.BufferReader(store.read_bytes(path)), page_checksum_verification=True)
     at = 0
     for group in range(file.num_row_groups):

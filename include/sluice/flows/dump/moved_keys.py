@@ -79,7 +79,10 @@ def dump_moved(
 
 
 def _is_over(state: PipelineState, dump: Dump, ordinal: int, request: TableRequest) -> bool:
-    """True if every row of the table is placed, or none of a whole table is read yet: then a chunk that is to come has the row where it is now."""
+    """Return True if a moved row needs no further read.
+
+    That is so if every row of the table is placed, or if none of a whole table is read yet: a later chunk then has the row where it is now.
+    """
     plan = state.dumps.planned(dump.id, ordinal)
     whole = not (request.key_file or request.where or request.lower or request.upper)
     if whole and replace(plan, version=-1) == TablePlanned():
@@ -94,7 +97,7 @@ def _moved_keys(
     partial: Mapping[tuple[TableId, str], TableSchema],
     request: TableRequest,
 ) -> list[tuple[str, ...]]:
-    """Literals of the keys under which the rows are now. Along another index than the key every update may move a row."""
+    """Return literals of the keys under which moved rows are now. If the dump follows another index than the key, every update may move a row."""
     found: dict[tuple[str, ...], None] = {}
     every = bool(request.index or request.identity)
     for file in files:
@@ -108,7 +111,7 @@ def _moved_keys(
 
 
 def _keys_now(rows: pa.Table, schema: TableSchema, key: Sequence[str], *, every: bool) -> pa.Table:
-    """Keys of updated rows of which the log brought a part; those that changed, or ``every``."""
+    """Return the current keys of updated rows of which the log has only a part: those whose key changed, or with ``every`` all of them."""
     rows = rows.filter(pc.and_(pc.equal(rows["_op"], Op.UPDATE.value), pc.is_valid(rows["_present"])))
     known, _ = masks(rows["_present"], len(schema.columns))
     users = [stored_name(c.name) for c in schema.columns]

@@ -10,16 +10,18 @@ from sluice.targets import MARK_LOADS
 
 
 def require_overwrite(runtime: Runtime, targets: Sequence[str], *, overwrite: bool, removes: bool) -> None:
-    """Nothing happens where no site that is written to is copied to, or where what is lost there comes again.
+    """Refuse a dump that may overwrite newer rows at a site that users write to, unless that was allowed.
 
-    A row that is copied may be older than the one at the target: that one was written there, and is on its way, or arrived at the source after the
-    row was read. What is written at the main site comes again where the channel sends it back, but for rows that the copy removes.
+    A copied row may be older than the target's: that one was written there and is on its way, or arrived at the source after the row was read.
+    Nothing is refused if no written site is copied to, or if the channel sends back what is lost there (not for rows that the copy removes).
 
     Args:
-        targets: names; none: all of the pipeline. overwrite: somebody said that it may. removes: rows that the source does not have go.
+        targets: names; none: all of the pipeline.
+        overwrite: the user allowed it.
+        removes: rows that the source does not have are deleted.
 
     Raises:
-        ConfigError: it was not said.
+        ConfigError: it may overwrite rows, and the user did not allow that.
     """
     member, loads = runtime.membership, runtime.loads
     if overwrite or member is None or (loads is not None and loads.sends_back and not removes):

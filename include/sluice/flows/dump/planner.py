@@ -18,15 +18,18 @@ from sluice.sources.base import ChunkKey, ChunkTable, SourceSession
 
 @dataclass(frozen=True, slots=True)
 class DumpSpec:
-    """Which rows somebody asks for.
+    """The rows that a user asks for.
 
     Attributes:
-        tables: ``schema.table`` names; none: all captured tables that have a key. targets: names; none: all.
-        where: the user's SQL condition, on one table. lower, upper: first and last key, a text a key column; on one table.
-        keys: keys as text, columns joined by commas; on one table. since, until: ISO 8601 timestamps: the keys that the log touched between them,
-            as far as segments are retained; the rows dumped are the current ones.
+        tables: ``schema.table`` names; none: all captured tables that have a key.
+        targets: names; none: all.
+        where: the user's SQL condition, on one table.
+        lower, upper: first and last key, one text per key column; on one table.
+        keys: keys as text, columns joined by commas; on one table.
+        since, until: ISO 8601 timestamps: the keys that the log touched between them, as far as segments are retained; the current rows are
+        dumped.
         index: chunk one table by this index, not by its primary key.
-        replace: rows of the targets in what is asked for, that the source does not have, go.
+        replace: delete the targets' rows in this selection that the source does not have.
     """
 
     tables: Sequence[str] = ()
@@ -42,7 +45,7 @@ class DumpSpec:
 
 
 def require_together(asked: DumpSpec, tables: int) -> None:
-    """Raises ConfigError for a request that contradicts itself."""
+    """Raise ConfigError for a request that contradicts itself."""
     if (asked.lower or asked.upper or asked.where or asked.keys or asked.index) and tables != 1:
         raise ConfigError(
             f"a key range, a list of keys, a condition or an index is for one table, not for {tables}",
@@ -68,7 +71,7 @@ def require_together(asked: DumpSpec, tables: int) -> None:
 
 @dataclass
 class DumpPlanner:
-    """From what is asked for to a request a table."""
+    """Turns what a user asks for into one request per table."""
 
     runtime: Runtime
     state: PipelineState
@@ -83,13 +86,13 @@ class DumpPlanner:
         self.routes = Routes.compile(self.runtime.pipeline.mapping)
 
     def is_keyless(self, table: TableId) -> bool:
-        """True if nothing tells its rows apart, neither a primary key nor the mapping."""
+        """Return True if neither a primary key nor the mapping tells the table's rows apart."""
         return table in self.keyless and not self.routes.route(table).key
 
     def request(
         self, ordinal: int, table: TableId, estimate: int, *, replace_rows: bool
     ) -> tuple[TableRequest, str] | None:
-        """The request, and why its rows are not replaced though somebody asked for that (of all tables). None: nothing of it is wanted.
+        """Return the request, and why its rows are not replaced although all tables should be; None if there is nothing to dump.
 
         Raises ConfigError.
         """
@@ -113,7 +116,7 @@ class DumpPlanner:
         return replace(request, key_file=path, estimate=len(found)), why
 
     def _whole(self, there: ChunkTable, table: TableId, estimate: int, replace_rows: bool) -> TableRequest:
-        """The request without its key range or keys. Raises ConfigError where such rows cannot be asked for."""
+        """Return the request without its key range or keys. Raises ConfigError if such rows cannot be asked for."""
         asked = self.asked
         keyless = replace_rows and self.is_keyless(table)
         request = TableRequest(
@@ -138,7 +141,7 @@ class DumpPlanner:
         return request
 
     def _bounded(self, there: ChunkTable, request: TableRequest, key: ChunkKey) -> TableRequest:
-        """The request with the key range asked for, and an estimate of the rows in it. Raises ConfigError."""
+        """Add the key range that was asked for, and an estimate of the rows in it. Raises ConfigError."""
         asked, table = self.asked, request.table
         bounds = []
         for bound in (asked.lower, asked.upper):
@@ -161,7 +164,7 @@ class DumpPlanner:
         return request
 
     def _listed(self, there: ChunkTable, request: TableRequest, key: ChunkKey) -> list[tuple[str, ...]]:
-        """The keys asked for, or those that the log changed in the span asked for. Raises ConfigError."""
+        """Return the keys that were asked for, or those that the log changed in the given span. Raises ConfigError."""
         identity = request.identity
         if identity:
             key = ChunkKey(tuple(c for n in identity for c in there.schema.columns if c.name == n), key.index)
@@ -172,7 +175,7 @@ class DumpPlanner:
         return found
 
     def _not_replaceable(self, there: ChunkTable, key: ChunkKey, identity: tuple[str, ...]) -> str:
-        """Why not, target by target: one sorts the key in another way, or has no such table; ``""`` if it can be done at all of them."""
+        """Return why rows cannot be replaced, target by target: it sorts the key differently or has no such table; ``""`` if all can."""
         schema = there.schema
         if identity:
             return "its key is one by the mapping only; give it a primary key at the source"

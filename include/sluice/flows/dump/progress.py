@@ -76,7 +76,7 @@ class DumpView:
 
     @property
     def no_reader(self) -> str:
-        """Since when it has had no reader, and why, in words; ``""`` if it has one, or needs none."""
+        """The time since which the dump has had no reader, and why, in words; ``""`` if it has one or needs none."""
         if not self.no_reader_since_ms:
             return ""
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self.no_reader_since_ms / 1000))
@@ -101,13 +101,13 @@ class DumpView:
 
 
 def _lacks_a_drain(state: PipelineState, chunks: Sequence[Chunk], last_ms: int) -> bool:
-    """True if chunks have been read for a while, and no drain is there to place them."""
+    """Return True if chunks were read a while ago and no drain runs that would place them."""
     waits = any(chunk.state is ChunkState.MARKED for chunk in chunks)
     return waits and time.time() * 1000 - last_ms > DRAIN_WAIT_S * 1000 and state.owner() is None
 
 
 def view(state: PipelineState, dump: Dump) -> DumpView:
-    """How far a dump is now."""
+    """Return the progress of a dump as it is now."""
     dumps = state.dumps
     readers = dumps.readers(dump.id)
     chunks = dumps.chunks(dump.id)
@@ -179,27 +179,27 @@ def view(state: PipelineState, dump: Dump) -> DumpView:
 
 
 def recent(state: PipelineState, *, ended_within_s: float = 600.0) -> list[DumpView]:
-    """Dumps that run or are paused, and those that ended lately; oldest first. For pages that ask again and again: no other dump is read."""
+    """Return the dumps that run or are paused and those that ended lately, oldest first. For pages that poll: reads no other dump."""
     border = int((time.time() - ended_within_s) * 1000)
     found = sorted(state.dumps.under_way_since(border), key=lambda d: (d.created_ms, d.id))
     return [view(state, dump) for dump in found]
 
 
 def views(runtime: Runtime) -> list[DumpView]:
-    """All dumps, oldest first."""
+    """Return the progress of all dumps, oldest first."""
     with runtime.state() as state:
         found = [settle(state, name) for name in state.dumps.ids()]
         return [view(state, dump) for dump in found]
 
 
 def one_view(runtime: Runtime, dump: str) -> DumpView:
-    """One dump. Raises ConfigError if there is none."""
+    """Return the progress of one dump. Raises ConfigError if there is none."""
     with runtime.state() as state:
         return view(state, settle(state, newest(state, dump)))
 
 
 def newest(state: PipelineState, dump: str) -> str:
-    """``dump``, or the newest one that is not done for an empty name, else the newest of all. Raises ConfigError if there is none."""
+    """Return ``dump``; for an empty name the newest dump that is not done, else the newest of all. Raises ConfigError if there is none."""
     if dump:
         return state.dumps.require(dump).id
     active = state.dumps.active()
@@ -224,17 +224,17 @@ def change(runtime: Runtime, dump: str, *, by: str, what: str, to: Callable[[Dum
 
 
 def pause(runtime: Runtime, dump: str, *, by: str) -> DumpView:
-    """Chunks under way end; no new one begins until :func:`resume`, whatever dies in between."""
+    """Let running chunks end and start no new one until :func:`resume`, whichever process dies in between."""
     return change(runtime, dump, by=by, what="pause", to=lambda d: d.to_state(DumpState.PAUSED))
 
 
 def resume(runtime: Runtime, dump: str, *, by: str) -> DumpView:
-    """Go on after the last finished chunk."""
+    """Continue after the last finished chunk."""
     return change(runtime, dump, by=by, what="resume", to=lambda d: d.to_state(DumpState.RUNNING))
 
 
 def cancel(runtime: Runtime, dump: str, *, by: str) -> DumpView:
-    """End it: rows that are placed stay, chunks that are not are forgotten."""
+    """Cancel the dump: placed rows stay, chunks that are not placed are discarded."""
     done = change(
         runtime,
         dump,

@@ -40,7 +40,7 @@ _log = structlog.get_logger()
 def why_not(
     runtime: Runtime, tables: Iterable[TableId], captured: Iterable[TableId], keyless: Iterable[TableId]
 ) -> dict[TableId, str]:
-    """Tables of which rows cannot be replaced, as far as the pipeline's file and rules tell; with the reason."""
+    """Return the tables whose rows cannot be replaced, with the reason, as far as the pipeline's file and rules tell."""
     routes = Routes.compile(runtime.pipeline.mapping)
     rules = RuleSet.of(runtime.rules_path)
     ways: dict[TableId, set[TableId]] = {}
@@ -83,7 +83,7 @@ def write_kept(
 
 
 def read_range(store: SegmentStore, stored: StoredRange) -> KeyRange:
-    """A range with its keys, under their names at the target. Raises SegmentError."""
+    """Read a range with its keys, under their names at the target. Raises SegmentError."""
     record, route = stored.stored
     if not record.key:
         return KeyRange()
@@ -112,10 +112,13 @@ def _kept(store: SegmentStore, record: ReplaceRecord) -> pa.Table:
 def plan_replaces(
     runtime: Runtime, target: Reconciler | None, name: str, records: Sequence[ReplaceRecord]
 ) -> tuple[list[StoredRange], dict[str, str]]:
-    """The ranges to clear; and by dump, why one that was made automatically is left out. ``target`` None: it removes no ranges.
+    """Return the ranges to clear; and, by dump, why an automatic range is left out.
+
+    Args:
+        target: None if the target cannot remove ranges.
 
     Raises:
-        MappingError: somebody asked for it, and the target cannot do it any more.
+        MappingError: a user asked for the range, and the target cannot remove it any more.
     """
     routes = Routes.compile(runtime.pipeline.mapping)
     found: list[StoredRange] = []
@@ -171,7 +174,7 @@ def kept_on_purpose(runtime: Runtime, name: str, others: Sequence[OtherWriter], 
 
 
 def planned(store: SegmentStore, record: ReplaceRecord, route: TableRoute) -> PlannedTable:
-    """The key of a stretch, as a target compares it with its own. Raises SegmentError."""
+    """Return the key of a range as the target compares it with its own. Raises SegmentError."""
     if record.mapped:
         schema = _kept(store, record).schema
         columns = tuple(
@@ -184,7 +187,7 @@ def planned(store: SegmentStore, record: ReplaceRecord, route: TableRoute) -> Pl
 
 
 def key_plan(table: TableId, schema: pa.Schema, key: Sequence[str], route: TableRoute, flavour: str) -> PlannedTable:
-    """The columns ``key`` of a stored schema, named and numbered for the target; none: the whole table."""
+    """Return the columns ``key`` of a stored schema, named and numbered for the target; without ``key`` the whole table."""
     ordinals = {(route.target_name(name) or name): number for number, name in enumerate(key, 1)}
     wanted = pa.schema([schema.field(stored_name(name)) for name in key])
     whole = replace(route, changed_only=False)  # keys are no changes

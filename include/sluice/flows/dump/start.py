@@ -28,13 +28,13 @@ _log = structlog.get_logger()
 
 
 def captured_tables(runtime: Runtime, source: SourceSession) -> dict[TableId, int]:
-    """The tables there are that the pipeline captures, with the server's guess of their rows."""
+    """Return the tables that exist and that the pipeline captures, with the server's estimate of their rows."""
     selection = Selection.compile(runtime.pipeline.capture)
     return {table: rows for table, rows in source.table_rows().items() if selection.wants(table)}
 
 
 def tuning_of(pipeline: PipelineConfig) -> Tuning:
-    """What the pipeline's file says."""
+    """Return the tuning that the pipeline's file sets."""
     config = pipeline.dump
     return Tuning(
         chunk_rows=config.chunk_rows,
@@ -47,12 +47,12 @@ def tuning_of(pipeline: PipelineConfig) -> Tuning:
 
 
 def new_id() -> str:
-    """An id that sorts by time."""
+    """Return an id that sorts by time."""
     return f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{attempt_id()[:6]}"
 
 
 def tuned(pipeline: PipelineConfig, **changes: Any) -> Tuning:
-    """What the pipeline's file says, but for what ``changes`` say (None: as the file says). Raises ConfigError for nonsense."""
+    """Apply ``changes`` to the tuning of the pipeline's file; None keeps a value. Raises ConfigError if a value is invalid."""
     return replace(tuning_of(pipeline), **sensible(changes))
 
 
@@ -67,7 +67,7 @@ _LIMITS = {
 
 
 def sensible(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of ``changes`` to a tuning that are given (not None). Raises ConfigError for one that is no number within its limits."""
+    """Return the ``changes`` to a tuning that are not None. Raises ConfigError for one that is no number within its limits."""
     wanted = {name: value for name, value in changes.items() if value is not None}
     for name, value in wanted.items():
         low, high = _LIMITS[name]
@@ -79,11 +79,14 @@ def sensible(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class DumpOrder:
-    """Why there is a dump and for whom.
+    """The reason for a dump, and the targets that it is for.
 
     Attributes:
-        reason: ``initial``, ``backfill``, …; id: "" for one that sorts by time; targets: names, none: all; tuning: None: as the pipeline's file
-            says; by: who asked, "" for this process.
+        reason: ``initial``, ``backfill``, …
+        id: "" for one that sorts by time.
+        targets: names; none: all.
+        tuning: None: as the pipeline's file says.
+        by: who asked; "" for this process.
     """
 
     reason: str
@@ -214,7 +217,7 @@ def start(
 def _requests(
     runtime: Runtime, state: PipelineState, source: SourceSession, asked: DumpSpec, dump: str, dry_run: bool
 ) -> tuple[list[TableRequest], str]:
-    """A request a table, and a note on tables and rows that are left out. Raises ConfigError."""
+    """Return a request per table, and a note on tables and rows that are left out. Raises ConfigError."""
     captured = captured_tables(runtime, source)
     tables = [_named(captured, name) for name in dict.fromkeys(asked.tables)] or list(captured)
     require_together(asked, len(tables))

@@ -27,7 +27,7 @@ def remember_captured(runtime: Runtime, captured: Callable[[], Mapping[TableId, 
 
 
 def known_captured(runtime: Runtime) -> list[str]:
-    """The list as a drain last wrote it; empty where there is none, or where asking for it would be slow (a remote store)."""
+    """Return the captured tables as a drain last stored them; empty if there are none or if the store is remote, where reading would be slow."""
     if not runtime.store_uri.startswith("file://"):
         return []
     try:

@@ -19,7 +19,7 @@ ASK_EVERY_S = 0.5
 
 
 class Throttle:
-    """Says when a worker has to wait. One a worker; its own connections to the replicas that count."""
+    """Decides when a worker has to wait. One per worker, with its own connections to the replicas that are watched."""
 
     def __init__(self, replicas: Sequence[tuple[str, SourceLoad]]) -> None:
         self._replicas = replicas
@@ -29,7 +29,7 @@ class Throttle:
     @classmethod
     @contextmanager
     def open(cls, runtime: Runtime) -> Iterator[Throttle]:
-        """With connections to ``dump.replicas``."""
+        """Yield a throttle with connections to ``dump.replicas``."""
         with ExitStack() as stack:
             source = runtime.source
             yield cls([
@@ -37,7 +37,7 @@ class Throttle:
             ])
 
     def hold(self, tuning: Tuning, source: SourceLoad) -> str:
-        """Why a worker has to wait: the source is too busy, or a replica too far behind; ``""`` if it need not."""
+        """Return why a worker has to wait: the source is too busy or a replica is too far behind; ``""`` if it need not wait."""
         if not tuning.max_threads_running and not tuning.max_replica_lag_s:
             return ""
         if time.monotonic() - self._asked < ASK_EVERY_S:
@@ -64,7 +64,7 @@ class Throttle:
 
     @staticmethod
     def pause(tuning: Tuning, rows: int, took_s: float) -> float:
-        """Seconds to wait after a chunk: the delay, or what the rate leaves of the time a chunk may take."""
+        """Return the seconds to wait after a chunk: the delay, or what the rate limit leaves of the time that a chunk may take."""
         wait = tuning.delay_ms / 1000
         if tuning.max_rows_per_second:
             wait = max(wait, rows * tuning.parallelism / tuning.max_rows_per_second - took_s)

@@ -64,7 +64,7 @@ _RETRY, _LONGEST_RETRY = timedelta(seconds=0.4), timedelta(seconds=5)
 
 @dataclass
 class _Shared:
-    """What the workers of one process share."""
+    """The state that the workers of one process share."""
 
     stop: threading.Event = field(default_factory=threading.Event)
     errors: list[BaseException] = field(default_factory=list)
@@ -136,7 +136,7 @@ def work(
 
 
 class _Presence:
-    """Others see that this process reads, since when none does, and why it stopped."""
+    """Shows other processes that this process reads the dump; afterwards the time and reason at which reading stopped."""
 
     def __init__(self, dumps: DumpStates, dump: str, tables: tuple[int, ...] | None) -> None:
         self._dumps, self._dump, self._tables = dumps, dump, tables
@@ -164,7 +164,7 @@ class _Presence:
 
 
 def settle(state: PipelineState, dump_id: str) -> Dump:
-    """Note that a dump is done, if it is."""
+    """Mark a running dump as done if all of its chunks are placed. Return the dump."""
     while True:
         dump = state.dumps.require(dump_id)
         if dump.state is not DumpState.RUNNING or not is_placed(state.dumps, dump, None):
@@ -177,7 +177,7 @@ def settle(state: PipelineState, dump_id: str) -> Dump:
 
 
 def is_placed(dumps: DumpStates, dump: Dump, tables: tuple[int, ...] | None) -> bool:
-    """True if every chunk of these tables is placed."""
+    """Return True if every chunk of these tables is placed."""
     wanted = range(len(dump.tables)) if tables is None else tables
     if not all(dumps.planned(dump.id, ordinal).exhausted for ordinal in wanted):
         return False
@@ -185,15 +185,15 @@ def is_placed(dumps: DumpStates, dump: Dump, tables: tuple[int, ...] | None) -> 
 
 
 def is_over(state: PipelineState, dump_id: str, tables: tuple[int, ...] | None) -> bool:
-    """True if the dump has ended, or all chunks of these tables are placed."""
+    """Return True if the dump has ended, or all chunks of these tables are placed."""
     dump = state.dumps.require(dump_id)
     return dump.state in {DumpState.CANCELLED, DumpState.DONE} or is_placed(state.dumps, dump, tables)
 
 
 def has_work(state: PipelineState, dump_id: str, tables: tuple[int, ...] | None) -> bool:
-    """False while a worker could only wait: the dump or the pipeline is paused, or the drain has to place chunks first.
+    """Return False while a worker could only wait: the dump or the pipeline is paused, or the drain has to place chunks first.
 
-    True also once :func:`is_over` is.
+    Returns True also once :func:`is_over` does.
     """
     if is_over(state, dump_id, tables):
         return True
@@ -204,7 +204,7 @@ def has_work(state: PipelineState, dump_id: str, tables: tuple[int, ...] | None)
 
 
 def _only_waits(state: PipelineState, dump: Dump, tables: tuple[int, ...] | None) -> bool:
-    """True if no chunk is being read, and none can be read now."""
+    """Return True if no chunk is being read and none can be read now."""
     if dump.state is DumpState.PAUSED or not state.permit().open:
         return True
     if state.dumps.working(dump.id):
@@ -213,17 +213,17 @@ def _only_waits(state: PipelineState, dump: Dump, tables: tuple[int, ...] | None
 
 
 def _waiting(dumps: DumpStates, dump: Dump) -> int:
-    """Chunks that are read and not placed."""
+    """Return how many chunks are read and not yet placed."""
     return sum(chunk.state is ChunkState.MARKED for chunk in dumps.chunks(dump.id))
 
 
 def _most_waiting(dump: Dump) -> int:
-    """No further chunk is read while this number of them is not placed."""
+    """Return the number of unplaced chunks at which no further chunk is read."""
     return WAITING_CHUNKS + dump.tuning.parallelism
 
 
 def _unread(dumps: DumpStates, dump: Dump, tables: tuple[int, ...] | None) -> bool:
-    """True if something is left to read."""
+    """Return True if something is left to read."""
     wanted = range(len(dump.tables)) if tables is None else tables
     if not all(dumps.planned(dump.id, ordinal).exhausted for ordinal in wanted):
         return True
@@ -233,7 +233,7 @@ def _unread(dumps: DumpStates, dump: Dump, tables: tuple[int, ...] | None) -> bo
 def _started(
     runtime: Runtime, dump_id: str, tables: tuple[int, ...] | None, number: int, shared: _Shared
 ) -> threading.Thread:
-    """One more thread of this process that reads chunks."""
+    """Start one more thread of this process that reads chunks."""
     thread = threading.Thread(
         target=_worker, args=(runtime, dump_id, tables, number, shared), name=f"dump-{number}", daemon=True
     )
@@ -297,7 +297,7 @@ class _Worker:
         self.label = owner.replace("/", "-")
 
     def _hold(self, why: str) -> None:
-        """Say what is waited for, while it is."""
+        """Publish what this worker waits for."""
         if why != self.waiting_for:
             self.dumps.say_held(self.dump_id, self.label, why)
             self.waiting_for = why
@@ -337,7 +337,7 @@ class _Worker:
                 self.shared.stop.wait(self.throttle.pause(dump.tuning, done.rows, time.monotonic() - started))
 
     def _left_behind(self, chunks: list[Chunk], working: set[str]) -> Chunk | None:
-        """A chunk that has to be read again and that no process reads."""
+        """Claim a chunk that has to be read again and that no process reads; None if there is none."""
         for chunk in chunks:
             if self.tables is not None and chunk.id.table not in self.tables:
                 continue
@@ -377,7 +377,7 @@ class _Worker:
 
     # -- one chunk ----------------------------------------------------------------------------------------------------------
     def _read(self, dump: Dump, chunk: Chunk) -> Chunk | None:
-        """Mark, select, store, mark. None: the chunk is no longer this worker's."""
+        """Read a chunk: low mark, SELECT, store, high mark. Return None if another worker has taken the chunk over."""
         self._tell("claimed", chunk)
         request = dump.tables[chunk.id.table]
         tries = chunk.attempt - self.shared.first_attempts.setdefault(chunk.id.name, chunk.attempt)
@@ -420,7 +420,7 @@ class _Worker:
         return marked or stored
 
     def _require_member(self) -> None:
-        """Places of a chunk are of the log that is drained. Raises SourceUnavailable: this thread begins again, at the server that is read now."""
+        """Raise SourceUnavailable after a failover, as a chunk's positions belong to the log of one server. The thread then starts again."""
         now = self.runtime.member(self.state)
         if now != self.member:
             raise SourceUnavailable(

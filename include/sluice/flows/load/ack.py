@@ -72,7 +72,7 @@ def ack(runtime: Runtime, target: str, batch: int) -> AckOutcome:
 
 
 def release_delivered(runtime: Runtime, state: PipelineState) -> None:
-    """Tell a source that keeps its log for this pipeline how far every target has it. Others are not asked."""
+    """Tell a source that keeps its log for this pipeline how much every target has, so that it may drop it. Does nothing for other sources."""
     source = runtime.source
     if not source.keeps_for_us:
         return

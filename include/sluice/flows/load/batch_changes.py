@@ -41,7 +41,7 @@ _FOR_RULES = ("_op", "_seq", "_commit_ts", "_origin", "_before")
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where changes go, and how their rows are told apart there."""
+    """The table that changes go to, and the columns that tell its rows apart."""
 
     table_id: TableId
     primary_key: tuple[str, ...]
@@ -51,7 +51,9 @@ class _Place:
 class StoredChanges(StoredRows):
     """Reads the changes of one batch. See :class:`sluice.targets.base.RowReader`.
 
-    ``manifest``: path of the segments' manifest; ``keeps_rejected``: rows that a rule rejects become dead letters.
+    Args:
+        manifest: path of the segments' manifest.
+        keeps_rejected: rows that a rule rejects become dead letters.
     """
 
     target: str = ""
@@ -62,7 +64,7 @@ class StoredChanges(StoredRows):
     keeps_rejected: bool = True
 
     def changes(self, share: Share | None = None) -> Iterator[Change]:
-        """In log order. Raises SegmentError, RuleError, MappingError."""
+        """Yield the changes in log order. Raises SegmentError, RuleError, MappingError."""
         store = SegmentStore(self.store_uri, self.pipeline)
         files = store.read_manifest(self.manifest).files
         begins = _begins(store, files)
@@ -70,7 +72,7 @@ class StoredChanges(StoredRows):
         yield from heapq.merge(*streams, key=lambda change: (change.seq, change.op != Op.READ))
 
     def change_pieces(self, share: Share | None = None) -> Sequence[ChangePiece]:
-        """As columns. Raises SegmentError, RuleError, MappingError."""
+        """Return the changes as columns. Raises SegmentError, RuleError, MappingError."""
         store = SegmentStore(self.store_uri, self.pipeline)
         files = store.read_manifest(self.manifest).files
         begins = _begins(store, files)
@@ -79,14 +81,14 @@ class StoredChanges(StoredRows):
         ]
 
     def file_pieces(self, store: SegmentStore, number: int, file: SegmentFile) -> list[ChangePiece]:
-        """Those of the batch's file ``number``, for a reader that does not ask for the place of a change in its transaction (``txn_row``)."""
+        """Return the changes of the batch's file ``number``, for a reader that does not use a change's place in its transaction (``txn_row``)."""
         return self._pieces(store, number, file, None, None)
 
     def plain(self, store: SegmentStore, file: SegmentFile, wanted: Set[str] | None) -> tuple[TableId, pa.Table]:
-        """The changes of a file whose table no rule concerns, in no order, and where they go.
+        """Return the changes of a file whose table no rule concerns, unordered, and the target table.
 
         Args:
-            wanted: names that columns of the user have there: others are null; None: all of them. See :func:`read_projected`.
+            wanted: names of user columns at the target: others become null; None: all columns. See :func:`read_projected`.
         """
         source = file.table_id
         route = Routes.compile(self.mapping).whole_route(source)
@@ -120,7 +122,7 @@ class StoredChanges(StoredRows):
         ]
 
     def _ruled(self, store: SegmentStore, number: int, file: SegmentFile, rows: pa.Table) -> dict[_Place, pa.Table]:
-        """What came of the rows by target table; ``_seq`` is the number of the row in ``rows``."""
+        """Apply rules and mapping to the rows and return the results by target table; ``_seq`` is the row's number in ``rows``."""
         source, ruling = file.table_id, self.ruling
         numbered = rows.select([
             n for n in rows.schema.names if n not in META_COLUMNS or n in (*_FOR_RULES, "_present")
@@ -145,8 +147,10 @@ class StoredChanges(StoredRows):
         return found
 
     def _keep_rejected(self, store: SegmentStore, number: int, file: SegmentFile, rows: pa.Table, ruled: Ruled) -> None:
-        """Rows that a rule with ``on_error: dead_letter`` rejected: kept before anything that lacks them is written, under names that are the same in
-        every attempt."""
+        """Store the rows that a rule with ``on_error: dead_letter`` rejected, before anything that lacks them is written.
+
+        The file names are the same in every attempt.
+        """
         true = [
             replace(one, rows=_with(one.rows, "_seq", rows["_seq"].take(one.rows["_seq"]).combine_chunks()))
             for one in ruled.rejected
@@ -157,7 +161,10 @@ class StoredChanges(StoredRows):
         )
 
     def _placed(self, place: _Place, out: pa.Table, rows: pa.Table, begins: _Begins | None) -> ChangePiece:
-        """Rows that rules and mapping made, with the envelope of the changes they came of. ``begins`` None: a dump read them, in no transaction."""
+        """Return the rows that rules and mapping made, with the envelope of the changes they came from.
+
+        ``begins`` None: a dump read them, so that they have no transaction.
+        """
         out = _by_seq(out)
         origin = out["_seq"].combine_chunks()
         rows = rows if _is_counting(origin, rows.num_rows) else rows.select(_envelope(rows)).take(origin)
@@ -188,29 +195,29 @@ class StoredChanges(StoredRows):
 
 
 def _without_moves(rows: pa.Table) -> pa.Table:
-    """Without rows that only say that a key left its bucket."""
+    """Remove the rows that only say that a key left its bucket."""
     moved = pc.equal(rows["_op"], Op.KEY_MOVED.value)
     return rows.filter(pc.invert(moved)) if pc.any(moved).as_py() else rows
 
 
 def _by_seq(rows: pa.Table) -> pa.Table:
-    """In the order of ``_seq``: rows that mostly are so already, and are not copied then."""
+    """Sort rows by ``_seq``; rows that are already in order, as most are, are not copied."""
     seq = rows["_seq"].to_numpy()
     return rows if bool((seq[1:] >= seq[:-1]).all()) else rows.sort_by("_seq")
 
 
 def _is_counting(numbers: pa.Array, count: int) -> bool:
-    """True if they are 0, 1, ... ``count`` - 1."""
+    """Return True if the numbers are 0, 1, ... ``count`` - 1."""
     return len(numbers) == count and bool((numbers.to_numpy() == np.arange(count)).all())
 
 
 def _envelope(rows: pa.Table) -> list[str]:
-    """What is said of a change as it was read, whatever rules make of its values."""
+    """Return the metadata columns that describe a change as it was captured, whatever rules make of its values."""
     return [name for name in rows.schema.names if name in META_COLUMNS and name not in {"_before", "_present"}]
 
 
 def _parts(seq: np.ndarray[Any, Any], row: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The number of each row among those with the same ``_seq`` and ``_row`` around it."""
+    """Return the number of each row within its run of rows that have the same ``_seq`` and ``_row``."""
     number = np.arange(len(seq))
     begins = np.ones(len(seq), bool)
     begins[1:] = (seq[1:] != seq[:-1]) | (row[1:] != row[:-1])
@@ -235,7 +242,7 @@ class _Begins:
     firsts: np.ndarray[tuple[int], np.dtype[np.int64]]
 
     def of(self, txns: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """``_seq`` of the first change of each."""
+        """Return the ``_seq`` of the first change of each transaction."""
         found: np.ndarray[Any, Any] = self.firsts[np.searchsorted(self.txns, txns)].astype(np.uint64)
         return found
 
@@ -255,7 +262,7 @@ def _begins(store: SegmentStore, files: Sequence[SegmentFile]) -> _Begins:
 
 
 def _known_columns(rows: pa.Table, mapped: pa.Table, route: TableRoute) -> pa.Table:
-    """``_present`` for the columns of the mapped rows, of the row and of the row as it was."""
+    """Translate ``_present`` to the columns of the mapped rows, for the row and for its old values."""
     if mapped is rows or not is_partial(rows):
         return mapped
     before = user_columns(rows.schema)
@@ -270,17 +277,18 @@ def _with(rows: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.T
 
 
 def stored_changes(runtime: Runtime, target: str, manifest: SegmentManifest, path: str) -> StoredChanges:
-    """The reader of a batch's changes. Raises RuleError for a rule that cannot see single changes."""
+    """Return the reader of a batch's changes. Raises RuleError for a rule that cannot see single changes."""
     ruling = change_rules(runtime, f"target {target} gets (changes: all)", "give the target changes: latest")
     store = runtime.store
     return StoredChanges(store.uri, store.pipeline, target, manifest.batch, path, ruling, runtime.pipeline.mapping)
 
 
 def change_rules(runtime: Runtime, reader: str, way_out: str) -> StageRules:
-    """The pipeline's rules, as their files are now, for single changes.
+    """Return the pipeline's rules for single changes, as their files are now.
 
     Args:
-        reader, way_out: who gets the changes, and what to do where a rule cannot see them; for the error.
+        reader: who gets the changes, for the error message.
+        way_out: what to do if a rule cannot see single changes, for the error message.
 
     Raises:
         RuleError: a rule is broken, or is of type spark, which does not see single changes.

@@ -29,7 +29,7 @@ class StoredRows:
         return SegmentStore(self.store_uri, self.pipeline)
 
     def pieces(self, files: Sequence[RowFile]) -> Iterator[pa.Table]:
-        """CHANGESET_ROWS, row group by row group. Raises SegmentError."""
+        """Yield CHANGESET_ROWS, row group by row group. Raises SegmentError."""
         for file in files:
             reader = ChangesetReader(self._store, _stored(file))
             for group in range(reader.groups):
@@ -46,7 +46,7 @@ class StoredRows:
         in_order: bool = False,
         streamed: bool = False,
     ) -> list[RowGroup]:
-        """CHANGESET_ROWS, once for each set of columns. Raises SegmentError."""
+        """Return CHANGESET_ROWS, one group for each set of columns. Raises SegmentError."""
         store, stored = self._store, list(map(_stored, files))
         if streamed:
             same: dict[frozenset[str], list[ChangesetFile]] = {}
@@ -67,7 +67,7 @@ class StoredRows:
         return iter(())
 
     def change_pieces(self, share: Share | None = None) -> Sequence[ChangePiece]:
-        """Merged rows have none."""
+        """Return nothing: merged rows have no single changes."""
         return ()
 
     def is_large(self, size_bytes: int) -> bool:
@@ -79,7 +79,7 @@ class StoredRows:
         return changeset_rows.memory_of(size_bytes, files)
 
     def key_range(self, stored: StoredRange) -> KeyRange:
-        """With its keys, under their names at the target. Raises SegmentError."""
+        """Read a range with its keys, under their names at the target. Raises SegmentError."""
         return read_range(self._store, stored)
 
 

@@ -17,7 +17,7 @@ MOST_BATCHES = 100
 
 
 def waits(runtime: Runtime, state: PipelineState, target: str, batch: int) -> WaitingBatches | None:
-    """What ``batch`` waits with, if it is not to be loaded into ``target`` yet. Raises SegmentError."""
+    """Return the waiting batches that ``batch`` joins if it is not to be loaded into ``target`` yet; None to load now. Raises SegmentError."""
     found = state.waiting().get(target)
     if found is None or batch < found.first or found.is_due or batch - found.first + 1 >= MOST_BATCHES:
         return None
@@ -28,7 +28,7 @@ def waits(runtime: Runtime, state: PipelineState, target: str, batch: int) -> Wa
 
 
 def _is_alone(runtime: Runtime, state: PipelineState, target: str, batch: int) -> bool:
-    """It changes definitions, or is of a dump: somebody waits for it."""
+    """Return True if the batch must not wait for others: it changes definitions, or a dump placed rows in it and somebody waits for them."""
     record = state.batch(batch)
     if record is None or not record.is_for(target):
         return False
@@ -37,7 +37,10 @@ def _is_alone(runtime: Runtime, state: PipelineState, target: str, batch: int) -
 
 
 def ready(state: PipelineState, target: str, batch: int) -> int:
-    """The last batch that can be loaded with ``batch``: those after it wait, too, and are merged. ``batch`` itself if the target has that already."""
+    """Return the last batch that can be loaded together with ``batch``: those after it that wait, too, and are merged.
+
+    Returns ``batch`` if the target has it already.
+    """
     process = state.process(target)
     if process is None or process.batch >= batch:
         return batch

@@ -20,12 +20,12 @@ Keys = tuple[int | None, int | None]
 
 
 def is_large(size_bytes: int) -> bool:
-    """True if rows of this many bytes are read piece by piece."""
+    """Return True if rows of this many bytes are read piece by piece."""
     return size_bytes > 2 * PIECE_BYTES
 
 
 def memory_of(size_bytes: int, files: int) -> int:
-    """Bytes that a part takes: a piece, and a row group of each file from which pieces are put together."""
+    """Return the bytes of memory that a part takes: one piece, and a row group of each file from which pieces are built."""
     if not is_large(size_bytes):
         return packing.memory_of(size_bytes)
     return packing.memory_of(2 * PIECE_BYTES) + files * stored.ROW_GROUP_BYTES
@@ -34,10 +34,11 @@ def memory_of(size_bytes: int, files: int) -> int:
 def reading(
     store: SegmentStore, files: Sequence[ChangesetFile], keys: Keys | None, *, lean: bool, in_order: bool
 ) -> tuple[pa.Table, Callable[[], Iterator[pa.Table]]]:
-    """No rows, with the columns; and what reads the rows in pieces, as often as it is called.
+    """Return an empty table with the columns, and a function that reads the rows in pieces as often as it is called.
 
-    ``in_order``: those that a rule kept first, in the order of the log. A row that is there at the end came after all kept ones whose key the server
-    holds for equal: while it was there, they could not be.
+    Args:
+        in_order: rows that a rule kept come first, in log order. A row that exists at the end came after all kept ones whose key the server
+            compares as equal: while it existed, they could not.
     """
     readers = [ChangesetReader(store, file, lean=lean) for file in files]
     schema = pa.unify_schemas([reader.schema for reader in readers], promote_options="permissive")
@@ -73,7 +74,7 @@ def _kept_first(
 
 
 def _by_key(readers: Sequence[ChangesetReader], keys: Keys, schema: pa.Schema) -> Iterator[pa.Table]:
-    """Several files that are each in the order of the first key column, as one that is: the target writes its tree from left to right."""
+    """Yield rows of several files, each ordered by the first key column, as one ordered stream: the target writes its tree left to right."""
     low, high = keys
     inside = [
         start
@@ -92,7 +93,7 @@ def _by_key(readers: Sequence[ChangesetReader], keys: Keys, schema: pa.Schema) -
 
 
 class _Held:
-    """Rows until there are enough of them."""
+    """A buffer of rows that are passed on once there are enough of them."""
 
     def __init__(self, schema: pa.Schema, *, ordered: bool = False) -> None:
         self._schema, self._ordered = schema, ordered
@@ -124,7 +125,7 @@ class _Cursor:
         self._at = 0
 
     def below(self, border: int | None) -> Iterator[pa.Table]:
-        """What follows, up to ``border``."""
+        """Yield the rows that follow, up to ``border``."""
         while True:
             if self._rows is None:
                 if not self._groups or (border is not None and self._starts_behind(border)):

@@ -27,15 +27,15 @@ SLICE = 20
 
 
 def deliver(runtime: Runtime, target: str, batch: int) -> LoadOutcome | Hold | WaitingBatches:
-    """As :func:`load`; but a target that fails while others go on is quarantined, and one that is in quarantine is left alone.
+    """Load as :func:`load` does, but quarantine a target that fails while others continue, and leave a quarantined one alone.
 
-    A target with ``commit_every`` gets nothing before the time of what waits for it has come, and then all that is merged; what came after ``batch``
-    is acknowledged, too.
+    A target with ``commit_every`` gets nothing before its waiting batches are due, and then all that are merged; batches after ``batch`` are
+    acknowledged, too.
 
-    Returns the Hold if the batch stays in the segments for a later :func:`catch_up`, and what it waits with if it does so for a later call.
+    Returns the Hold if the batch stays in the segments for a later :func:`catch_up`, and the waiting batches if it is loaded by a later call.
 
     Raises:
-        What :func:`load` raises, for the last target that goes.
+        What :func:`load` raises, for the last target that is not quarantined.
     """
     if target not in runtime.commit_every:
         return _deliver(runtime, target, batch)
@@ -60,7 +60,7 @@ def _together(runtime: Runtime, target: str, batch: int, last: int) -> LoadOutco
 
 
 def _deliver(runtime: Runtime, target: str, batch: int) -> LoadOutcome | Hold:
-    """Whatever waits. See :func:`deliver`."""
+    """Load the batch now, whatever waits. See :func:`deliver`."""
     if len(runtime.pipeline.targets) == 1:
         return load(runtime, target, batch)
     with runtime.state() as state:
@@ -79,7 +79,7 @@ def _deliver(runtime: Runtime, target: str, batch: int) -> LoadOutcome | Hold:
 
 
 class _OfTheTarget(Exception):
-    """``error`` was met while the target was written to, and is one of :data:`TARGET_ERRORS`."""
+    """Wraps one of :data:`TARGET_ERRORS` that occurred while the target was written to."""
 
     def __init__(self, error: SluiceError) -> None:
         super().__init__(str(error))
@@ -87,8 +87,10 @@ class _OfTheTarget(Exception):
 
 
 def _load(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
-    """As :func:`load`. Raises _OfTheTarget for an error of the target itself. A merge that has to be done first is not the target's: a broken rule
-    stops the pipeline, and never holds the target whose load met it."""
+    """Load as :func:`load` does. Raises _OfTheTarget for an error of the target itself.
+
+    A merge that has to run first is not the target's: a broken rule stops the pipeline, and never quarantines the target whose load met it.
+    """
     if runtime.pipeline.target(target).snapshot_keys:
         _write_snapshot(runtime)
     while True:
@@ -102,7 +104,7 @@ def _load(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
 
 
 def _write_snapshot(runtime: Runtime) -> None:
-    """The snapshot gets what a target waits for that begins with it. If another process is at it already, the load waits for that."""
+    """Write what the snapshot lacks before a target loads that starts from it. If another process is writing it, the load waits for that."""
     with runtime.state() as state:
         waiting = state.waiting().get(SNAPSHOT)
         if waiting is None or waiting.asked < waiting.first:
@@ -113,7 +115,7 @@ def _write_snapshot(runtime: Runtime) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """What a catch-up did: ``batches`` delivered, ``left`` to deliver; ``quarantined``: the target still is."""
+    """The outcome of a catch-up: ``batches`` delivered, ``left`` to deliver, and whether the target is still quarantined."""
 
     target: str
     quarantined: bool

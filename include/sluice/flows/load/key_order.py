@@ -33,7 +33,7 @@ Key = tuple[tuple[bool, Any], ...]
 
 @dataclass
 class _Run:
-    """Rows in key order. ``at``: how many were given."""
+    """Rows in key order. ``at``: how many of them were passed on."""
 
     rows: pa.Table
     key: Sequence[str]
@@ -44,7 +44,7 @@ class _Run:
         return tuple((value is None, value) for value in values)
 
     def until(self, border: Key | None) -> pa.Table:
-        """The rows before ``border`` that were not given yet; None: all of them."""
+        """Return the rows before ``border`` that were not passed on yet; None: all the rest."""
         begin, end = self.at, self.rows.num_rows
         self.at = end if border is None else bisect_left(range(end), border, begin, key=self.key_at)
         return self.rows.slice(begin, self.at - begin)
@@ -53,12 +53,13 @@ class _Run:
 def in_key_order(
     pieces: Iterator[pa.Table], key: Sequence[str], rows: int, *, window_rows: int, window_bytes: int
 ) -> Iterator[pa.Table]:
-    """All rows of ``pieces`` in the order of ``key``, some ``window_rows`` or ``window_bytes`` at a time, whichever is less.
+    """Yield all rows of ``pieces`` in the order of ``key``, about ``window_rows`` or ``window_bytes`` at a time, whichever is less.
 
-    Text is ordered by its bytes, whatever the collation. Where the temporary folder has not room enough, rows come as they are.
+    Text is ordered by its bytes, whatever the collation. If the temporary folder has too little room, rows come in their own order.
 
     Args:
-        key: names of columns; none: rows come as they are. rows: how many there are; a guess will do.
+        key: names of columns; none: rows come in their own order.
+        rows: how many there are; an estimate is enough.
     """
     if not key:
         yield from pieces
@@ -90,7 +91,7 @@ def _of_size(pieces: Iterator[pa.Table], most: int) -> Iterator[pa.Table]:
 
 
 def _has_room(folder: str, first: pa.Table, rows: int) -> bool:
-    """For all rows, by the size of the first ones."""
+    """Return True if the folder has room for all rows, estimated by the size of the first ones."""
     wanted = _FREE * first.nbytes * max(rows, first.num_rows) // max(first.num_rows, 1)
     free = shutil.disk_usage(folder).free
     if first.num_rows >= rows or free >= wanted:

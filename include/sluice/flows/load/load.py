@@ -66,7 +66,7 @@ _YOUNG_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class LoadOutcome:
-    """What a load did: ``batches`` delivered (earlier ones that were missing among them), rows written, seconds."""
+    """The outcome of a load: ``batches`` delivered (including earlier ones that were missing), rows written, seconds."""
 
     target: str
     batch: int
@@ -127,14 +127,16 @@ def prepare(runtime: Runtime, target: str, batch: int) -> None:
 
 
 def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
-    """As :func:`load`, of batches whose changesets are there.
+    """Load as :func:`load` does, but only batches whose changesets exist.
 
     Raises:
-        MappingError: the target lacks a table or a column. LoadError: it refused a statement. The batch stays.
+        MappingError: the target lacks a table or a column.
+        LoadError: the target refused a statement. The batch stays.
         LostBatches: what it lacks is no longer stored, and it starts again from the snapshot (``on_lost_batches``).
-        CheckpointError: what the target says it holds does not fit ZooKeeper's state. If it was restored, and what it lacks is stored, that is
-            loaded again.
-        Fenced: another process took over. Paused, Restarted: a person said so.
+        CheckpointError: the target's checkpoint does not match ZooKeeper. If the target was restored and what it lacks is stored, that is loaded
+        again.
+        Fenced: another process took over.
+        Paused, Restarted: a person asked for it.
     """
     started = time.monotonic()
     with runtime.state() as state, state.reporting(f"load-{target}"):
@@ -195,7 +197,7 @@ class _Delivery:
         return self.target.config
 
     def bundles(self, last: int) -> Iterator[list[_Given]]:
-        """Batches up to ``last``, in runs that are written as one: each alone, unless the target has ``commit_every``. Raises Unprepared."""
+        """Yield batches up to ``last`` in runs that are written as one: one batch each, unless the target has ``commit_every``. Raises Unprepared."""
         given = {}
 
         def read(number: int) -> BatchInput:
@@ -210,7 +212,7 @@ class _Delivery:
             yield [given.pop(one.number) for one in run]
 
     def _read(self, number: int) -> _Given:
-        """Raises Unprepared, and what :func:`write` raises."""
+        """Read what a batch has for the target. Raises Unprepared, and what :func:`write` raises."""
         record = self.state.require(number)
         if not record.is_for(self._config.name):  # a dump for other targets, or a batch that a person dropped
             store = self.runtime.store
@@ -236,7 +238,7 @@ class _Delivery:
         return _Given(record, given)
 
     def _before(self, number: int) -> int:
-        """The batch that the target holds when it gets this one."""
+        """Return the batch that the target holds when it gets this one."""
         return self.held if number == self.first else number - 1
 
     def write(self, bundle: Sequence[_Given]) -> WriteResult:
@@ -279,14 +281,14 @@ class _Delivery:
         return sum(results, WriteResult())
 
     def _say_seen(self, record: Batch) -> None:
-        """Marks of this batch say what its source held of the partner's batches."""
+        """Set in the target's origin marker which batches of the partner pipeline the source held at this batch."""
         target = self.target
         if isinstance(target, MarksLoads) and target.mark is not None and target.mark.numbered:
             seen = self.runtime.store.read_manifest(record.manifest).partner_batch
             target.mark = replace(target.mark, seen=seen)
 
     def _require_young(self, record: Batch, changeset: Changeset) -> None:
-        """Rows of a changeset that waited for its target are read back, too: it is made anew. Raises Unprepared."""
+        """Discard a changeset older than ``read_back_after``, so that its rows are read from the source again. Raises Unprepared."""
         after, made_ms = self.runtime.read_back_after, changeset.manifest.made_ms
         if after is None or not made_ms or time.time() - made_ms / 1000 <= max(after.total_seconds(), _YOUNG_S):
             return
@@ -298,7 +300,7 @@ class _Delivery:
         )
 
     def _call(self, given: BatchInput, work: Callable[[], None]) -> None:
-        """A change of definitions may wait for a lock of somebody else, and Spark's statements take their time, so that a person can stop them."""
+        """Run ``work`` so that a person can stop it if it may take long: it may wait for a lock to change definitions, or for Spark."""
         if given.schema_changes or given.spark is not None:
             self.watch.call(work, interrupt=partial(self._interrupt, given))
         else:
@@ -358,7 +360,7 @@ class _Delivery:
         return found
 
     def _every_change(self, record: Batch) -> BatchInput:
-        """The batch unmerged. What dumps found to be all there is concerns tables, and not a stream of changes."""
+        """Return the batch unmerged. What dumps found to be complete is about tables and not about a stream of changes, so it is left out."""
         manifest = self.runtime.store.read_manifest(record.manifest)
         return BatchInput(
             record.number,
@@ -370,7 +372,7 @@ class _Delivery:
         )
 
     def _ranges(self, record: Batch, changeset: Changeset) -> list[StoredRange]:
-        """What the snapshot, or dumps that were placed in this batch, have of tables. A dump made automatically that cannot be done is noted."""
+        """Return the ranges that the snapshot, or dumps placed in this batch, replace. An automatic dump that cannot be done is noted."""
         reconciler, name, of_snapshot = self.target.reconciler(), self._config.name, changeset.manifest.replaces
         if reconciler is None and not of_snapshot:
             return []
@@ -390,7 +392,7 @@ class _Facts:
         self.unique_keys = SourceKeys(runtime, state, batch)
 
     def being_copied(self) -> frozenset[TableId]:
-        """Tables of the target that a dump fills which was not over when the batch was drained."""
+        """Return the target's tables that are filled by a dump which was not over when the batch was drained."""
         routes = Routes.compile(self._runtime.pipeline.mapping)
         found: set[TableId] = set()
         for dump in self._state.dumps.under_way_since(self._batch.created_ms):
@@ -399,7 +401,7 @@ class _Facts:
         return frozenset(found)
 
     def captured_tables(self) -> Mapping[TableId, TableId]:
-        """From the definitions at the begin of the batch, by the mapping of now."""
+        """Return the captured tables, by the definitions at the start of the batch, and their target tables, by the current mapping."""
         pipeline = self._runtime.pipeline
         routes, selection = Routes.compile(pipeline.mapping), Selection.compile(pipeline.capture)
         known = tables_at(self._runtime, self._state, self._batch.first)

@@ -18,12 +18,13 @@ _log = structlog.get_logger()
 
 
 def begin(runtime: Runtime, state: PipelineState, lease: Lease, sides: Sides, watch: CancellationGuard) -> int:
-    """Take the target over and return the batch it holds; if it was restored, acknowledgements after that are taken back first.
+    """Take the target over and return the batch it holds. If it was restored, the later acknowledgements are withdrawn first.
 
-    Where batches that it lacks are no longer stored, that is so only if it starts again from the snapshot then (``on_lost_batches``).
+    If batches that it lacks are no longer stored, that is done only for a target that then starts again from the snapshot (``on_lost_batches``).
 
     Raises:
-        CheckpointError: what the target says does not fit, or the batches it lacks are no longer stored. Fenced.
+        CheckpointError: the target's checkpoint does not match, or the batches it lacks are no longer stored.
+        Fenced: another process took over.
     """
     try:
         return sides.begin(lease, watch)
@@ -37,7 +38,7 @@ def begin(runtime: Runtime, state: PipelineState, lease: Lease, sides: Sides, wa
 
 
 def _given_up(runtime: Runtime, state: PipelineState, lease: Lease, sides: Sides, error: CheckpointError) -> bool:
-    """Batches that the target lacks are acknowledged no more, so that the drain finds out that they are gone."""
+    """Withdraw the acknowledgement of batches that the target lacks, so that the drain finds that they are gone. Return True if done."""
     checkpoint, target = sides.checkpoints.read(), sides.target
     if error.kind != "behind" or runtime.pipeline.target(target).on_lost_batches != "snapshot":
         return False

@@ -87,7 +87,7 @@ def write_snapshot_rows(runtime: Runtime, state: PipelineState, record: Batch, w
 
 
 def _require_replaceable(runtime: Runtime, tables: Sequence[TableId]) -> None:
-    """Raises MappingError."""
+    """Raise MappingError for a table whose rows cannot be removed at targets."""
     for table, why in why_not(runtime, tables, tables, ()).items():
         raise MappingError(
             f"rows of {table} that the snapshot does not have cannot be removed from targets: {why}",
@@ -106,11 +106,11 @@ class KeptKeys:
         self._pieces = [self._schema.empty_table()]
 
     def add(self, rows: pa.Table) -> None:
-        """Further rows of the table."""
+        """Add further rows of the table."""
         self._pieces.append(rows.select(self._schema.names))
 
     def written(self, store: SegmentStore, flavour: str) -> ReplaceRecord:
-        """What of the table goes at targets: all but these."""
+        """Store the collected keys and return the record by which targets delete all other rows of the table."""
         table, target = self._table.source, self._table.route.target
         path = f"{self._folder}/kept-{quoted(target.schema)}.{quoted(target.table)}.parquet"
         sink = pa.BufferOutputStream()
@@ -158,7 +158,10 @@ class SnapshotTable:
         *,
         in_key_order: bool = False,
     ) -> Iterator[pa.Table]:
-        """All rows: CHANGESET_ROWS with ``more`` columns. ``constants``: what columns have in every row; ``_seq`` counts, others are null.
+        """Yield all rows as CHANGESET_ROWS with ``more`` columns.
+
+        Args:
+            constants: columns that have one value in every row; ``_seq`` counts, others are null.
 
         Raises MappingError, LoadError, TargetUnavailable.
         """
@@ -186,7 +189,7 @@ class SnapshotTables:
     routes: Routes = field(init=False)
 
     def __post_init__(self) -> None:
-        """Raises MappingError, RuleError, ConfigError."""
+        """Load the rules and the mapping. Raises MappingError, RuleError, ConfigError."""
         path = self.runtime.rules_path
         rules = RuleSet.of(path)
         self.ruling = StageRules.of(rules, self.runtime.pipeline, path, self.runtime.resolver)
@@ -195,7 +198,7 @@ class SnapshotTables:
     def every(
         self, state: PipelineState, wants: Callable[[TableId], bool] = lambda target: True
     ) -> Iterator[SnapshotTable]:
-        """Those of which ``wants`` takes the name at targets. Raises MappingError, LoadError, TargetUnavailable."""
+        """Yield the tables whose name at targets ``wants`` accepts. Raises MappingError, LoadError, TargetUnavailable."""
         selection = Selection.compile(self.runtime.pipeline.capture)
         known = definitions_at(self.runtime, state, self.at)
         if known is None:
@@ -225,7 +228,7 @@ class SnapshotTables:
                 yield SnapshotTable(source, route, version, self._as_noted(fields, version))
 
     def _found(self, schema: TableSchema, noted: Mapping[Way, pa.Schema]) -> SnapshotTable | None:
-        """None for a table without rows, of which only rows tell what its columns are. Raises MappingError, RuleError."""
+        """Return the table as the snapshot has it; None for an empty table of which only rows tell the columns. Raises MappingError, RuleError."""
         table = schema.table
         route = self.routes.whole_route(table)
         version = self.reader.as_of(route.target, self.batch)
@@ -252,7 +255,7 @@ class SnapshotTables:
         return SnapshotTable(table, route, version, made)
 
     def _as_noted(self, noted: pa.Schema, version: TableVersion) -> pa.Schema:
-        """CHANGESET_ROWS of the noted columns that the version has. A column that a rule made has the type in which it is stored."""
+        """Return the schema of CHANGESET_ROWS of the noted columns that the version has. A rule's own column has the type in which it is stored."""
         stored = {field.name.casefold(): field.type for field in self.reader.columns(version)}
         users = []
         for one in noted:
@@ -266,7 +269,7 @@ class SnapshotTables:
 def _part(
     store: SegmentStore, batch: int, attempt: str, table: SnapshotTable, rows: pa.Table, number: int
 ) -> ChangesetPart:
-    """Rows of a table, in a file."""
+    """Write rows of a table to a file."""
     name = f"{quoted(table.source.schema)}.{quoted(table.source.table)}-{number:05d}"
     path = changeset_file_path(store, batch, attempt, table.route.target, name)
     file = write_changeset_file(store, path, rows, (0, KEY_BUCKETS - 1))
@@ -274,7 +277,7 @@ def _part(
 
 
 def _together(rows: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Small pieces as larger ones."""
+    """Yield small pieces joined into larger ones."""
     held: list[pa.Table] = []
     for piece in rows:
         held.append(piece)

@@ -19,7 +19,7 @@ Key = tuple[tuple[str, int], ...]
 
 
 def unique_at_target(keys: Iterable[Key], route: TableRoute) -> tuple[Key, ...]:
-    """Keys of source columns under their names at the target. One with a column that does not go over tells no rows apart there."""
+    """Return the keys of source columns under their names at the target, without those that have a column the target does not get."""
     named = [[(route.target_name(column) if column else "", prefix) for column, prefix in key] for key in keys]
     return tuple(
         tuple((name, prefix) for name, prefix in key if name is not None)
@@ -29,14 +29,14 @@ def unique_at_target(keys: Iterable[Key], route: TableRoute) -> tuple[Key, ...]:
 
 
 class SourceKeys:
-    """What the source's definitions, as of the begin of a batch, say about unique keys."""
+    """Reads the source's unique keys from its definitions as of the start of a batch."""
 
     def __init__(self, runtime: Runtime, state: PipelineState, batch: Batch) -> None:
         self._runtime, self._state, self._batch = runtime, state, batch
         self._routes = Routes.compile(runtime.pipeline.mapping)
 
     def __call__(self, plan: PlannedTable) -> tuple[PlannedTable, frozenset[str]]:
-        """The plan with the source's unique keys, as far as they are known; and columns that only a rule makes, in lower case.
+        """Return the plan with the source's unique keys, as far as known, and the columns that only a rule makes, in lower case.
 
         The stored definitions are read at the first call.
         """
@@ -51,5 +51,5 @@ class SourceKeys:
 
     @cached_property
     def _definitions(self) -> Definitions | None:
-        """At the begin of the batch: statements end a batch, so that they count for the next one's rows."""
+        """The definitions at the start of the batch: a statement ends a batch, so it counts for the next batch's rows."""
         return definitions_at(self._runtime, self._state, self._batch.first)

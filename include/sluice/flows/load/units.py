@@ -46,12 +46,12 @@ class LoadUnit:
 
     @property
     def cost(self) -> int:
-        """In rows."""
+        """The cost of the unit, in rows."""
         return self.unit.cost
 
     @property
     def memory_bytes(self) -> int:
-        """What it takes of a process."""
+        """The memory that the unit takes of a process."""
         return self.unit.memory_bytes
 
 
@@ -70,7 +70,10 @@ def run_load_unit(unit: LoadUnit) -> WriteResult:
 def load_units(
     phases: Sequence[Sequence[WriteUnit]], store: SegmentStore, config: TargetConfig, batch: int, segments: str
 ) -> list[list[LoadUnit]]:
-    """What a target planned, ready to travel. ``segments``: path of the segments' manifest, for the position of a dead letter."""
+    """Wrap what a target planned so that it can be sent to another process.
+
+    ``segments``: path of the segments' manifest, for the position of a dead letter.
+    """
     keep = RefusedRows(store.uri, store.pipeline, config.name, batch, segments) if config.on_error != "stop" else None
     kind = kind_of(config.type, config.name)
     return [[LoadUnit(unit, keep, kind if kind.path else None) for unit in phase] for phase in phases]
@@ -85,7 +88,7 @@ def batch_input(
     facts: SourceFacts | None = None,
     routes: Routes | None = None,
 ) -> BatchInput:
-    """A changeset as a target is given it. ``routes``: for what the mapping promises of unique values."""
+    """Return the input that a target gets from a changeset. ``routes``: for what the mapping promises about unique values."""
     number = changeset.manifest.batch
 
     def planned(table: ChangesetTable) -> PlannedTable:

@@ -23,7 +23,7 @@ from sluice.targets.base import Checkpoint
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """How both sides are to be: the target holds ``batch``, which ends at ``position``; captured to ``captured`` (None: as it is)."""
+    """The state to set: the target holds ``batch``, which ends at ``position``; captured to ``captured`` (None: unchanged)."""
 
     batch: int
     position: Position
@@ -160,7 +160,7 @@ def _as_zookeeper_says(
 
 
 def _own_batch(state: PipelineState, sides: Sides) -> int:
-    """The last batch of this state that the target has acknowledged; if it has none, the one before the first that is known."""
+    """Return the last batch of this state that the target has acknowledged; if there is none, the one before the first known batch."""
     process, cursor, identity = sides.process, state.cursor(), state.identity()
     last = cursor.next_batch - 1 if cursor else 0
     if process is not None and process.identity in {"", identity} and process.batch <= last:

@@ -129,7 +129,7 @@ def _expiry_alerts(runtime: Runtime, now: Status, state: PipelineState) -> Itera
 
 
 def _tell(runtime: Runtime, alert: Alert | ExpiryAlert) -> None:
-    """To the webhook, if there is one. One that does not answer is a line in the log: delivery goes on without it."""
+    """Send the alert to the webhook, if there is one. A webhook that does not answer only gives a log line: delivery continues."""
     connection = runtime.pipeline.alert_connection
     if connection is None:
         return
@@ -140,7 +140,7 @@ def _tell(runtime: Runtime, alert: Alert | ExpiryAlert) -> None:
 
 
 def post(endpoint: Endpoint, body: dict[str, Any]) -> None:
-    """JSON to a webhook: the connection's schema (http), host, port, and ``extra.path``; its password goes as a bearer token."""
+    """Post JSON to a webhook: the connection's schema (http), host, port and ``extra.path``; its password is sent as a bearer token."""
     host = endpoint.host if "://" in endpoint.host else f"{endpoint.schema or 'http'}://{endpoint.host}"
     if not host.startswith(("http://", "https://")):
         raise ConfigError(

@@ -79,7 +79,7 @@ def new_channel(
 
 
 def members(channel: ChannelConfig, pipelines_folder: Path) -> tuple[PipelineConfig, PipelineConfig]:
-    """The channel's pipelines. Raises ConfigError that names the channel and the one that does not exist."""
+    """Return the channel's pipelines. Raises ConfigError that names the channel and the pipeline that does not exist."""
     found = []
     for name in channel.pipelines:
         try:
@@ -93,7 +93,7 @@ def members(channel: ChannelConfig, pipelines_folder: Path) -> tuple[PipelineCon
 def ends_of(
     channel: ChannelConfig, first: PipelineConfig, second: PipelineConfig, resolver: ConnectionResolver
 ) -> tuple[Ends, Ends]:
-    """Where the two pipelines meet. Raises ConfigError if they do not, or if they have no ZooKeeper in common."""
+    """Return where the two pipelines meet. Raises ConfigError if they do not meet, or do not share a ZooKeeper."""
     one, other = first.coordination, second.coordination
     if one.root != other.root or resolver(one.connection).host != resolver(other.connection).host:
         raise ConfigError(
@@ -105,7 +105,7 @@ def ends_of(
 
 
 def _met(channel: ChannelConfig, one: PipelineConfig, other: PipelineConfig, resolver: ConnectionResolver) -> str:
-    """The target of ``one`` that is the source of ``other``."""
+    """Return the target of ``one`` that is the source of ``other``. Raises ConfigError if there is none."""
     source = other.source
     wanted = {_server(source.connection, resolver), *(_server(name, resolver) for name in source.connections)}
     for target in one.targets:
@@ -126,14 +126,14 @@ def _met(channel: ChannelConfig, one: PipelineConfig, other: PipelineConfig, res
 
 
 def _server(connection: str, resolver: ConnectionResolver) -> _Server:
-    """Which server a connection leads to, as far as its address says."""
+    """Return the server that a connection leads to, as far as its address says."""
     at: Endpoint = resolver(connection)
     host = "127.0.0.1" if at.host in {None, "", "localhost"} else str(at.host).lower()
     return host, at.port or 3306, str(at.extra.get("unix_socket") or "")
 
 
 def show(name: str, *, folder: Path, pipelines_folder: Path, resolver: ConnectionResolver) -> dict[str, Any]:
-    """A channel and its pipelines. Raises ConfigError."""
+    """Describe a channel and its pipelines. Raises ConfigError."""
     path, channel = find_channel(name, folder)
     ends = ends_of(channel, *members(channel, pipelines_folder), resolver)
     return {
@@ -149,7 +149,7 @@ def show(name: str, *, folder: Path, pipelines_folder: Path, resolver: Connectio
 
 
 def listed(*, folder: Path, pipelines_folder: Path) -> list[dict[str, Any]]:
-    """All channels of a folder; of one that cannot be read, or whose pipelines do not exist, what is wrong."""
+    """List all channels of a folder; one that cannot be read, or whose pipelines do not exist, has its error instead."""
     found = []
     for path in yaml_files(folder):
         line: dict[str, Any] = {"channel": path.stem, "pipelines": [], "main": None, "error": None}
@@ -168,7 +168,7 @@ def listed(*, folder: Path, pipelines_folder: Path) -> list[dict[str, Any]]:
 
 
 def leave(runtime: Runtime, *, by: str) -> None:
-    """A pipeline whose channel file is gone works without from now on. Raises ConfigError: a file names it still."""
+    """Let a pipeline whose channel file is gone work without the channel. Raises ConfigError if a file still names it."""
     if runtime.membership is not None:
         raise ConfigError(
             f"{runtime.name} is in channel {runtime.membership.channel}",
@@ -180,10 +180,10 @@ def leave(runtime: Runtime, *, by: str) -> None:
 
 
 def ring(name: str, *, channels: Channels, pipelines_folder: Path, resolver: ConnectionResolver) -> list[str]:
-    """Pipelines, from ``name`` on, through which a change would come back to it again and again; none: it does not.
+    """Return the pipelines, from ``name`` on, through which a change would return to it endlessly; empty if there are none.
 
-    What one pipeline loads goes on with every pipeline that reads that server, except with its partner in a channel that does not send back,
-    and with those that ignore its named mark. Pipelines that cannot be read, or whose connections are not known here, are left out.
+    What one pipeline loads is captured by every pipeline that reads that server, except by its partner in a channel that does not send back, and
+    by those that ignore its named mark. Pipelines that cannot be read, or whose connections are unknown here, are left out.
     """
     found = {pipeline.pipeline: pipeline for pipeline in _readable(pipelines_folder)}
     servers = {one: _servers(pipeline, resolver) for one, pipeline in found.items()}
@@ -218,7 +218,7 @@ def sent_to_itself(pipeline: PipelineConfig, mark: LoadMark | None, resolver: Co
 
 
 def _way_back(start: str, following: Callable[[str], list[str]]) -> list[str]:
-    """The shortest way from ``start`` to itself; empty: there is none."""
+    """Return the shortest path from ``start`` back to itself; empty if there is none."""
     ways, seen = [[start]], set[str]()
     while ways:
         way = ways.pop(0)
@@ -240,7 +240,7 @@ def _readable(folder: Path) -> list[PipelineConfig]:
 
 
 def _servers(pipeline: PipelineConfig, resolver: ConnectionResolver) -> tuple[set[_Server], set[_Server]]:
-    """Which it reads, and which it writes to, of those that can be both."""
+    """Return the servers that a pipeline reads and those that it writes, of the kinds that can be both."""
     reads = (pipeline.source.connection, *pipeline.source.connections) if pipeline.source.type in READ_MARKS else ()
     writes = [target.connection for target in pipeline.targets if target.type in MARK_LOADS]
     sides: tuple[set[_Server], set[_Server]] = (set(), set())

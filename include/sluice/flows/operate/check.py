@@ -64,7 +64,7 @@ class CheckFinding:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What ``sluice check`` knows: findings line by line, and what would be copied where."""
+    """The result of ``sluice check``: findings line by line, and what would be copied where."""
 
     findings: tuple[CheckFinding, ...]
     copies: tuple[PlannedCopy, ...]
@@ -94,7 +94,7 @@ class CheckReport:
 
 
 def check(runtime: Runtime) -> CheckReport:
-    """Look at every part; a part that fails gives an error line and the others are looked at all the same."""
+    """Check every part. A part that fails gives an error line, and the other parts are still checked."""
     pipeline = runtime.pipeline
     asked = [
         _Asked.begin(runtime, "zookeeper", "ZooKeeper", pipeline.coordination.connection, _zookeeper),
@@ -150,7 +150,7 @@ class _Asked:
     def begin(
         cls, runtime: Runtime, part: str, what: str, connection: str, look: Callable[[Runtime], Sequence[CheckFinding]]
     ) -> _Asked:
-        """Ask in a thread, by a session of its own."""
+        """Start the check in a thread, with its own session."""
         own = replace(runtime, _state=None)
         server = what
         with suppress(SluiceError):  # the look says what the connection lacks
@@ -158,7 +158,7 @@ class _Asked:
         return cls(part, server, looks.begin(f"check of {server}", lambda: _guard(part, lambda: look(own))))
 
     def findings(self) -> list[CheckFinding]:
-        """What it said, or that it did not answer."""
+        """Return the findings of the check, or one that says that there was no answer."""
         found = self.question.answer(ANSWER_S)
         if not isinstance(found, NoAnswer):
             return found.value
@@ -188,7 +188,7 @@ def apply_missing(runtime: Runtime, statements: list[tuple[str, str]]) -> None:
 
 
 def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[CheckFinding]:
-    """One line per table that fits; otherwise one per finding."""
+    """Return one line per table without problems; otherwise one per finding."""
     found, tables = planned_copies(runtime)
     copies += found
     with runtime.state() as state:
@@ -262,8 +262,11 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[CheckFinding]:
 
 
 def _unknown_names(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFinding]:
-    """An error for each name in the mapping that no table of its line has, as the merge raises it. A line by which no table goes is an error if its
-    table was probably meant to be another one, which no line names; else a warning: its table may be still to come."""
+    """Return an error for each name in the mapping that no table of its line has, as the merge would raise it.
+
+    A line that no table matches is an error if its table is probably a misspelling of one that no line names; otherwise a warning, because the
+    table may still be created.
+    """
     lines, known = runtime.pipeline.mapping, known_tables(tables)
     by_line, found = tables_by_line(lines, known), []
     misspelt = {wrong.name.number: wrong for wrong in misspelt_tables(lines, known)}
@@ -288,7 +291,7 @@ def _unknown_names(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFin
 
 
 def _unknown_unique(runtime: Runtime, found: list[PlannedCopy]) -> list[CheckFinding]:
-    """An error for each column in ``mapping.unique`` that no target table of its line has."""
+    """Return an error for each column in ``mapping.unique`` that no target table of its line has."""
     routes, lines = Mapping.compile(runtime.pipeline.mapping), runtime.pipeline.mapping
     columns: dict[int, dict[str, None]] = {}
     for copy in found:
@@ -311,7 +314,7 @@ def _unknown_unique(runtime: Runtime, found: list[PlannedCopy]) -> list[CheckFin
 
 
 def _into_itself(runtime: Runtime, found: list[PlannedCopy]) -> list[CheckFinding]:
-    """A warning for each table that is captured and that the pipeline writes at the server it reads. Within one server, other tables are no ring."""
+    """Warn of each captured table that the pipeline writes at the server it reads. Other tables of that server make no ring."""
     mark = Channels(channels_folder()).mark(runtime.pipeline)
     mine = sent_to_itself(runtime.pipeline, mark, runtime.resolver)
     selection = Selection.compile(runtime.pipeline.capture)
@@ -330,7 +333,7 @@ def _into_itself(runtime: Runtime, found: list[PlannedCopy]) -> list[CheckFindin
 
 
 def _sent_back(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFinding]:
-    """An error for each table whose rows would be loaded where they are already, and of those of which columns alone cannot be sent."""
+    """Return an error for each table whose rows would be loaded where they already are, and for each that cannot send single columns."""
     channel = Channels(channels_folder()).of(runtime.name)
     if channel is None or channel.consistency == "none":
         return []
@@ -351,7 +354,7 @@ def _sent_back(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFinding
 
 
 def _rules_on_tables(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFinding]:
-    """Built-in rules and those in SQL, run on no row of each table: columns that it lacks, and values that do not fit it, show."""
+    """Run built-in and SQL rules on no row of each table, which shows columns that it lacks and values that do not fit it."""
     from sluice.rules import RuleSet, images, kinds
     from sluice.rules.lookups import resolved
     from sluice.rules.ruleset import emitted, matches
@@ -393,7 +396,7 @@ def _rules_on_tables(runtime: Runtime, tables: list[SourceTable]) -> list[CheckF
 
 
 def _rules_before_snapshot(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFinding]:
-    """Rows of a table cannot be read back from the snapshot if only they tell what columns the rules made, and none were noted when they came."""
+    """Report tables whose rows cannot be read from the snapshot: only rows tell which columns the rules make, and none were noted."""
     from sluice.rules import RuleSet
 
     keyed = {target.name: target.snapshot_keys for target in runtime.pipeline.targets if target.snapshot_keys}
@@ -428,7 +431,7 @@ def _rules_before_snapshot(runtime: Runtime, tables: list[SourceTable]) -> list[
 
 
 def _not_replaced(runtime: Runtime, copies: Sequence[PlannedCopy]) -> list[CheckFinding]:
-    """Tables of which a target that starts again from the snapshot could not remove rows that the snapshot lacks."""
+    """Report tables of which a target that starts again from the snapshot could not remove rows that the snapshot lacks."""
     found = []
     for target in runtime.pipeline.targets:
         fitting = (copy for copy in copies if all(remark.severity == "ok" for remark in copy.remarks))
@@ -450,7 +453,7 @@ def _not_replaced(runtime: Runtime, copies: Sequence[PlannedCopy]) -> list[Check
 
 
 def _unseen(runtime: Runtime, tables: list[TableId]) -> list[CheckFinding]:
-    """A warning for each pattern that fits no table, where there may be tables that the source's login does not see."""
+    """Warn of each pattern that matches no table if there may be tables that the source's login cannot see."""
     lost = [p for p in runtime.pipeline.capture.include if not any(re.fullmatch(p, str(table)) for table in tables)]
     if not lost:
         return []
@@ -472,7 +475,7 @@ def _unseen(runtime: Runtime, tables: list[TableId]) -> list[CheckFinding]:
 
 
 def _shadows(runtime: Runtime) -> list[CheckFinding]:
-    """A warning for the tables that are not captured because of their name alone."""
+    """Warn of the tables that are not captured because of their name alone."""
     selection = Selection.compile(runtime.pipeline.capture)
     with runtime.source.open() as source:
         tables = source.table_rows()
@@ -513,7 +516,7 @@ def _guard(part: str, look: Any) -> list[CheckFinding]:
 
 
 def _channel(runtime: Runtime) -> list[CheckFinding]:
-    """The channel as a whole: both pipelines are there, and each one's target is the other one's source."""
+    """Check the channel as a whole: both pipelines exist, and each one's target is the other one's source."""
     channels = Channels(channels_folder())
     channel = channels.of(runtime.name)
     round_ = ring(runtime.name, channels=channels, pipelines_folder=pipelines_folder(), resolver=runtime.resolver)
@@ -533,7 +536,7 @@ def _channel(runtime: Runtime) -> list[CheckFinding]:
 
 
 def _same_offsets(runtimes: list[Runtime]) -> list[CheckFinding]:
-    """Both sites number new rows in steps, from the same number on."""
+    """Warn if both sites number new rows in steps, but from the same first number."""
     given = []
     for runtime in runtimes:
         with runtime.source.open() as source:
@@ -576,7 +579,7 @@ def _source(runtime: Runtime) -> list[CheckFinding]:
 
 
 def _others(runtime: Runtime) -> list[CheckFinding]:
-    """The servers of the group that are not read now: could one of them be?"""
+    """Check whether the group's other servers could be read instead of the current one."""
     source = runtime.pipeline.source
     if not source.connections:
         return []
@@ -602,7 +605,7 @@ def _others(runtime: Runtime) -> list[CheckFinding]:
 
 
 def _same_log(source: SourceSession, position: Position) -> list[CheckFinding]:
-    """Is the log still the one that was drained?"""
+    """Return an error if the log is no longer the one that was captured."""
     try:
         source.confirm(position)
     except LostPosition as lost:

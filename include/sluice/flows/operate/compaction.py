@@ -41,7 +41,7 @@ ABANDONED_S = 3600.0
 
 @dataclass(slots=True)
 class Compacted:
-    """Batches that were put into archives, how many these are, and what could not be done."""
+    """The batches that were put into archives, the number of archives, and what could not be done."""
 
     batches: list[int] = field(default_factory=list)
     archives: int = 0
@@ -104,11 +104,11 @@ class Compaction:
         return batch <= self.state.delivered(self.waited_for)
 
     def _may_be_merged(self, batch: int, record: Batch | None) -> bool:
-        """True if a target that is not waited for needs it merged: files that no manifest names yet may count soon."""
+        """Return True if a target that is not waited for still needs the batch merged: files that no manifest names yet may soon count."""
         return record is not None and not record.changeset and batch > self.state.delivered()
 
     def _files(self, store: SegmentStore, batch: int, infos: Sequence[FileInfo], done: Compacted) -> BatchFiles | None:
-        """None: the batch stays as it is."""
+        """Return the files of a batch to put into an archive; None if the batch stays as it is."""
         record = self.state.batch(batch)
         if (record is not None and record.dropped) or self._may_be_merged(batch, record):
             return None
@@ -145,7 +145,7 @@ class Compaction:
 
 
 def named_files(store: SegmentStore, batch: int, record: Batch | None) -> set[str]:
-    """Paths of the files of a batch that its manifest and its changesets name, with these; none if it has no manifest.
+    """Return the paths of a batch's manifest, its changesets and all files that these name; none if it has no manifest.
 
     Raises:
         SegmentError: a manifest is gone or damaged.
@@ -174,20 +174,20 @@ def _changesets(store: SegmentStore, batch: int, record: Batch | None) -> list[s
 
 
 def _parted(batch: int, infos: Sequence[FileInfo], named: set[str]) -> BatchFiles:
-    """Manifests and files in folders that no manifest names are of attempts that failed."""
+    """Separate the files that count from those of failed attempts: manifests, and files in folders, that no manifest names."""
     kept = [info for info in infos if info.path in named or (info.path.count("/") == 1 and not is_manifest(info.path))]
     left = [info for info in infos if info not in kept]
     return BatchFiles(batch, tuple(sorted(kept, key=lambda info: info.path)), tuple(left))
 
 
 def _is_archived(store: SegmentStore, info: FileInfo) -> bool:
-    """True if an archive has the file as it is in the folder."""
+    """Return True if an archive has the same content of the file as the folder."""
     found = store.archives.place(info.path)
     return found is not None and (found[1].size_bytes, found[1].crc32) == store.checksum(info.path)
 
 
 def grouped(found: Iterable[BatchFiles]) -> Iterator[list[BatchFiles]]:
-    """Batches that become an archive: two at least, with consecutive numbers, within the limits of one."""
+    """Yield groups of batches that become one archive: at least two, with consecutive numbers, within an archive's limits."""
     group: list[BatchFiles] = []
     size = files = 0
     for one in found:
@@ -203,7 +203,7 @@ def grouped(found: Iterable[BatchFiles]) -> Iterator[list[BatchFiles]]:
 
 
 def needless(store: SegmentStore) -> list[ArchiveName]:
-    """Archives of which another one has every file: two runs at the same time made them."""
+    """Return the archives of which another one has every file, because two runs made them at the same time."""
     names = store.archives.names()
     return [
         one

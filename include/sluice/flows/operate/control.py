@@ -27,7 +27,7 @@ from sluice.targets.base import Checkpoint
 
 
 def who() -> str:
-    """``user@host``, for the audit; the user's number where the machine has no name for it, as in many containers."""
+    """Return ``user@host`` for the audit; the user's number if the machine has no name for it, as in many containers."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # by the version of Python
@@ -37,7 +37,7 @@ def who() -> str:
 
 @dataclass(frozen=True, slots=True)
 class ActionPlan:
-    """What would be done, in sentences."""
+    """The steps that a command would take, in sentences."""
 
     what: str
     steps: tuple[str, ...]
@@ -47,12 +47,12 @@ class ActionPlan:
 
 
 def together(plans: Sequence[ActionPlan]) -> ActionPlan:
-    """What was done to several pipelines, as one plan."""
+    """Join what was done to several pipelines into one plan."""
     return ActionPlan(plans[0].what, tuple(step for plan in plans for step in plan.steps))
 
 
 def pause(runtime: Runtime, *, by: str, reason: str = "") -> ActionPlan:
-    """No task starts or goes on; work under way stops at its next safe point. Nothing is lost."""
+    """Stop the pipeline: no task starts or continues, and running work stops at its next safe point. Nothing is lost."""
     with runtime.state() as state:
         state.set_permit(open_=False, by=by, reason=reason)
         state.audit(by=by, what="pause", details={"reason": reason})
@@ -60,7 +60,7 @@ def pause(runtime: Runtime, *, by: str, reason: str = "") -> ActionPlan:
 
 
 def resume(runtime: Runtime, *, by: str) -> ActionPlan:
-    """The opposite of :func:`pause`. In a channel, what was noted of failures is forgotten: both pipelines may try."""
+    """Undo :func:`pause`. In a channel, recorded failures are cleared, so that both pipelines may try."""
     with runtime.state() as state:
         state.set_permit(open_=True, by=by, reason="")
         if state.side is not None:
@@ -70,8 +70,12 @@ def resume(runtime: Runtime, *, by: str) -> ActionPlan:
 
 
 def restart(runtime: Runtime, *, by: str, reason: str = "", grace_s: float | None = None) -> ActionPlan:
-    """Everything under way stops and begins again from the same batches. ``grace_s`` (default: ``coordination.grace``): so long no
-    other installation takes over, so that workers or the scheduler may be restarted meanwhile."""
+    """Stop all running work and start it again from the same batches.
+
+    Args:
+        grace_s: how long no other installation takes over, so that workers or the scheduler may be restarted meanwhile; by default
+            ``coordination.grace``.
+    """
     grace = runtime.pipeline.coordination.grace.total_seconds() if grace_s is None else grace_s
     if not 0 <= grace <= MAX_GRACE.total_seconds():  # nor for NaN
         raise ConfigError(
@@ -119,13 +123,15 @@ def rollback(runtime: Runtime, *, by: str, dry_run: bool) -> ActionPlan:
 def skip(
     runtime: Runtime, target: str, batch: int, *, by: str, reason: str, dry_run: bool, lost: bool = False
 ) -> ActionPlan:
-    """Let ``target`` do without a batch that it can't take. Its changes are kept in the dead-letter store.
+    """Skip a batch that ``target`` cannot take. Its changes are kept in the dead-letter store.
 
-    ``lost``: its files are damaged or gone. They are not read, nothing is kept, and what is lost is said as far as it is known.
+    Args:
+        lost: the batch's files are damaged or gone. They are not read, nothing is kept, and the answer says what is lost, as far as known.
 
     Raises:
-        OutOfOrder: it is not the next batch of that target. SegmentError: a file of it is damaged or gone, and ``lost`` is not given.
-        CheckpointError: what the target says it holds does not fit ZooKeeper's state.
+        OutOfOrder: it is not the next batch of that target.
+        SegmentError: a file of it is damaged or gone, and ``lost`` is not given.
+        CheckpointError: the target's checkpoint does not match ZooKeeper.
     """
     runtime.pipeline.target(target)  # raises if there is none
     with runtime.state() as state:
@@ -178,7 +184,7 @@ def _keep_skipped(store: SegmentStore, folder: str, manifest: SegmentManifest, n
 
 
 def _whole_manifest(runtime: Runtime, record: Batch, target: str) -> SegmentManifest:
-    """Raises SegmentError: a copy of a damaged file could not be replayed."""
+    """Return the batch's manifest. Raises SegmentError if a file is damaged, as its copy could not be replayed."""
     damaged = lost_segment(runtime.store, record)
     if damaged:
         raise SegmentError(
@@ -191,7 +197,7 @@ def _whole_manifest(runtime: Runtime, record: Batch, target: str) -> SegmentMani
 
 
 def _what_is_lost(runtime: Runtime, state: PipelineState, record: Batch, target: str) -> tuple[str, ...]:
-    """What ZooKeeper knows of a batch whose files are gone, and its manifest, if that is still there."""
+    """Describe a batch whose files are gone, from ZooKeeper and from its manifest if that still exists."""
     steps = [
         f"its files are not read and not kept: the {record.changes} changes of the log from {record.first} to "
         f"{record.last} are lost for {target}, and no replay restores them"
@@ -212,7 +218,7 @@ def _what_is_lost(runtime: Runtime, state: PipelineState, record: Batch, target:
 
 
 def _dumped(state: PipelineState, *batches: Batch) -> list[str]:
-    """Dumps that may have placed rows in a batch. The log does not have these rows."""
+    """Name the dumps that may have placed rows in a batch. The log does not have these rows."""
     oldest = min((batch.created_ms for batch in batches), default=0)
     newest = max((batch.created_ms for batch in batches), default=0)
     found = [dump.id for dump in state.dumps.under_way_since(oldest) if dump.created_ms <= newest]
@@ -222,7 +228,7 @@ def _dumped(state: PipelineState, *batches: Batch) -> list[str]:
 
 
 def _not_run(manifest: SegmentManifest) -> list[str]:
-    """What a target that skips a batch does not get, and no replay restores."""
+    """Describe the schema changes that a target misses if it skips a batch, and that no replay applies."""
     if not manifest.ddl:
         return []
     shown = "; ".join(" ".join(record.sql.split())[:100] for record in manifest.ddl[:3])
@@ -334,7 +340,7 @@ def seek(runtime: Runtime, to: str, *, by: str, dry_run: bool, drop: bool = Fals
 
 
 def _dropped(state: PipelineState, waiting: list[Batch], position: Position) -> list[str]:
-    """What it means that ``waiting`` are let go and the log is read again from ``position``."""
+    """Describe what happens if the ``waiting`` batches are discarded and the log is read again from ``position``."""
     first, last = waiting[0], waiting[-1]
     steps = [
         f"batch {b.number} ({b.changes} changes, {b.first} to {b.last}) is dropped: no target that lacks it gets it"
@@ -399,7 +405,7 @@ def failover(runtime: Runtime, to: str, *, by: str, reason: str, dry_run: bool) 
 
 
 def parse_position(text: str) -> Any:
-    """What ``source.start`` takes, from one word."""
+    """Parse one word into a value that ``source.start`` accepts. Raises ConfigError."""
     if text in {"latest", "earliest"}:
         return text
     file, colon, offset = text.rpartition(":")

@@ -75,12 +75,14 @@ class PlannedCopy:
 
 
 def planned_copies(runtime: Runtime) -> tuple[list[PlannedCopy], list[SourceTable]]:
-    """Every captured table for every target, by target; and the source's tables themselves.
+    """Return every captured table for every target, by target; and the source's tables themselves.
 
-    What rules make is known by the batches that wait for a target: columns that the source does not have, and tables that only rules send rows to.
+    Batches that wait for a target tell what rules make: columns that the source does not have, and tables that only rules send rows to.
 
     Raises:
-        MappingError: the mapping contradicts itself. SourceUnavailable, TargetUnavailable, ConfigError. SegmentError: such a batch is damaged.
+        MappingError: the mapping contradicts itself.
+        SegmentError: such a batch is damaged.
+        SourceUnavailable, TargetUnavailable, ConfigError.
     """
     selection = Selection.compile(runtime.pipeline.capture)
     routes = Mapping.compile(runtime.pipeline.mapping)
@@ -115,11 +117,12 @@ _Made = dict[Way, PlannedTable]
 
 @dataclass(frozen=True, slots=True)
 class _MadeByRules:
-    """What batches that wait for a target say of tables; nothing where no rule sees rows.
+    """The tables and columns that waiting batches and the snapshot have; empty if no rule sees rows.
 
     Attributes:
-        held: of targets that have begun, the batch that each has.
-        batches: merged ones, oldest first, with their tables. snapshot: tables of the snapshot, for targets that will start from it.
+        held: the batch that each started target holds.
+        batches: merged ones, oldest first, with their tables.
+        snapshot: tables of the snapshot, for targets that will start from it.
     """
 
     held: dict[str, int]
@@ -128,7 +131,7 @@ class _MadeByRules:
 
     @classmethod
     def of(cls, runtime: Runtime) -> _MadeByRules:
-        """Raises SegmentError, ConfigError."""
+        """Read the tables of waiting batches. Raises SegmentError, ConfigError."""
         if runtime.rules_path is None:
             return cls({})
         with runtime.state() as state:
@@ -144,7 +147,7 @@ class _MadeByRules:
         )
 
     def on_its_way_to(self, target: TargetConfig) -> _Made:
-        """The tables of what the target does not have yet, with the columns of all of it."""
+        """Return the tables of everything that the target does not have yet, with all of its columns."""
         found: _Made = {}
         if target.changes == "all":
             return found
@@ -160,7 +163,7 @@ class _MadeByRules:
 
 
 def _told_by_rules(runtime: Runtime, tables: Sequence[SourceTable], routes: Mapping) -> _Made:
-    """What built-in rules and those in SQL make of tables, told without a row. A rule that is broken, or does not fit, is left to its own finding."""
+    """Return what built-in and SQL rules make of tables, found without a row. A broken rule is left to its own finding."""
     found: _Made = {}
     if runtime.rules_path is None:
         return found
@@ -201,13 +204,13 @@ def _with_columns(plan: PlannedTable, columns: Sequence[PlannedColumn]) -> Plann
 
 
 def _emitted(target: str, plan: PlannedTable, remarks: Sequence[Finding]) -> PlannedCopy:
-    """A table that only rules send rows to. How many rows that will be is not known."""
+    """Return the copy of a table that only rules send rows to. The number of rows is unknown."""
     key = f"({', '.join(plan.key)})" if plan.key else "whole row"
     return PlannedCopy(target, plan, 0, (), (), key, tuple(remarks))
 
 
 def _said(target: Target, plans: Sequence[PlannedTable]) -> dict[TableId, list[Finding]]:
-    """What a target has to say about the tables, if it has any to compare."""
+    """Return the target's findings by table; empty if it compares no tables."""
     schema = target.schema()
     said: dict[TableId, list[Finding]] = {}
     for finding in schema.compare(plans) if schema is not None else ():
@@ -216,7 +219,7 @@ def _said(target: Target, plans: Sequence[PlannedTable]) -> dict[TableId, list[F
 
 
 def plan_of(table: SourceTable, route: TableRoute, flavour: str = "") -> PlannedTable:
-    """What goes over of ``table``: target names, types as declared at the source."""
+    """Return the plan of ``table``: names at the target, types as declared at the source."""
     key = table.schema.primary_key or route.key
     columns = []
     for column in table.schema.columns:
@@ -266,7 +269,7 @@ def _explained(
     absent: Sequence[Finding],
     known: Definitions | None,
 ) -> PlannedTable:
-    """With what the statements need that make what the target lacks: the source's own CREATE TABLE, or the definitions of columns."""
+    """Add what is needed to create what the target lacks: the source's own CREATE TABLE, or the definitions of columns."""
     if any(not finding.column for finding in absent):
         return _with_statement(source, table, plan, routes)
     if not absent or source.history is None or source.head is None:
@@ -281,14 +284,14 @@ def _explained(
 
 
 def _captured_definitions(runtime: Runtime) -> Definitions | None:
-    """The definitions as of the captured position; None before the first drain."""
+    """Return the definitions as of the captured position; None before the first drain."""
     with runtime.state() as state:
         cursor = state.cursor()
         return definitions_at(runtime, state, cursor.position) if cursor is not None else None
 
 
 def _with_statement(source: SourceSession, table: SourceTable, plan: PlannedTable, routes: Mapping) -> PlannedTable:
-    """With the source's own CREATE TABLE where the whole table goes: defaults, secondary keys and options come along."""
+    """Add the source's own CREATE TABLE if the whole table is copied: defaults, secondary keys and options are kept."""
     route = routes.route(table.id)
     if not route.keeps_columns:
         return plan

@@ -41,7 +41,7 @@ UNAVAILABLE = (SourceUnavailable, TargetUnavailable, CoordinationUnavailable, St
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[_T]):
-    """Answer of a server that came in time."""
+    """The answer of a server that came in time."""
 
     value: _T
 
@@ -137,7 +137,7 @@ class Looks:
             return sum(one.asked for one in self._servers.values())
 
     def begin(self, server: str, call: Callable[[], _T]) -> Question[_T]:
-        """Ask ``server`` in a thread of its own; a silent one that was tried lately is not asked, and NoAnswer is there at once."""
+        """Ask ``server`` in its own thread. A silent server that was tried lately is not asked: its NoAnswer is there at once."""
         with self._lock:
             known = self._servers.setdefault(server, _Server())
             pause = PROBE_S * 2 ** len(known.stuck)
@@ -158,12 +158,12 @@ class Looks:
         return question
 
     def ask(self, server: str, call: Callable[[], _T], deadline_s: float | None = None) -> Answer[_T] | NoAnswer:
-        """Ask and wait. Raises what ``call`` raises, but for :data:`UNAVAILABLE`, which is no answer."""
+        """Ask and wait. Raises what ``call`` raises, except :data:`UNAVAILABLE`, which counts as no answer."""
         return self.begin(server, call).answer(deadline_s)
 
     # -- inside --------------------------------------------------------------------------------------------------------
     def _overdue(self, server: str, question: Question[Any]) -> NoAnswer | None:
-        """The deadline is over; None: the answer came meanwhile."""
+        """Record that the deadline has passed; return None if the answer came meanwhile."""
         with self._lock:
             if question._done.is_set():
                 return None
@@ -212,7 +212,7 @@ looks = Looks()
 
 
 def server_name(what: str, resolver: ConnectionResolver, connection: str) -> str:
-    """The name by which a server is known here and to people: ``source shop_mysql (db1:3306)``. Raises ConfigError."""
+    """Return the name of a server in messages: ``source shop_mysql (db1:3306)``. Raises ConfigError."""
     endpoint = resolver(connection)
     address = endpoint.extra.get("unix_socket") or endpoint.address
     return f"{what} {connection} ({address})" if address else f"{what} {connection}"

@@ -11,7 +11,7 @@ from sluice.flows.stages import stages_of
 
 @dataclass(frozen=True, slots=True)
 class PlaceRemark:
-    """Remark of ``sluice check`` on a place; ``fix`` is "" where nothing is wrong."""
+    """A finding of ``sluice check`` about a location; ``fix`` is "" if nothing is wrong."""
 
     stage: str
     value: str

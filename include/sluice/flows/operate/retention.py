@@ -26,8 +26,14 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class PruneOutcome:
-    """Batches removed from the store, and those kept; ``warnings``: about the room that is left; ``audit``: entries of the audit removed;
-    ``expired``: subscriptions that had not acknowledged what was removed; ``compacted``: batches put into ``archives`` archives."""
+    """The batches removed from the store, and the number of those kept.
+
+    Attributes:
+        warnings: about the space that is left.
+        audit: entries of the audit removed.
+        expired: subscriptions that had not acknowledged what was removed.
+        compacted: batches put into ``archives`` archives.
+    """
 
     removed: tuple[int, ...]
     kept: int
@@ -54,7 +60,7 @@ SOON_S = 24 * 3600.0
 
 
 def space_warnings(runtime: Runtime) -> list[str]:
-    """What an operator should know before the disk runs out; nothing for stores that do not say how much room they have."""
+    """Return what an operator should know before the disk is full; nothing for stores that do not tell their free space."""
     try:
         space = runtime.store.space()
     except SluiceError as error:
@@ -71,7 +77,7 @@ def space_warnings(runtime: Runtime) -> list[str]:
 
 
 def rate_warning(free_bytes: int, written: Sequence[tuple[float, int]], now_s: float) -> str | None:
-    """``written``: (time, bytes) of what was stored lately. A sentence if the disk would be full soon, else None."""
+    """Return a sentence if the disk would be full soon, else None. ``written``: (time, bytes) of what was stored lately."""
     lately = [(at, size) for at, size in written if now_s - at < 3600]
     if len(lately) < 2:
         return None
@@ -140,7 +146,7 @@ def prune(runtime: Runtime, *, dry_run: bool = False, keep_audit_s: float = math
 
 @dataclass(frozen=True, slots=True)
 class Removable:
-    """What goes as a whole: the folder of a batch, or archives with what folders have of their batches."""
+    """A unit of removal: the folder of a batch, or archives and what folders have of their batches."""
 
     batches: tuple[int, ...]
     archives: tuple[ArchiveName, ...] = ()
@@ -151,7 +157,7 @@ class Removable:
         return self.batches[-1]
 
     def remove(self, store: SegmentStore) -> None:
-        """The folders first: until the archive is gone, its batches are whole."""
+        """Delete the folders, then the archives: until an archive is gone, its batches are complete."""
         for batch in self.batches:
             store.delete_batch(batch)
         for archive in self.archives:
@@ -159,8 +165,10 @@ class Removable:
 
 
 def removable(store: SegmentStore, batches: Sequence[int], may_go: set[int]) -> list[Removable]:
-    """An archive goes when all of its batches may. Archives that have a batch in common go together. What follows an archive that stays does, too:
-    the log has no hole. By their first batch.
+    """Return what may be removed, ordered by first batch.
+
+    An archive is removed when all of its batches may be. Archives that share a batch are removed together. What follows an archive that stays
+    stays, too: the log has no hole.
     """
     groups: list[tuple[list[int], list[ArchiveName]]] = []
     for name in store.archives.names():
@@ -183,7 +191,7 @@ def removable(store: SegmentStore, batches: Sequence[int], may_go: set[int]) -> 
 
 
 def _forget_dumps(state: PipelineState, store: SegmentStore) -> None:
-    """Files of dumps that have ended (keys, chunks of dead attempts), and the oldest of their nodes."""
+    """Delete the files of dumps that have ended (keys, chunks of dead attempts) and the oldest of their nodes."""
     state.dumps.forget_old()
     for folder in store.folders("dumps"):
         dump = state.dumps.get(folder.rpartition("/")[2])

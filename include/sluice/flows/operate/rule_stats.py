@@ -17,7 +17,7 @@ _counted: dict[str, tuple[tuple[str, ...], int]] = {}
 
 
 def rules_of(runtime: Runtime, batch: Batch) -> list[dict[str, Any]]:
-    """Rows in, out and changed, seconds, errors and dead letters of every rule; nothing if the batch isn't merged, or no longer stored."""
+    """Return rows in, out and changed, seconds, errors and dead letters of every rule; empty if the batch is not merged or no longer stored."""
     if not batch.changeset:
         return []
     try:
@@ -27,7 +27,7 @@ def rules_of(runtime: Runtime, batch: Batch) -> list[dict[str, Any]]:
 
 
 def newest_rules(runtime: Runtime, batches: Sequence[Batch]) -> tuple[int | None, list[dict[str, Any]]]:
-    """Number of the newest merged batch of ``batches`` (ascending), and :func:`rules_of` it."""
+    """Return the number of the newest merged batch of ``batches`` (ascending) and what its rules did, see :func:`rules_of`."""
     for batch in reversed(batches):
         if batch.changeset:
             return batch.number, rules_of(runtime, batch)
@@ -35,7 +35,7 @@ def newest_rules(runtime: Runtime, batches: Sequence[Batch]) -> tuple[int | None
 
 
 def waiting_letters(runtime: Runtime) -> int:
-    """Rows and skipped batches that some target lacks."""
+    """Count the rows and skipped batches that some target lacks."""
     files = tuple(runtime.store.list_files(FOLDER))
     if not files:
         return 0
@@ -46,7 +46,7 @@ def waiting_letters(runtime: Runtime) -> int:
 
 
 def in_words(rules: Sequence[dict[str, Any]]) -> str:
-    """``tidy 10 → 10 (4 changed), filter 10 → 7 (1 dead letter)``; rules that saw nothing are left out."""
+    """Format what rules did, e.g. ``tidy 10 → 10 (4 changed), filter 10 → 7 (1 dead letter)``. Rules that saw no rows are left out."""
     texts = []
     for rule in rules:
         if rule["rows_in"] or rule["errors"]:

@@ -15,7 +15,7 @@ from sluice.segments.schemas import SchemaStore
 
 
 def show(runtime: Runtime, table: str | None = None) -> dict[str, Any]:
-    """The definitions as of the captured position, as JSON; of one table, or a line each.
+    """Return the definitions as of the captured position as JSON: of one table, or a summary line per table.
 
     Raises:
         ConfigError: the pipeline has not begun, or the table is not known.
@@ -45,10 +45,10 @@ def show(runtime: Runtime, table: str | None = None) -> dict[str, Any]:
 
 
 def set_table(runtime: Runtime, table: str, sql: str, *, by: str, dry_run: bool) -> ActionPlan:
-    """Tell the history what a table was at the captured position, by a CREATE TABLE.
+    """Set the definition that a table had at the captured position, from a CREATE TABLE statement.
 
     Raises:
-        ConfigError: the statement is none, or is not understood.
+        ConfigError: it is no CREATE TABLE, or is not understood.
     """
     with runtime.state() as state, state.replicator() as lease:
         cursor = state.cursor()
@@ -107,7 +107,7 @@ def reload_tables(runtime: Runtime, tables: Sequence[str], *, by: str, dry_run: 
 
 
 def table_id(dotted: str) -> TableId:
-    """``schema.table``. Raises ConfigError."""
+    """Parse ``schema.table``. Raises ConfigError."""
     schema, dot, table = dotted.partition(".")
     if not dot or not schema or not table:
         raise ConfigError(f"{dotted!r} is not schema.table")

@@ -38,7 +38,7 @@ class SnapshotShown:
     tables: tuple[TableVersion, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return the fields as plain JSON values."""
         return {
             "batch": self.batch,
             "asked": self.asked,
@@ -48,7 +48,7 @@ class SnapshotShown:
 
 
 def require_snapshot(runtime: Runtime) -> None:
-    """Raises ConfigError for a pipeline without one."""
+    """Raise ConfigError for a pipeline without a snapshot."""
     if runtime.pipeline.snapshot is None:
         raise ConfigError(
             f"{runtime.name} keeps no snapshot",
@@ -59,12 +59,14 @@ def require_snapshot(runtime: Runtime) -> None:
 def show(
     runtime: Runtime, table: str | None = None, *, batch: int | None = None, at: dt.datetime | None = None
 ) -> SnapshotShown:
-    """The tables of the snapshot, as of the newest batch that it holds, of ``batch``, or of the last batch that ended at ``at`` or before.
+    """Return the tables of the snapshot as of its newest batch, of ``batch``, or of the last batch that ended at ``at`` or before.
 
-    No question to the source: the tables are those of the stored schema history.
+    The source is not asked: the tables are those of the stored schema history.
 
     Raises:
-        ConfigError: there is no snapshot, it holds nothing yet, or not that batch or table. LoadError: that is no longer kept. TargetUnavailable.
+        ConfigError: there is no snapshot, it holds nothing yet, or not that batch or table.
+        LoadError: that version is no longer kept.
+        TargetUnavailable.
     """
     require_snapshot(runtime)
     reader = snapshot_reader(runtime)
@@ -88,7 +90,7 @@ def show(
 
 
 def snapshot_tables(runtime: Runtime, state: PipelineState) -> list[TableId]:
-    """Names of the tables that captured tables go to, by the definitions of now, and of those that only rules send rows to."""
+    """Return the target tables of captured tables, by the current definitions, and of tables that only rules send rows to."""
     cursor = state.cursor()
     if cursor is None:
         return []

@@ -65,7 +65,7 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class TargetStatus:
-    """What is on its way to a target.
+    """The state of delivery to a target.
 
     Attributes:
         batch, position: delivered: the last acknowledged batch, and its end.
@@ -73,9 +73,10 @@ class TargetStatus:
         lag_ms, lag_bytes: against the source's head.
         loading_by: who loads now.
         alert_since: since when its lag is above ``alert_lag`` (ISO 8601), or None.
-        quarantined: it fails and the others go on: since when, and why; None: it goes with them.
+        quarantined: since when and why it fails while the others continue; None: it is not quarantined.
         waits: which batches wait on purpose, and until when (``commit_every``); None: none does.
-        starts_again: the batch with which it starts again from the snapshot, as those before it are gone (``on_lost_batches``); None: it does not.
+        starts_again: the batch with which it starts again from the snapshot, as those before it are gone (``on_lost_batches``); None: it does
+        not.
         no_answer_since: since when it does not answer (ISO 8601); None: it answers.
     """
 
@@ -100,8 +101,9 @@ class StageStatus:
     """Progress of one stage of a pipeline.
 
     Attributes:
-        name: of its task in the graph; needs: stages that a batch passes before.
-        batch: the last batch that has passed it, and with it all before; None: none was made yet.
+        name: of its task in the graph.
+        needs: stages that a batch passes before it.
+        batch: the last batch that has passed it, and with it all earlier ones; None: none was made yet.
     """
 
     name: str
@@ -177,11 +179,11 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class _Delivery:
-    """How far a pipeline's batches are delivered, as ZooKeeper says.
+    """The delivery of a pipeline's batches, as recorded in ZooKeeper.
 
     Attributes:
-        known: the newest batches and all that some target lacks, ascending. done: the last batch that every target has that is not quarantined, or
-            that waits for it on purpose.
+        known: the newest batches and all that some target lacks, ascending.
+        done: the last batch that every target has that is not quarantined, or that waits for it on purpose.
         acknowledged, holds, waiting: by target.
     """
 
@@ -194,7 +196,7 @@ class _Delivery:
 
     @classmethod
     def read(cls, state: PipelineState, targets: Sequence[str], recent: int) -> _Delivery:
-        """``recent``: how many of the newest batches are read, whoever has them."""
+        """Read the state of delivery. ``recent``: how many of the newest batches are read, whoever has them."""
         cursor = state.cursor()
         numbers = state.numbers()
         holds = state.holds.all()
@@ -216,7 +218,7 @@ class _Delivery:
         return [batch for batch in self.known if batch.number > self.done]
 
     def reread_from(self, targets: Sequence[TargetStatus]) -> Position | None:
-        """Where the log would have to be read again from if the segment store were lost."""
+        """Return the position from which the log would have to be read again if the segment store were lost."""
         if self.cursor is None:
             return None
         lacking = [b.first for b in self.known if b.number > self.done or b.number in self.first_lacking]
@@ -235,9 +237,9 @@ class _Source:
 
 
 def batches_claimed(runtime: Runtime, claim: str) -> list[dict[str, Any]]:
-    """The batches that ``claim`` delivers and that are still known, oldest first, as JSON; ``acknowledged_by``: the targets that have each.
+    """Return the batches that ``claim`` delivers and that are still known, oldest first, as JSON.
 
-    Raises CoordinationError if ZooKeeper does not answer.
+    ``acknowledged_by`` names the targets that have each. Raises CoordinationError if ZooKeeper does not answer.
     """
     with runtime.state(connect_timeout_s=STATUS_TIMEOUT_S) as state:
         found = state.claimed_all(claim)
@@ -269,13 +271,13 @@ def stages_claimed(runtime: Runtime, claim: str) -> list[dict[str, Any]]:
 
 
 def status(runtime: Runtime, *, recent: int = 10, keep_s: float = 0.0) -> Status:
-    """Ask ZooKeeper, the source, the targets and the segment store, all at a time, each for :data:`ANSWER_S` at most.
+    """Ask ZooKeeper, the source, the targets and the segment store at the same time, each for :data:`ANSWER_S` at most.
 
-    One that does not answer is named in ``no_answer``, what else cannot be read in ``errors``; nothing is raised for it.
+    One that does not answer is named in ``no_answer``, anything else that cannot be read in ``errors``; neither raises.
 
     Args:
         recent: how many of the newest batches are listed, whoever has them.
-        keep_s: a target whose checkpoint agreed so lately is not asked again.
+        keep_s: a target whose checkpoint was found to match within this time is not asked again.
     """
     missing = _missing_connections(runtime)
     if missing:
@@ -330,7 +332,7 @@ def _missing_connections(runtime: Runtime) -> str:
 
 
 def _ask_source(runtime: Runtime, connection: str) -> Question[_Source] | SluiceError:
-    """Ask a server for the end of its log. Returns what the connection lacks."""
+    """Ask a server for the end of its log. Returns the error if its connection is not configured."""
 
     def look(source: Source) -> _Source:
         with source.open() as session:
@@ -344,7 +346,7 @@ def _ask_source(runtime: Runtime, connection: str) -> Question[_Source] | Sluice
 
 
 def _answered_source(asked: Question[_Source] | SluiceError, silent: list[Silence]) -> tuple[_Source, list[str]]:
-    """The source, and a sentence if it is not known; one that does not answer joins ``silent``."""
+    """Return the source, and a sentence if it is unknown; a source that does not answer is added to ``silent``."""
     unknown = _Source(int(time.time() * 1000))
     if isinstance(asked, SluiceError):
         return unknown, [str(asked)]
@@ -363,7 +365,7 @@ _filtered: dict[tuple[str, str], tuple[float, list[Finding]]] = {}
 
 
 def _ask_filters(runtime: Runtime, member: str, keep_s: float) -> Question[list[Finding]] | None:
-    """Ask the server of a group that is read whether its replication leaves captured tables out; None: it was asked within the last ``keep_s``."""
+    """Ask the current server of a group whether its replication leaves out captured tables; None: asked within the last ``keep_s``."""
     asked = _filtered.get((runtime.name, member))
     if asked is not None and time.monotonic() - asked[0] < keep_s:
         return None
@@ -396,7 +398,7 @@ def _left_out(runtime: Runtime, member: str, asked: Question[list[Finding]] | No
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """What the segment store says, see :class:`Status`."""
+    """The part of :class:`Status` that the segment store tells."""
 
     rules_batch: int | None = None
     rules: list[dict[str, Any]] = field(default_factory=list)
@@ -408,7 +410,7 @@ class _Stored:
 
     @classmethod
     def read(cls, runtime: Runtime, state: PipelineState, known: Sequence[Batch]) -> _Stored:
-        """``known``: the newest batches, ascending."""
+        """Read the store's part of the status. ``known``: the newest batches, ascending."""
         return cls(
             *newest_rules(runtime, known),
             waiting_letters(runtime),
@@ -420,9 +422,9 @@ class _Stored:
 
 
 def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, recent: int, keep_s: float) -> Status:
-    """The status by a session of ZooKeeper. ``source``: of a group, None: the server is asked that is read now.
+    """Read the status through a ZooKeeper session. Raises whatever makes ZooKeeper unreadable.
 
-    Raises what makes ZooKeeper unreadable.
+    ``source``: None for a group of servers: its current server is asked.
     """
     with runtime.state(connect_timeout_s=STATUS_TIMEOUT_S) as state:
         found = _Delivery.read(state, [config.name for config in runtime.pipeline.targets], recent)
@@ -526,7 +528,7 @@ def _stages(stages: Sequence[Stage], found: _Delivery) -> list[StageStatus]:
 
 
 def _verified(runtime: Runtime) -> dict[str, Any]:
-    """The last result, in a line and by table."""
+    """Return the last verification result, as one line and by table."""
     try:
         found = kept(runtime.store, 1)
     except SluiceError as error:
@@ -565,7 +567,7 @@ def _target_status(config: TargetConfig, found: _Delivery, source: _Source) -> T
 def _word(
     found: _Delivery, source: _Source, *, stopped: bool, paused: bool, unreachable: bool, failing: bool, silent: bool
 ) -> str:
-    """The pipeline's state in one word, see :class:`Status`."""
+    """Return the pipeline's state in one word, see :class:`Status`."""
     captured = found.cursor.position if found.cursor else None
     if stopped:
         return "stopped"
@@ -585,7 +587,7 @@ def _word(
 
 
 def _left_alone(found: _Delivery, at_work: bool, grace_s: float, now_ms: int) -> list[str]:
-    """Which run the oldest batch on its way belongs to, if no process loads it and its run has had its time."""
+    """Return which run the oldest undelivered batch belongs to if no process loads it and its run has had its time."""
     if at_work or not found.in_flight:
         return []
     batch = found.in_flight[0]
@@ -602,7 +604,7 @@ def _left_alone(found: _Delivery, at_work: bool, grace_s: float, now_ms: int) ->
 
 
 def _warnings(runtime: Runtime, targets: Sequence[TargetStatus], dumps: Sequence[DumpView], now_ms: int) -> list[str]:
-    """What will be a trouble soon, one sentence each."""
+    """Return what will become a problem soon, one sentence each."""
     found = [f"target {t.name} is quarantined and the others go on, {t.quarantined}" for t in targets if t.quarantined]
     found += [
         f"target {t.name} lacks batches that are no longer stored: it starts again from the snapshot, with batch {t.starts_again}"
@@ -623,9 +625,9 @@ _agreed: dict[tuple[str, str], float] = {}
 def _ask_targets(
     runtime: Runtime, state: PipelineState, keep_s: float
 ) -> list[tuple[str, Question[Any] | SluiceError]]:
-    """Ask the targets whether their checkpoints fit ZooKeeper's state, but for those that did within the last ``keep_s``.
+    """Ask the targets whether their checkpoints match ZooKeeper, except those that matched within the last ``keep_s``.
 
-    The acknowledgements are read before.
+    The acknowledgements must have been read before.
     """
     asked: list[tuple[str, Question[Any] | SluiceError]] = []
     for config in runtime.pipeline.targets:
@@ -642,7 +644,10 @@ def _ask_targets(
 def _disagreements(
     runtime: Runtime, asked: Sequence[tuple[str, Question[Any] | SluiceError]], silent: list[Silence]
 ) -> list[str]:
-    """Targets whose checkpoint does not fit ZooKeeper's state. Those that do not answer join ``silent``; any other fault is left to the next load."""
+    """Return the targets whose checkpoint does not match ZooKeeper.
+
+    Those that do not answer are added to ``silent``; any other fault is left to the next load.
+    """
     found = []
     for target, question in asked:
         try:
@@ -661,7 +666,7 @@ def _disagreements(
 
 
 def _end_of(batches: list[Batch], number: int, process: Acknowledgement | None) -> Position | None:
-    """End of batch ``number``; of the last acknowledged one where that batch is no longer known."""
+    """Return the end of batch ``number``, or of the last acknowledged batch if that one is no longer known."""
     for batch in reversed(batches):
         if batch.number == number:
             return batch.last
@@ -669,7 +674,7 @@ def _end_of(batches: list[Batch], number: int, process: Acknowledgement | None) 
 
 
 def _lag_ms(found: _Delivery, acknowledged: int, source: _Source) -> int | None:
-    """Age of the oldest change that comes after batch ``acknowledged``; 0: there is none; None: not known."""
+    """Return the age of the oldest change after batch ``acknowledged``; 0: there is none; None: unknown."""
     waiting = [batch for batch in found.known if batch.number > acknowledged]
     if waiting:
         return max(source.now_ms - waiting[0].first_commit_time_us // 1000, 0)

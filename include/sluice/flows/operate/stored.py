@@ -23,7 +23,7 @@ POLL_S = 0.25
 
 
 def segments(runtime: Runtime, *, batch: int | None = None, verify: bool = False) -> list[dict[str, Any]]:
-    """A row a batch, or a row a file of one batch. ``verify`` reads everything and raises SegmentError on damage."""
+    """Return one row per batch, or one per file of one batch. ``verify`` reads everything and raises SegmentError on damage."""
     store = runtime.store
     rows: list[dict[str, Any]] = []
     with runtime.state() as state:
@@ -99,7 +99,7 @@ def _rules_in_words(runtime: Runtime, batch: Batch | None) -> str:
 
 
 def documents(store: SegmentStore, manifest: SegmentManifest, chosen: Format, source: str) -> Iterator[str]:
-    """A batch as documents of a format: its changes in log order, and each statement before the first change that comes after it."""
+    """Yield a batch as documents of a format: its changes in log order, and each statement before the first change that follows it."""
     statements = iter(sorted(manifest.ddl, key=lambda record: record.seq))
     waiting = next(statements, None)
     for change in iter_changes(store, manifest):
@@ -127,7 +127,7 @@ def _statement(record: DdlRecord) -> Statement:
 
 
 def tail(runtime: Runtime, *, fmt: str, from_batch: int | None = None, follow: bool = True) -> Iterator[str]:
-    """Captured changes and statements as JSON lines in log order; ``from_batch`` None: only batches that come after the call."""
+    """Yield captured changes and statements as JSON lines in log order; ``from_batch`` None: only batches captured after the call."""
     if fmt not in FORMATS:
         raise ConfigError(f"{fmt!r} is not a format", hint=f"choose one of {', '.join(sorted(FORMATS))}")
     chosen = FORMATS[fmt]

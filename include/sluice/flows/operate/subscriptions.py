@@ -66,18 +66,18 @@ class SubscriptionStatus:
 
 
 def alert_key(subscription: str) -> str:
-    """Under which the alert of a subscription is noted, as that of a target under its name."""
+    """Return the key under which a subscription's alert is recorded, as a target's is under its name."""
     return f"subscription:{subscription}"
 
 
 def kept_s(runtime: Runtime) -> float:
-    """How long a batch is kept for a subscription that has not acknowledged it."""
+    """Return how many seconds a batch is kept for a subscription that has not acknowledged it."""
     pipeline = runtime.pipeline
     return max(pipeline.subscriptions.expire, pipeline.capture.segments.retain).total_seconds()
 
 
 def subscriptions(runtime: Runtime, state: PipelineState) -> list[SubscriptionStatus]:
-    """All of a pipeline, by name."""
+    """Return the status of all subscriptions of a pipeline, by name."""
     cursor = state.cursor()
     last = cursor.next_batch - 1 if cursor else 0
     return [_status(runtime, state, found, last) for found in state.subscriptions.all()]
@@ -101,7 +101,7 @@ def _status(runtime: Runtime, state: PipelineState, found: Subscription, last: i
 
 
 def _age_ms(runtime: Runtime, state: PipelineState, number: int, now_s: float) -> int | None:
-    """Of the oldest change of a batch; None where nothing is known of it any more."""
+    """Return the age of the oldest change of a batch; None if the batch is no longer known."""
     record = state.batch(number)
     began_us = record.first_commit_time_us if record else 0
     if not began_us:
@@ -114,7 +114,10 @@ def _age_ms(runtime: Runtime, state: PipelineState, number: int, now_s: float) -
 
 
 def _expires_at(runtime: Runtime, found: Subscription, lag_ms: int | None, now_s: float) -> str | None:
-    """Told from half of the time on. A file is no older than its changes: it is asked only where these are old enough."""
+    """Return when the subscription expires, once half of its time has passed, else None.
+
+    A file is no older than its changes, so it is only looked at if these are old enough.
+    """
     limit_s = kept_s(runtime)
     if not lag_ms or lag_ms / 1000 < limit_s / 2:
         return None
@@ -127,7 +130,7 @@ def _iso(at_s: float) -> str | None:
 
 
 class Held:
-    """What retention has to leave to subscriptions, as it is when it begins."""
+    """The batches that retention has to keep for subscriptions, as of its start."""
 
     def __init__(self, runtime: Runtime, state: PipelineState) -> None:
         self._state = state
@@ -136,11 +139,11 @@ class Held:
         self.expired: list[str] = []
 
     def keeps(self, batch: int, written_at_s: float) -> bool:
-        """True if a subscription has not acknowledged the batch, and it is not too old for that."""
+        """Return True if a subscription has not acknowledged the batch and the batch is not too old to be kept for it."""
         return written_at_s >= self._before_s and any(found.batch < batch for found in self._live)
 
     def let_go(self, batch: int, *, dry_run: bool) -> None:
-        """The batch is about to be removed: subscriptions that have not acknowledged it expire before."""
+        """Expire the subscriptions that have not acknowledged the batch, before it is removed."""
         for found in [one for one in self._live if one.batch < batch]:
             if dry_run or self._state.subscriptions.expire(found.name, batch, int(time.time() * 1000)):
                 self._live.remove(found)

@@ -17,18 +17,18 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class TargetUpkeep:
-    """What was done at one target, or would be: tables that wanted nothing are left out."""
+    """The maintenance done at one target, or that would be done; tables that needed none are left out."""
 
     target: str
     tables: tuple[Upkeep, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return the fields as plain JSON values."""
         return {"target": self.target, "tables": [one.to_json() for one in self.tables]}
 
 
 def maintain(runtime: Runtime, *, dry_run: bool = False) -> list[TargetUpkeep]:
-    """The tables of every target of a kind that has files to look after: those that captured tables go to by the mapping.
+    """Maintain the files of every target whose kind has any: those of the tables that captured tables are mapped to.
 
     Raises:
         MappingError, SourceUnavailable, TargetUnavailable, ConfigError.

@@ -21,24 +21,26 @@ _NAMED = 5
 
 
 def rows_of(runtime: Runtime, source: SourceSession, tables: Iterable[TableId] | None = None) -> dict[TableId, int]:
-    """The captured tables that the source has (or those of ``tables``), with its estimate of their rows."""
+    """Return the captured tables that the source has (or those of ``tables``), with its estimate of their rows."""
     there = captured_tables(runtime, source)
     wanted = None if tables is None else set(tables)
     return {table: rows for table, rows in there.items() if wanted is None or table in wanted}
 
 
 def cost_of(tables: dict[TableId, int]) -> str:
-    """What a copy of these tables costs."""
+    """Describe what a copy of these tables costs."""
     named = ", ".join(sorted(map(str, tables))[:5]) + (", …" if len(tables) > 5 else "")
     return f"a copy of {len(tables)} tables, about {sum(tables.values()):,} rows ({named or 'none'})"
 
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """What a copy does about rows that the source does not have.
+    """The treatment of rows that the source does not have, by a copy.
 
     Attributes:
-        steps: sentences for the plan. left: rows that stay until ``after`` has run, or for good; "" for none. after: commands for a person.
+        steps: sentences for the plan.
+        left: rows that stay until ``after`` has run, or for good; "" for none.
+        after: commands for a person.
     """
 
     steps: tuple[str, ...]

@@ -22,9 +22,11 @@ SUBJECT = "source"
 def look_at_source(
     runtime: Runtime, state: PipelineState, position: Position | None, member: str = ""
 ) -> tuple[list[StoreFinding], list[Measure], list[Question]]:
-    """``position``: how far the log is captured, None before the first drain. What is no loss (it does not answer) is a warning.
+    """Compare the source with the captured position. What is no loss, such as a source that does not answer, is a warning.
 
-    ``member``: the server of the group that is to be read; "": as ZooKeeper says.
+    Args:
+        position: the captured position, None before the first drain.
+        member: the server of the group to read; "": the one that ZooKeeper names.
     """
     read = runtime.source_at(member) if member else runtime.source
     try:
@@ -92,7 +94,7 @@ def _lost(
 
 
 def _elsewhere(runtime: Runtime, state: PipelineState, position: Position) -> Measure | None:
-    """Another server answers, and it has every transaction that was read: the log goes on there. None if it is not so."""
+    """Return the measure that continues at another server of the group, if one answers and has every captured transaction; else None."""
     cursor = Cursor(position, BatchNumber(0))  # only its place counts; a lost state is written first
     try:
         found = relocated(runtime, cursor, runtime.member(state))
@@ -119,7 +121,7 @@ def _gone_over(runtime: Runtime, state: PipelineState, found: Relocation) -> Non
 
 
 def _copied(runtime: Runtime, state: PipelineState, position: Position) -> None:
-    """The copy is recorded first: what dies in between does it again, under the same id."""
+    """Copy the tables and move the cursor to the head. The copy is recorded first: after a crash it is done again under the same id."""
     with state.replicator() as lease, runtime.source.open() as source:
         cursor, head = state.cursor(), source.head
         if cursor is None or head is None:

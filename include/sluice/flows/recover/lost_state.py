@@ -58,7 +58,7 @@ class RebuiltState:
 
 
 def checkpoints(runtime: Runtime, state: PipelineState) -> dict[str, Checkpoint | None]:
-    """What each target says. Raises TargetUnavailable: all of them have to answer."""
+    """Read each target's checkpoint. Raises TargetUnavailable: all of them have to answer."""
     return {
         config.name: checkpoints_of(runtime.open_target(config.name), state).read()
         for config in runtime.pipeline.targets
@@ -66,7 +66,7 @@ def checkpoints(runtime: Runtime, state: PipelineState) -> dict[str, Checkpoint 
 
 
 def is_lost(state: PipelineState, held: Mapping[str, Checkpoint | None], stored: list[int]) -> str:
-    """Why ZooKeeper's state cannot be right, "" if it can."""
+    """Return why ZooKeeper's state cannot be right, "" if it can."""
     cursor = state.cursor()
     known = {name: checkpoint for name, checkpoint in held.items() if checkpoint is not None}
     if cursor is None:
@@ -88,7 +88,11 @@ def is_lost(state: PipelineState, held: Mapping[str, Checkpoint | None], stored:
 def look_at_zookeeper(
     runtime: Runtime, state: PipelineState, answers: Mapping[str, str]
 ) -> tuple[list[StoreFinding], list[Measure], list[Question], RebuiltState | None]:
-    """``answers``: what a person chose, by target. The state that would be rebuilt, None where that is needless or waits for an answer."""
+    """Compare ZooKeeper's state with the targets and the store.
+
+    Returns findings, measures, questions, and the state that would be rebuilt: None if that is needless or waits for an answer.
+    ``answers``: what a person chose, by target.
+    """
     held, stored = checkpoints(runtime, state), runtime.store.batches()
     why = is_lost(state, held, stored)
     cursor = state.cursor()
@@ -125,7 +129,7 @@ def look_at_zookeeper(
 
 
 def _member(runtime: Runtime, position: Position) -> str:
-    """Which server of the group was read last, as ZooKeeper does not say it any more."""
+    """Find the server of the group that was read last, when ZooKeeper no longer says it; "" if none of those that answer is."""
     for name in runtime.pipeline.source.connections:
         try:
             with runtime.source_at(name).open() as session:
@@ -163,7 +167,7 @@ def _unknown(name: str, *, edited: bool) -> Question:
 def rebuilt(
     runtime: Runtime, state: PipelineState, held: Mapping[str, Checkpoint | None], silent: Mapping[str, str]
 ) -> RebuiltState:
-    """The state that targets and manifests describe. Raises ConfigError where they describe none."""
+    """Return the state that targets and manifests describe. Raises ConfigError if they describe none."""
     store = runtime.store
     files = store.list_files("")
     epochs = [int(found) for path in files for found in _EPOCH.findall(path)]
@@ -202,7 +206,7 @@ def rebuilt(
 
 
 def _manifests(store: SegmentStore, files: list[str]) -> dict[int, SegmentManifest]:
-    """The manifest that counts of each stored batch: that of the highest epoch that can be read. A drain of a lower one never committed after it."""
+    """Return the valid manifest of each stored batch: the readable one of the highest epoch. A drain of a lower epoch never committed after it."""
     paths: dict[int, list[str]] = {}
     for path in files:
         found = re.fullmatch(r"batch=(\d+)/manifest-e\d+\.json", path)
@@ -218,7 +222,7 @@ def _manifests(store: SegmentStore, files: list[str]) -> dict[int, SegmentManife
 
 
 def _end_of(checkpoint: Checkpoint, manifests: Mapping[int, SegmentManifest]) -> Position:
-    """Where the batch of a checkpoint ends. Raises ConfigError."""
+    """Return where the batch of a checkpoint ends. Raises ConfigError."""
     if checkpoint.position is not None:
         return checkpoint.position
     manifest, following = manifests.get(checkpoint.batch), manifests.get(checkpoint.batch + 1)
@@ -233,7 +237,7 @@ def _end_of(checkpoint: Checkpoint, manifests: Mapping[int, SegmentManifest]) ->
 
 
 def _follows(manifest: SegmentManifest, before: list[SegmentManifest]) -> bool:
-    """It does not begin before the end of the one before it in the same log. Its files are looked at with all the others."""
+    """Return True if the batch does not begin before the end of the previous one in the same log. Its files are checked with all others."""
     if not before:
         return True
     last, first = before[-1].last.position, manifest.first.position
@@ -247,7 +251,7 @@ def _lowest(
     manifests: Mapping[int, SegmentManifest],
     silent: Mapping[str, str],
 ) -> int:
-    """The batch after which the state begins: the lowest that a target holds; for one that gets all again, as far back as is stored."""
+    """Return the batch after which the state begins: the lowest one a target holds, or as far back as is stored if a target gets all again."""
     if not held and not manifests:
         raise ConfigError(
             f"no target says what it holds of {runtime.name}, and no manifest is stored: there is nothing to rebuild the state from",
@@ -282,7 +286,7 @@ def _steps(wanted: RebuiltState) -> list[str]:
 
 
 def _write(runtime: Runtime, state: PipelineState, wanted: RebuiltState) -> None:
-    """The targets' checkpoints move first: until the state is written, ZooKeeper is as lost as it was."""
+    """Write the rebuilt state. The targets' checkpoints move first: until the state is written, ZooKeeper is as lost as before."""
     state.raise_epochs(wanted.epoch)
     with ExitStack() as opened:
         lease = opened.enter_context(state.replicator())

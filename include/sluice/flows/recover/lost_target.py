@@ -22,7 +22,7 @@ from sluice.model.batches import Batch
 def look_at_target(
     runtime: Runtime, state: PipelineState, target: str, by: str
 ) -> tuple[list[StoreFinding], list[Measure], list[Question]]:
-    """``by``: who asks, for the audit."""
+    """Compare a target with ZooKeeper. ``by``: who asks, for the audit."""
     try:
         sides = Sides(runtime, state, target)
         checkpoint = sides.look()
@@ -73,7 +73,7 @@ _WHY = {
 
 
 def _stored(runtime: Runtime, state: PipelineState, target: str) -> list[Batch]:
-    """The batches from what the target holds to what was acknowledged, if all of them are whole; else none."""
+    """Return the batches from the one the target holds to the acknowledged one, if all of them are complete; otherwise none."""
     process = state.process(target)
     if process is None:
         return []
@@ -127,7 +127,7 @@ def _copied(runtime: Runtime, state: PipelineState, target: str, by: str) -> Mea
 
 
 def _copy(runtime: Runtime, state: PipelineState, target: str, by: str) -> None:
-    """The copy is recorded before the sides agree: until they do, nothing is loaded, and what dies in between does it again."""
+    """Create missing tables, record a copy and adopt the target. Until the sides agree nothing is loaded, so that a crash repeats it all."""
     copies = [found for found in planned_copies(runtime)[0] if found.target == target]
     statements = [r.statement for found in copies for r in found.remarks if r.severity == "error" and r.statement]
     apply_missing(runtime, [(target, statement) for statement in dict.fromkeys(statements)])
@@ -143,7 +143,7 @@ def _adopt(runtime: Runtime, target: str, by: str) -> None:
 
 
 def _from_target(runtime: Runtime, target: str, by: str) -> Measure | None:
-    """Reading the log again from where the target is; None where that cannot be done."""
+    """Return the measure that reads the log again from the target's position; None if that is impossible."""
     try:
         plan = adopt(runtime, target, from_target=True, by=by, reason="recover", dry_run=True)
     except SluiceError:
@@ -155,7 +155,7 @@ def _from_target(runtime: Runtime, target: str, by: str) -> Measure | None:
 
 
 def _done(_: object) -> None:
-    """A measure has no result."""
+    """Drop the result of a step, as a measure has none."""
 
 
 def _stream(runtime: Runtime, target: str) -> tuple[str, ...]:

@@ -75,7 +75,7 @@ class Question:
 
 @dataclass(frozen=True)
 class RecoveryPlan:
-    """All that was found, what would be done about it, and what a person has to choose first."""
+    """The findings of a recovery, what would be done about them, and what a person has to choose first."""
 
     pipeline: str
     findings: tuple[StoreFinding, ...]
@@ -94,11 +94,11 @@ class RecoveryPlan:
 
     @property
     def left(self) -> tuple[str, ...]:
-        """What the measures leave wrong, each once."""
+        """The faults that the measures leave, each once."""
         return tuple(dict.fromkeys(measure.left for measure in self.measures if measure.left))
 
     def answered(self, answers: Mapping[str, str]) -> RecoveryPlan:
-        """The plan with ``answers`` (subject -> choice) to its questions. Raises ConfigError for an answer that is none of the choices."""
+        """Apply ``answers`` (subject -> choice) to the questions. Raises ConfigError for an answer that is not a choice."""
         measures, open_ = list(self.measures), []
         for question in self.questions:
             answer = answers.get(question.subject)
@@ -116,7 +116,7 @@ class RecoveryPlan:
         return RecoveryPlan(self.pipeline, self.findings, tuple(measures), tuple(open_))
 
     def require_answers(self) -> None:
-        """Raises ConfigError that lists the choices of the first open question."""
+        """Raise ConfigError with the choices of the first open question."""
         if self.questions:
             question = self.questions[0]
             choices = " or ".join(f"--choose {question.subject}={name}" for name in question.choices)

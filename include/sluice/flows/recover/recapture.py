@@ -28,7 +28,7 @@ _PATIENCE_S = 30.0
 
 
 def require_log_of(source: SourceSession, record: Batch) -> None:
-    """The source still has the log that the batch was made of. Raises LostPosition, WrongServer, PreflightError."""
+    """Require that the source still has the log that the batch was made of. Raises LostPosition, WrongServer, PreflightError."""
     source.require_ready(record.first)
     source.confirm(record.first)
 
@@ -115,9 +115,9 @@ def _read(
 
 
 def placed_tables(runtime: Runtime, state: PipelineState, record: Batch) -> tuple[set[TableId], set[TableId]]:
-    """Tables of which a dump placed rows in a batch: those to copy again, and those whose rows have to be replaced.
+    """Return the tables of which a dump placed rows in a batch: (those to copy again, those whose rows have to be replaced).
 
-    The manifest says it; without it every dump counts that was under way then.
+    The manifest tells them; without it every dump counts that was running then.
     """
     try:
         manifest = runtime.store.read_manifest(record.manifest)

@@ -25,13 +25,16 @@ _LOOKS = 20
 
 
 def recover(runtime: Runtime, answers: Mapping[str, str], *, by: str, dry_run: bool) -> RecoveryPlan:
-    """The plan; without ``dry_run`` it is carried out.
+    """Return the recovery plan; without ``dry_run`` it is carried out.
 
-    ``answers``: what a person chose (subject -> choice). ``by``: who asks, for the audit.
+    Args:
+        answers: what a person chose (subject -> choice).
+        by: who asks, for the audit.
 
     Raises:
-        ConfigError: a question is open, or an answer is none of its choices. LeaseHeld: somebody works on the pipeline.
-        What a measure raises; the measures before it stay done, and a second call does what is left.
+        ConfigError: a question is open, or an answer is not one of its choices.
+        LeaseHeld: another process works on the pipeline.
+        What a measure raises; the measures before it stay done, and a second call does the rest.
     """
     with runtime.state() as state:
         plan = look(runtime, state, answers, by=by).answered(answers)
@@ -59,9 +62,9 @@ def _do(runtime: Runtime, state: PipelineState, measure: Measure, by: str) -> No
 
 
 def look(runtime: Runtime, state: PipelineState, answers: Mapping[str, str], *, by: str) -> RecoveryPlan:
-    """What is there in each store, and what would be done; nothing is written.
+    """Look at each store and plan what would be done; writes nothing.
 
-    ``answers``: some choices lead to questions of other stores, so that they are known here.
+    ``answers``: some choices lead to questions about other stores, so they are needed here.
     """
     findings, measures, questions, rebuilt = look_at_zookeeper(runtime, state, answers)
     cursor = _cursor(state, rebuilt)

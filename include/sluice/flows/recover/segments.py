@@ -23,7 +23,7 @@ SUBJECT = "segments"
 def look_at_segments(
     runtime: Runtime, state: PipelineState, cursor: Cursor, records: Sequence[Batch]
 ) -> tuple[list[StoreFinding], list[Measure]]:
-    """``records``: the batches that some target still needs."""
+    """Check the files of ``records``, the batches that some target still needs."""
     store = runtime.store
     damaged = [(record, lost) for record in records if not record.dropped and (lost := lost_segment(store, record))]
     findings = [
@@ -80,7 +80,7 @@ def _forget_schema(runtime: Runtime, state: PipelineState) -> None:
 
 
 def _why_purged(runtime: Runtime, record: Batch) -> str:
-    """Why the source does not have the log of a batch any more, "" if it has it. Raises SourceUnavailable, PreflightError."""
+    """Return why the source no longer has the log of a batch, "" if it has it. Raises SourceUnavailable, PreflightError."""
     if record.first.is_at(record.last):
         return ""
     try:
@@ -166,7 +166,7 @@ def _copied(runtime: Runtime, state: PipelineState, purged: Sequence[tuple[Batch
 
 
 def _tables(runtime: Runtime, records: Sequence[Batch]) -> set[TableId] | None:
-    """Of the manifests; None if one cannot be read."""
+    """Return the tables in the batches' manifests; None if one cannot be read."""
     found: set[TableId] = set()
     for record in records:
         try:
@@ -177,7 +177,7 @@ def _tables(runtime: Runtime, records: Sequence[Batch]) -> set[TableId] | None:
 
 
 def _lost_for_streams(runtime: Runtime, records: Sequence[Batch]) -> tuple[str, ...]:
-    """A copy has the rows as they are; a target that takes every change lacks what they were in between."""
+    """Describe the changes that targets with ``changes: all`` lack after a copy, which has the rows only as they are now."""
     names = [target.name for target in runtime.pipeline.targets if target.changes == "all"]
     return tuple(
         f"{', '.join(names)} (changes: all): the {record.changes} changes from {record.first} to {record.last}; the copy has only the rows as they "

@@ -175,7 +175,7 @@ _EXAMPLES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class NewRule:
-    """What was written."""
+    """The files written for a new rule."""
 
     name: str
     files: tuple[Path, ...]
@@ -197,7 +197,7 @@ class NewRule:
 
 
 def changes_file(folder: Path, name: str) -> Path:
-    """Where a rule's changes to try it on are."""
+    """Return the file of a rule's sample changes."""
     return folder / "changes" / f"{name}.yaml"
 
 

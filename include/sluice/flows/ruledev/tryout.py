@@ -37,7 +37,7 @@ _MORE = ("before", "expect", "origin")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Merged rows of one table to try a rule on; ``expected``: by row number, what a person says should come out."""
+    """Merged rows of one table to try a rule on; ``expected``: the expected result by row number."""
 
     table: TableId
     rows: pa.Table
@@ -97,10 +97,11 @@ class Tried:
 
 
 def find_rule(name: str, folder: Path, *, kind: str | None = None) -> RuleSet:
-    """A rule by its name in ``folder``/engine.yaml or by its file. A file that engine.yaml does not name is run with its defaults.
+    """Find a rule by its name in ``folder``/engine.yaml or by its file. A file that engine.yaml does not name runs with the defaults.
 
     Raises:
-        ConfigError: there is none; lists those there are. RuleError: it is broken.
+        ConfigError: there is none; the message lists those there are.
+        RuleError: it is broken.
     """
     path = Path(name)
     engine = (path.parent if path.suffix else folder) / "engine.yaml"
@@ -133,7 +134,7 @@ def try_rule(
     masking: Masking | None = None,
     resolver: ConnectionResolver = from_environment,
 ) -> Iterator[Tried]:
-    """Each change by itself through the rule, whatever its ``on_error`` says, so that each shows what comes of it."""
+    """Yield the result of each change on its own, whatever ``on_error`` of the rule says."""
     rules.validate()
     rules = RuleSet(
         tuple(Rule(r.config.model_copy(update={"on_error": OnError.STOP}), r.path, r.text, r.engine) for r in rules)
@@ -175,7 +176,7 @@ def try_rule(
 def _frames(
     rule: Rule, sample: Sample, readers: Mapping[str, LookupReader]
 ) -> list[dict[TableId, pa.Table]] | SluiceError:
-    """A rule of type spark on all rows of a sample, in one job; what went wrong is the result of each."""
+    """Run a rule of type spark on all rows of a sample in one job; an error is the result of every row."""
     try:
         return try_frames(rule, sample.table, sample.rows, readers.get(rule.name))
     except SluiceError as error:
@@ -183,7 +184,7 @@ def _frames(
 
 
 def recorded(runtime: Runtime, batch: int, *, table: str | None, limit: int) -> list[Sample]:
-    """Merged rows of a stored batch, ``limit`` a table. Raises ConfigError if the batch has no such table."""
+    """Return merged rows of a stored batch, at most ``limit`` per table. Raises ConfigError if the batch has no such table."""
     store = runtime.store
     manifest = manifest_of(runtime, store, batch)
     if manifest is None:
@@ -195,7 +196,7 @@ def recorded(runtime: Runtime, batch: int, *, table: str | None, limit: int) -> 
 
 
 def handwritten(path: Path) -> list[Sample]:
-    """Changes from a YAML or JSON file.
+    """Read changes from a YAML or JSON file.
 
     ::
 
@@ -277,7 +278,7 @@ def _change(change: Any, where: str) -> _Change:
 
 
 def _merged_rows(changes: Sequence[_Change], declared: Mapping[str, str], key: Sequence[str], where: str) -> pa.Table:
-    """The changes as MERGED_ROWS. ``declared``: types of columns, where they are not those of the values."""
+    """Return the changes as MERGED_ROWS. ``declared``: types of columns that do not follow from their values."""
     befores = [change.before for change in changes]
     every = [*(change.row for change in changes), *(before for before in befores if before)]
     fields, arrays, olds = [], [], []
@@ -319,7 +320,10 @@ def _column(
 
 
 def _row(rows: pa.Table, hide: frozenset[str], *, made: bool = False) -> dict[str, Any]:
-    """``made``: columns that no source has are hidden too: they may hold what a masked column held."""
+    """Return a merged row for display, masked values hidden.
+
+    ``made``: also hides columns that no source has, as they may hold a masked column's value.
+    """
     found = {}
     for column in rows.schema:
         if column.name in META_COLUMNS:

@@ -47,8 +47,10 @@ from sluice.segments.store import SegmentStore
 
 @dataclass(frozen=True, slots=True)
 class ChangesetPart:
-    """What came of a part; ``file`` is None if nothing did. ``image``: the file's contents, if it is not written yet but goes into the manifest's
-    file."""
+    """The result of a part; ``file`` is None if there is none.
+
+    ``image``: the file's contents, if it is not written yet but packed into the manifest's file.
+    """
 
     source: TableId
     route: TableRoute
@@ -59,7 +61,7 @@ class ChangesetPart:
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """What came of a unit. ``read_back``: rows that were read at the source; ``repaired``: what was in conflict."""
+    """The result of a unit. ``read_back``: number of rows read at the source; ``repaired``: the rows in conflict."""
 
     parts: tuple[ChangesetPart, ...]
     rules: tuple[RuleCount, ...]
@@ -86,7 +88,7 @@ class MergeResult:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What all parts of a unit share: where files go, and the rules. ``routes`` None: another stage follows, names stay the source's."""
+    """The values that all parts of a unit share: where files go, and the rules. ``routes`` None: another stage follows, names stay the source's."""
 
     store: SegmentStore
     batch: int
@@ -96,7 +98,7 @@ class Stage:
 
 
 class Part(Protocol):
-    """What a unit is made of."""
+    """A part of a unit."""
 
     @property
     def cost(self) -> int: ...
@@ -127,21 +129,21 @@ class TransformUnit(Generic[_P]):
 
     @property
     def cost(self) -> int:
-        """In rows."""
+        """The cost of the unit, in rows."""
         return sum(part.cost for part in self.parts)
 
     @property
     def memory_bytes(self) -> int:
-        """What it takes of a process: its parts are worked on one after the other."""
+        """The memory that the unit takes of a process: its parts run one after the other."""
         return memory_of(max((part.size_bytes for part in self.parts), default=0))
 
     def stage(self) -> Stage:
-        """What the parts share. Raises MappingError."""
+        """Return the values that the parts share. Raises MappingError."""
         routes = Routes.compile(self.mapping) if self.mapping is not None else None
         return Stage(SegmentStore(self.store_uri, self.pipeline), self.batch, self.attempt, self.ruling, routes)
 
     def name(self, number: int) -> str:
-        """Tells the files of part ``number`` from those of all others of the attempt."""
+        """Return a name that tells the files of part ``number`` from those of all others of the attempt."""
         return f"{self.number:05d}-{number:04d}"
 
 
@@ -150,10 +152,12 @@ class StageRows:
     """MERGED_ROWS of a part of ``source``.
 
     Attributes:
-        name: tells the files of an attempt apart. buckets: (first, last) key bucket of the rows.
+        name: tells the files of an attempt apart.
+        buckets: (first, last) key bucket of the rows.
         segments: where the changes are, for the position of a dead letter.
         added: columns that older rows of the batch do not have (see :class:`sluice.flows.transform.segment_rows.PartRead`).
-        revived: an earlier stage kept deleted rows. small: the files are packed with the manifest.
+        revived: an earlier stage kept deleted rows.
+        small: the files are packed with the manifest.
     """
 
     name: str
@@ -167,7 +171,7 @@ class StageRows:
 
 
 def write_part(stage: Stage, part: StageRows) -> MergeResult:
-    """MERGED_ROWS of a part through rules and mapping into files of CHANGESET_ROWS. Raises RuleError, MappingError, StorageUnavailable."""
+    """Apply rules and mapping to MERGED_ROWS of a part and write files of CHANGESET_ROWS. Raises RuleError, MappingError, StorageUnavailable."""
     store, ruling, source = stage.store, stage.ruling, part.source
     MERGED_ROWS.require(part.rows.schema, where=str(source))
     if is_partial(part.rows) and ruling.concerning(source):
@@ -215,7 +219,7 @@ def needs_whole_rows(source: TableId) -> RuleError:
 
 
 def known_columns(rows: pa.Table, mapped: pa.Table, route: TableRoute) -> pa.Table:
-    """The mapped rows with ``_present`` for their columns (CHANGESET_ROWS)."""
+    """Return the mapped rows with ``_present`` for their columns (CHANGESET_ROWS)."""
     if mapped is rows or not is_partial(rows):
         return mapped
     before = user_columns(rows.schema)
@@ -227,7 +231,7 @@ def known_columns(rows: pa.Table, mapped: pa.Table, route: TableRoute) -> pa.Tab
 
 
 def _by_version(rows: pa.Table, route: TableRoute, added: Sequence[tuple[int, str]]) -> list[pa.Table]:
-    """``rows``, split where a column was added in the middle of the batch: the target's default stands in rows that never had it."""
+    """Split ``rows`` where a column was added within the batch: rows that never had it get the target's default."""
     borders = sorted({seq for seq, _ in added})
     if not borders or not rows.num_rows:
         return [rows]
@@ -316,12 +320,12 @@ def write_changeset_manifest(
 
 
 def images_of(results: Sequence[MergeResult]) -> dict[str, bytes]:
-    """Contents of the files that are still to be written, by path."""
+    """Return the contents of the files that are still to be written, by path."""
     return {part.file.path: part.image for result in results for part in result.parts if part.file and part.image}
 
 
 def small_parts(groups: Sequence[Sequence[Part]]) -> list[frozenset[int]]:
-    """For each group: numbers of the parts that are packed with the manifest. The smallest of all are."""
+    """Return, for each group, the numbers of the parts that are packed with the manifest: the smallest of all parts."""
     places = [(group, number) for group, parts in enumerate(groups) for number in range(len(parts))]
     small = fitting([groups[group][number].size_bytes for group, number in places])
     found: list[set[int]] = [set() for _ in groups]

@@ -24,12 +24,12 @@ NOT_BY_COLUMN = (
 
 
 def whole_rows(route: TableRoute) -> str:
-    """What makes it so, for people."""
+    """Return the mapping line, as a hint, that makes a table send whole rows."""
     return f"mapping: [{{from: {route.source}, to: {route.target}, send: rows}}]: a line that names the table counts before one with a pattern"
 
 
 def plan_columns(runtime: Runtime, state: PipelineState, manifest: SegmentManifest) -> dict[TableId, ColumnGroups]:
-    """Tables of a batch of which changed columns alone are sent, with columns that are sent together.
+    """Return the tables of a batch that send only changed columns, with the columns that are sent together.
 
     Raises:
         ConfigError: one of them has a further unique key: a row that removes another one for its value would come back without its other columns.

@@ -51,12 +51,15 @@ LETTER_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What all rows of a dead-letter file share.
+    """The values that all rows of a dead-letter file share.
 
     Attributes:
-        stage: ``rule`` or ``load``; by: the rule's name, or the target's.
-        schema, table: at the source for a rule, at the target for a load; source: the table they came from.
-        at: when it was written, ISO 8601. stage_number: of rules with a task of their own, before which the row was as it is here.
+        stage: ``rule`` or ``load``.
+        by: the rule's name, or the target's.
+        schema, table: at the source for a rule, at the target for a load.
+        source: the table they came from.
+        at: when it was written, ISO 8601.
+        stage_number: for rules with their own task: the stage before which the row was as it is here.
     """
 
     pipeline: str
@@ -85,12 +88,12 @@ class Written:
 
 
 def letter_id(pipeline: str, place: str, batch: int, table: TableId, seq: int, op: str, nth: int = 0) -> str:
-    """Twelve hex digits that are the same whenever the same change fails in the same place."""
+    """Return twelve hex digits that are the same whenever the same change fails in the same place."""
     return hashlib.sha256(f"{pipeline}|{place}|{batch}|{table}|{seq}|{op}|{nth}".encode()).hexdigest()[:12]
 
 
 def place_folder(place: str, batch: int) -> str:
-    """Folder of one batch's letters of a target, or of :data:`RULES`."""
+    """Return the folder of one batch's letters of a target, or of :data:`RULES`."""
     return f"{FOLDER}/{place}/batch={batch:010d}"
 
 
@@ -105,7 +108,7 @@ def write_rejected(
     masking: Masking,
     stage_number: int,
 ) -> Written:
-    """Rows that a rule rejected. ``part`` tells the files of an attempt apart."""
+    """Store rows that a rule rejected. ``part`` tells the files of an attempt apart."""
     path = f"{place_folder(RULES, batch)}/{attempt}-{part}.parquet"
     origin = Origin(
         store.pipeline, batch, "rule", rejected.rule, source.schema, source.table, str(source), _now(), stage_number
@@ -116,9 +119,9 @@ def write_rejected(
 
 @dataclass(frozen=True, slots=True)
 class RefusedRows:
-    """Keeps the rows that a target refused, before the transaction that lacks them commits. Picklable: it travels with the units.
+    """Stores the rows that a target refused, before the transaction that lacks them commits. Picklable: it is sent with the units.
 
-    A file a part, of a name that is the same in every attempt: one that runs again replaces it, or removes it if nothing is refused any more.
+    Each part has one file, of the same name in every attempt: a repeated attempt replaces it, or deletes it if nothing is refused any more.
 
     Attributes:
         segments: path of the batch's segment manifest.
@@ -186,7 +189,7 @@ def forget_attempts(store: SegmentStore, batch: int, keep: Sequence[str]) -> Non
 def positions_of(
     store: SegmentStore, segments: Iterable[SegmentFile], seqs: set[int]
 ) -> dict[int, tuple[str, int, str | None]]:
-    """(log file, offset, GTID) of changes by ``_seq``."""
+    """Return (log file, offset, GTID) of changes by ``_seq``."""
     wanted = pa.array(sorted(seqs), pa.uint64())
     found: dict[int, tuple[str, int, str | None]] = {}
     for file in segments:
@@ -199,7 +202,7 @@ def positions_of(
 
 
 def _tagged(field: pa.Field, origin: Origin, masking: Masking) -> pa.Field:
-    """Columns that are masked now stay masked when the setting changes."""
+    """Mark a column that is masked now, so that it stays masked when the setting changes."""
     if field.name in META_COLUMNS or field.name.startswith("_dl_"):
         return field
     hidden = masking.hides(origin.schema, origin.table, true_name(field))

@@ -33,7 +33,8 @@ class LookupReader:
     """Finds the lookups of one rule. Picklable if its resolver is.
 
     Attributes:
-        rule, engine: name and ``engine.yaml:line``, for errors; folder: what file names are relative to.
+        rule, engine: name and ``engine.yaml:line``, for errors.
+        folder: file names are relative to it.
     """
 
     rule: str
@@ -43,7 +44,7 @@ class LookupReader:
     clock: Callable[[], float] = time.monotonic
 
     def __call__(self, name: str, config: LookupConfig) -> Lookup:
-        """The lookup, at most ``max_age`` old. Raises RuleError, ConfigError, or SourceUnavailable (tried again)."""
+        """Return the lookup, at most ``max_age`` old. Raises RuleError, ConfigError, or SourceUnavailable (retried)."""
         identity = hashlib.sha256(f"{self.folder}|{config.model_dump_json()}".encode()).hexdigest()
         with _lock:
             kept = _kept.get(identity)

@@ -21,7 +21,7 @@ from sluice.rules.script import Rule
 
 
 def known_when_it_runs(rules: RuleSet, table: TableId) -> str:
-    """Why only rows tell what the rules make of a table; "" for built-in rules and those in SQL that send no row elsewhere."""
+    """Return why only rows tell what the rules make of a table; "" for built-in and SQL rules that send no row to another table."""
     for rule in rules.matching(table):
         if _is_opaque(rule):
             return f"rule {rule.name!r} is of type {rule.kind}, and what columns it makes is known when it runs"
@@ -31,7 +31,7 @@ def known_when_it_runs(rules: RuleSet, table: TableId) -> str:
 
 
 def only_rows_tell(rules: RuleSet) -> bool:
-    """True if :func:`known_when_it_runs` of some table may have a reason."""
+    """Return True if :func:`known_when_it_runs` may have a reason for some table."""
     return any(_is_opaque(rule) or _sends(rule) or bool(rule.config.emits) for rule in rules)
 
 
@@ -48,10 +48,11 @@ def _sends(rule: Rule) -> bool:
 
 
 def made_columns(ruling: StageRules, table: TableId, merged: pa.Table) -> pa.Table:
-    """No rows of a table (MERGED_ROWS) after the rules: with the columns, the key and the types that rows have then.
+    """Return an empty table (MERGED_ROWS) with the columns, key and types that rows have after the rules.
 
     Raises:
-        MappingError: only rows tell (:func:`known_when_it_runs`). RuleError: a rule is broken, or does not fit the table.
+        MappingError: only rows tell (:func:`known_when_it_runs`).
+        RuleError: a rule is broken, or does not fit the table.
     """
     empty, hides = ruling.tagged(merged.slice(0, 0), table), ruling.hides(merged, table)
     if not ruling.concerning(table):
@@ -69,7 +70,7 @@ def made_columns(ruling: StageRules, table: TableId, merged: pa.Table) -> pa.Tab
 
 
 def mapped_columns(ruling: StageRules, route: TableRoute, schema: TableSchema) -> pa.Table:
-    """No rows of a table (CHANGESET_ROWS), as targets get them. Raises as :func:`made_columns`."""
+    """Return an empty table (CHANGESET_ROWS) as targets get it. Raises what :func:`made_columns` raises."""
     keyed = replace(schema, primary_key=schema.primary_key or route.key)
     return without_origin(
         route.apply(made_columns(ruling, schema.table, merged_schema(keyed.arrow_schema).empty_table()))

@@ -41,9 +41,9 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class MergeOutcome:
-    """What a merge did: ``changes`` rows in, ``rows`` out, in ``units`` work units; ``already``: it was merged before.
+    """The outcome of a merge: ``changes`` rows in, ``rows`` out, in ``units`` work units; ``already``: it was merged before.
 
-    ``changeset`` is empty as long as rules with a task of their own have to follow.
+    ``changeset`` is empty while rules with their own task have yet to run.
     """
 
     batch: int
@@ -128,7 +128,7 @@ class _Merge:
         return MergeOutcome(manifest.batch, path, changes=manifest.changes, rows=rows, units=units, rules=tuple(totals))
 
     def _results(self, stages: list[RuleSet]) -> tuple[int, list[MergeResult]]:
-        """How many units there were, and what came of them."""
+        """Run the merge; return the number of units and their results."""
         runtime, manifest = self.runtime, self.manifest
         runner = runtime.runner_for(manifest.changes)
         repair = plan_repair(runtime, self.state, manifest, lambda number: merge(runtime, number))
@@ -161,7 +161,7 @@ class _Merge:
         return len(units), results
 
     def _record_changeset(self, results: list[MergeResult]) -> _Recorded:
-        """No rule has a task of its own: the changeset is done."""
+        """Record the finished changeset of a batch whose rules have no task of their own."""
         store, batch = self.store, self.manifest.batch
         changeset = write_changeset_manifest(store, self.manifest, self.attempt, results)
         kept = self.state.merged(batch, changeset.path, under=self.watch.permit)
@@ -171,7 +171,7 @@ class _Merge:
         return path, changeset.rows, changeset.manifest.rules
 
     def _record_stage(self, stages: list[RuleSet], results: list[MergeResult]) -> _Recorded:
-        """What the first rule with a task of its own begins with."""
+        """Record the input of the first rule that has its own task."""
         store, batch = self.store, self.manifest.batch
         passed = _passed_on(self.attempt, batch, stages, self.rules, results)
         staged = write_stage(store, changeset_folder(store, batch, self.attempt), passed, results)
@@ -180,8 +180,10 @@ class _Merge:
 
 
 def _damage(store: SegmentStore, record: Batch) -> str:
-    """Path of what an earlier merge left and that is damaged or gone by now, "" if all of it is whole. What everybody has is not looked at: it may
-    have been removed."""
+    """Return the path of a damaged or missing file of an earlier merge, "" if all are whole.
+
+    A batch that every target has is not looked at: its files may have been removed.
+    """
     if record.changeset:
         return changeset_damage(store, record.changeset)
     try:
@@ -194,7 +196,7 @@ def _damage(store: SegmentStore, record: Batch) -> str:
 def _small_enough(
     runtime: Runtime, watch: CancellationGuard, runner: UnitRunner, manifest: SegmentManifest, attempt: str, levels: int
 ) -> tuple[list[MergePart], list[SegmentFile]]:
-    """What the batch is cut into, and the files that were made of pieces that no process could take, spread up to ``levels`` times."""
+    """Return the parts of the batch, and the files of parts too large for a process that were spread up to ``levels`` times."""
     store, pipeline = runtime.store, runtime.pipeline
     most = most_bytes(pipeline.spark.memory)
     pieces, made = plan_pieces(store, manifest, pipeline), list[SegmentFile]()
@@ -221,7 +223,7 @@ def _small_enough(
 def _passed_on(
     attempt: str, batch: int, stages: list[RuleSet], rules: RuleSet, results: list[MergeResult]
 ) -> StageManifest:
-    """What the merge leaves for the first rule with a task of its own."""
+    """Return what the merge leaves for the first rule that has its own task."""
     letters = [letter for result in results for letter in result.dead_letters]
     return StageManifest(
         batch=batch,

@@ -30,8 +30,10 @@ from sluice.segments.store import SegmentStore
 class MergeUnit(TransformUnit[MergePart]):
     """Parts of tables to be merged.
 
-    ``read_back``: of which rows are read at the source; None: of none. ``repair``: tells what of the partner's loads is sent; None: all there is is.
-    ``columns``: tables of which every column that any change changed is sent, and no other.
+    Attributes:
+        read_back: reads rows at the source again; None: no rows.
+        repair: tells which of the partner's loads are sent; None: all are.
+        columns: tables that send every column that any change changed, and no other.
     """
 
     read_back: ReadBack | None = None
@@ -40,7 +42,7 @@ class MergeUnit(TransformUnit[MergePart]):
 
     @property
     def memory_bytes(self) -> int:
-        """What it takes of a process: its parts are worked on one after the other."""
+        """The memory that the unit takes of a process: its parts run one after the other."""
         return max((memory_of(part.size_bytes, keyless=part.is_keyless) for part in self.parts), default=0)
 
 
@@ -99,7 +101,7 @@ def plan_merge(
 def plan_pieces(
     store: SegmentStore, manifest: SegmentManifest, pipeline: PipelineConfig, *, parallelism: int | None = None
 ) -> list[MergePart]:
-    """The tables of a batch, large ones cut by key bucket. Raises MappingError."""
+    """Return the tables of a batch, large ones cut by key bucket. Raises MappingError."""
     routes = Routes.compile(pipeline.mapping)
     parts = [
         MergePart(source, measured(store, files), (0, KEY_BUCKETS), routes.route(source).key)
@@ -137,7 +139,7 @@ def run_merge_unit(unit: MergeUnit) -> MergeResult:
 def _merged(
     store: SegmentStore, part: MergePart, repair: Repair | None, columns: ColumnGroups | None
 ) -> tuple[pa.Table, Added, Repaired]:
-    """The rows of a part; what they were made of is free again."""
+    """Merge a part and return its rows; the changes they were made from are freed."""
     chosen = repair.look(store, part) if repair is not None else None
     read = read_changes(store, part, chosen, columns)
     repaired = Repaired(chosen.hashes, chosen.conflicts, tuple(read.listed)) if chosen is not None else Repaired()

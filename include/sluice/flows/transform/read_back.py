@@ -52,11 +52,12 @@ _ABSENT = -1
 
 @dataclass(frozen=True, slots=True)
 class ReadBack:
-    """What reads rows at the source. Picklable.
+    """Reads rows at the source again. Picklable.
 
     Attributes:
-        runtime: that knows the source's connection. before_us: changes committed earlier (microseconds since 1970) are old.
-        tables: of which rows may be read.
+        runtime: knows the source's connection.
+        before_us: changes committed earlier (microseconds since 1970) are old.
+        tables: whose rows may be read.
     """
 
     runtime: Runtime
@@ -64,7 +65,7 @@ class ReadBack:
     tables: frozenset[TableId]
 
     def renewed(self, rows: pa.Table, source: TableId) -> tuple[pa.Table, int]:
-        """MERGED_ROWS of a table, those of old changes as the source has them now; how many were read. Raises ConfigError."""
+        """Return MERGED_ROWS with rows of old changes as the source has them now, and how many were read. Raises ConfigError."""
         if source not in self.tables:
             return rows, 0
         names = key_columns(rows.schema)
@@ -92,7 +93,7 @@ class ReadBack:
         return replaced(rows, places, at, found), len(places)
 
     def _now(self, source: TableId, wanted: pa.Schema, asked: pa.Table) -> pa.Table | None:
-        """Rows of keys, the user's columns of ``wanted``; None: the table has other columns by now."""
+        """Read the rows of keys, with the user columns of ``wanted``; None if the table has other columns by now."""
         users = user_columns(wanted)
         with self.runtime.source.open_chunks(Marking.GTID, "read-back") as reader:
             schema = reader.schema(source)
@@ -109,10 +110,10 @@ class ReadBack:
 
 
 def replaced(rows: pa.Table, places: np.ndarray[Any, Any], at: np.ndarray[Any, Any], found: pa.Table) -> pa.Table:
-    """MERGED_ROWS in which the rows ``places`` are the rows ``at`` of ``found``, or deleted (-1).
+    """Return MERGED_ROWS in which the rows ``places`` are replaced by the rows ``at`` of ``found``, or deleted (-1).
 
-    Which columns count as changed stays as the log has it: of an update, a column that it does not change is in the state before the batch what it is
-    now (somebody else's, it may be newer at the target). So stays what the log had of a row that it has in part.
+    The columns that count as changed stay as the log has them: a column that an update does not change gets its current value in the state before
+    the batch, too (another writer's, which may be newer at the target). Likewise for a row of which the log has only some columns.
     """
     users = user_columns(rows.schema)
     there = at != _ABSENT
@@ -142,7 +143,7 @@ def replaced(rows: pa.Table, places: np.ndarray[Any, Any], at: np.ndarray[Any, A
 
 
 def _before(rows: pa.Table, images: pa.Table, updated: np.ndarray[Any, Any]) -> pa.StructArray:
-    """The state before the batch; of ``updated`` rows as :func:`replaced` says."""
+    """Return the state before the batch, with ``updated`` rows as :func:`replaced` describes."""
     stored = rows["_before"].combine_chunks()
     children = []
     for child in stored.type:
@@ -153,7 +154,7 @@ def _before(rows: pa.Table, images: pa.Table, updated: np.ndarray[Any, Any]) -> 
 
 
 def plan_read_back(runtime: Runtime, state: PipelineState, manifest: SegmentManifest) -> ReadBack | None:
-    """What of a batch is read at the source; None: nothing. Raises ConfigError."""
+    """Return the reader of the rows of a batch that are read at the source again; None if there are none. Raises ConfigError."""
     after = runtime.read_back_after
     if after is None or not manifest.files:
         return None
@@ -175,12 +176,12 @@ def plan_read_back(runtime: Runtime, state: PipelineState, manifest: SegmentMani
 
 
 def _not_read(runtime: Runtime, error: SourceUnavailable) -> None:
-    """What was captured of a source that is gone is delivered all the same."""
+    """Warn that rows are delivered as the log has them, because the source does not answer."""
     _log.warning("sent_as_logged", pipeline=runtime.name, because=error.message)
 
 
 def age_limit_us(after: timedelta) -> int:
-    """Microseconds since 1970: what was committed before is old."""
+    """Return the time, in microseconds since 1970, before which a commit counts as old."""
     return (time.time_ns() - round(after.total_seconds() * 1e9)) // 1000
 
 

@@ -33,7 +33,7 @@ _NOTHING = np.zeros(0, np.uint64)
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What came of a part: hashes of the keys that are sent, how many rows were in conflict, and the first of them."""
+    """The repair of a part: hashes of the keys that are sent, how many rows were in conflict, and the first of them."""
 
     sent: Hashes = field(default_factory=lambda: _NOTHING)
     conflicts: int = 0
@@ -46,13 +46,15 @@ class Repaired:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What a worker needs to tell conflicts. Picklable.
+    """Tells workers which changes are in conflict. Picklable.
 
     Attributes:
-        origin: of the changes that the partner loaded. unseen: see :func:`sluice.merge.conflicts.sent_changes`.
-        loops_back: all of them are sent; those in conflict are counted. masking: columns whose values are not listed.
-        unique: tables with a further unique key, and those that are not known: all changes of them are sent, too. A row may have removed another
-            one there that held its value, and that goes back with it.
+        origin: origin of the changes that the partner loaded.
+        unseen: see :func:`sluice.merge.conflicts.sent_changes`.
+        loops_back: all changes are sent; those in conflict are counted.
+        masking: columns whose values are not listed.
+        unique: tables with a further unique key, and unknown ones: all of their changes are sent, too. A row may have removed another one there
+            that held its value, and that goes back with it.
     """
 
     origin: int
@@ -62,7 +64,7 @@ class Repair:
     unique: frozenset[TableId] = frozenset()
 
     def look(self, store: SegmentStore, part: MergePart) -> Chosen:
-        """Which changes of a part are sent. Raises SegmentError."""
+        """Choose the changes of a part that are sent. Raises SegmentError."""
         read = [_places(store, part, file) for file in part.files]
         sizes = [table.num_rows for table, _ in read]
         fields = [read[0][0].schema.field(name) for name in read[0][1]]
@@ -83,7 +85,7 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """For each file of a part: which of its changes are sent, and which are in conflict; ``hashes``: of the keys that are sent."""
+    """The changes of a part that are sent and those in conflict, by file; ``hashes``: of the keys that are sent."""
 
     repair: Repair
     source: TableId
@@ -92,19 +94,19 @@ class Chosen:
     hashes: Hashes
 
     def of_file(self, number: int, rows: pa.Table) -> pa.Table:
-        """The changes of one of the part's files that are sent."""
+        """Return the changes of one of the part's files that are sent."""
         mask = self.sent[number]
         return rows if mask.all() else rows.filter(pa.array(mask))
 
     def listed(self, number: int, rows: pa.Table) -> list[ConflictRecord]:
-        """Some of a file's conflicts, for people."""
+        """Return some of a file's conflicts for display."""
         some = rows.filter(pa.array(self.met[number]))
         some = some.filter(pc.not_equal(some["_op"], "k")).slice(0, LISTED)
         return [self._record(one, some) for one in range(some.num_rows)]
 
     @property
     def conflicts(self) -> int:
-        """How many rows."""
+        """The number of rows in conflict."""
         return sum(int(mask.sum()) for mask in self.met)
 
     def _record(self, place: int, rows: pa.Table) -> ConflictRecord:
@@ -140,7 +142,7 @@ def _text(value: Any) -> str | None:
 
 
 def _places(store: SegmentStore, part: MergePart, file: SegmentFile) -> tuple[pa.Table, list[str]]:
-    """Keys of a file's changes with their place and origin, and the names of the key's columns."""
+    """Return the keys of a file's changes with their sequence and origin, and the names of the key columns."""
     names = [stored_name(name) for name in file.primary_key]
     return read_file(store, file, part.buckets, [*names, "_seq", "_origin"]), names
 
@@ -148,7 +150,10 @@ def _places(store: SegmentStore, part: MergePart, file: SegmentFile) -> tuple[pa
 def plan_repair(
     runtime: Runtime, state: PipelineState, manifest: SegmentManifest, merged: Callable[[int], object]
 ) -> Repair | None:
-    """What tells conflicts in a batch; None: the pipeline sends nothing back. ``merged``: merges an earlier batch. Raises what that does."""
+    """Return what tells conflicts in a batch; None if the pipeline sends nothing back.
+
+    ``merged``: merges an earlier batch; its errors are raised.
+    """
     loads = runtime.loads
     if loads is None or not loads.sends_back or (manifest.loads_saw is None and not loads.repairs):
         return None
@@ -161,7 +166,7 @@ def plan_repair(
 
 
 def with_unique_keys(runtime: Runtime, state: PipelineState, manifest: SegmentManifest) -> frozenset[TableId]:
-    """Tables of a batch in which rows may be told apart by more than their key: those with a further unique key, and those that are not known."""
+    """Return the tables of a batch that have a unique key besides the primary key, or whose definition is unknown."""
     if not manifest.files:
         return frozenset()
     definitions = definitions_at(runtime, state, manifest.first.position)
@@ -176,7 +181,7 @@ def with_unique_keys(runtime: Runtime, state: PipelineState, manifest: SegmentMa
 def _unseen(
     store: SegmentStore, state: PipelineState, batches: range, merged: Callable[[int], object]
 ) -> Hashes | None:
-    """Keys that these batches send; None if that is not known."""
+    """Return the keys that these batches send; None if that is not known."""
     if len(batches) > MOST_UNSEEN:
         return None
     found = [_NOTHING]
@@ -193,7 +198,7 @@ def _unseen(
 
 
 def note_repaired(store: SegmentStore, repair: Repair, batch: int, done: Repaired) -> None:
-    """What later batches, and people, have to know of this one. Before its changeset is recorded."""
+    """Store what later batches, and people, have to know of this one. Call it before the batch's changeset is recorded."""
     if not repair.loops_back:
         write_sent(store, batch, done.sent)
     if done.conflicts:

@@ -59,7 +59,7 @@ class MergePart:
 
     @property
     def cost(self) -> int:
-        """In rows."""
+        """The cost of the part, in rows."""
         rows = sum(file.share(file.rows, *self.buckets) for file in self.files)
         return packing.cost_of(rows, self.size_bytes) + packing.TABLE_COST
 
@@ -73,8 +73,9 @@ ColumnGroups = Sequence[Sequence[str]]
 class PartRead:
     """Rows of a part (CHANGE_ROWS) in the newest definition of its table, and the key's stored names.
 
-    ``added``: (sequence number from which rows have it, stored name) of columns that older rows of the batch do not have.
-    ``listed``: some of the changes in conflict.
+    Attributes:
+        added: (sequence number from which rows have it, stored name) of columns that older rows of the batch do not have.
+        listed: some of the changes in conflict.
     """
 
     changes: pa.Table
@@ -84,17 +85,17 @@ class PartRead:
 
 
 class Choice(Protocol):
-    """Which changes of a part's files are merged."""
+    """The choice of which changes of a part's files are merged."""
 
     def of_file(self, number: int, rows: pa.Table) -> pa.Table:
-        """Those of a file's changes."""
+        """Return the chosen changes of a file."""
 
     def listed(self, number: int, rows: pa.Table) -> list[ConflictRecord]:
-        """Some of those that are in conflict."""
+        """Return some of the changes in conflict."""
 
 
 def by_table(manifest: SegmentManifest) -> dict[TableId, list[SegmentFile]]:
-    """The files of a batch by table."""
+    """Group the files of a batch by table."""
     tables: dict[TableId, list[SegmentFile]] = {}
     for file in manifest.files:
         tables.setdefault(file.table_id, []).append(file)
@@ -102,7 +103,7 @@ def by_table(manifest: SegmentManifest) -> dict[TableId, list[SegmentFile]]:
 
 
 def cut(part: MergePart, size: int) -> Iterator[MergePart]:
-    """By key bucket, into pieces of about ``size`` (cost) each."""
+    """Cut a part by key bucket, into pieces of about ``size`` (cost) each."""
     if part.cost <= size or part.is_whole:
         yield part
         return
@@ -130,7 +131,11 @@ def _range(part: MergePart, low: int, high: int) -> Iterator[MergePart]:
 def read_changes(
     store: SegmentStore, part: MergePart, choice: Choice | None = None, columns: ColumnGroups | None = None
 ) -> PartRead:
-    """``choice``: which of the changes; None: all. ``columns``: see :func:`sluice.mapping.changed.each_changed`; None: whole rows.
+    """Read the changes of a part.
+
+    Args:
+        choice: which of the changes; None: all.
+        columns: see :func:`sluice.mapping.changed.each_changed`; None: whole rows.
 
     Raises SegmentError.
     """
@@ -175,10 +180,13 @@ def merged_tables(
     *,
     wants: Callable[[TableId], bool] | None = None,
 ) -> Iterator[tuple[TableId, pa.Table]]:
-    """All tables of a batch as MERGED_ROWS: for looking at, and for a batch that was skipped.
+    """Yield all tables of a batch as MERGED_ROWS, for inspection and for a batch that was skipped.
 
-    Large tables come in pieces, by key bucket; one without a key whole. ``routes``: as for :class:`MergePart`'s key; ``wants``: tables that
-    are read, None: all.
+    Large tables come in pieces by key bucket, one without a key comes whole.
+
+    Args:
+        routes: as for :class:`MergePart`'s key.
+        wants: which tables are read; None: all.
     """
     for source, files in sorted(by_table(manifest).items()):
         if wants is not None and not wants(source):
@@ -190,7 +198,7 @@ def merged_tables(
 
 
 def wanted_columns(store: SegmentStore, file: SegmentFile) -> list[str]:
-    """Columns of a segment file that a merge reads. Raises SegmentError."""
+    """Return the columns of a segment file that a merge reads. Raises SegmentError."""
     with store.open_input(file.path) as source:
         try:
             schema = opened(source, file.footer_crc32).schema_arrow
@@ -200,13 +208,16 @@ def wanted_columns(store: SegmentStore, file: SegmentFile) -> list[str]:
 
 
 class Thinning:
-    """Few keys may have most of the changes: what a merge does not need goes while the files are read. Looks again when there is twice as much."""
+    """Drops changes that a merge does not need while the files are read, as few keys may have most of them.
+
+    It thins again when there is twice as much.
+    """
 
     def __init__(self) -> None:
         self._rows, self._bytes = packing.MAX_UNIT_ROWS, packing.THIN_BYTES
 
     def __call__(self, tables: list[pa.Table]) -> list[pa.Table]:
-        """The same rows, or fewer with the same merge."""
+        """Return the same tables, or fewer rows that give the same merge."""
         rows, size = sum(table.num_rows for table in tables), sum(table.nbytes for table in tables)
         if len(tables) < 2 or (rows <= self._rows and size <= self._bytes):
             return tables
@@ -217,7 +228,7 @@ class Thinning:
 
 
 def _thinned(tables: list[pa.Table]) -> list[pa.Table]:
-    """One table of the rows that a merge needs, if all have one definition."""
+    """Return one table of the rows that a merge needs, if all tables have one definition."""
     schema = tables[0].schema
     if not all(table.schema.equals(schema, check_metadata=True) for table in tables):
         return tables
@@ -225,7 +236,7 @@ def _thinned(tables: list[pa.Table]) -> list[pa.Table]:
 
 
 def _as(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """``table`` in a newer definition: new columns are null, dropped ones go, types are converted."""
+    """Convert ``table`` to a newer definition: new columns are null, dropped ones are removed, types are converted."""
     if table.schema.equals(schema, check_metadata=True):
         return table
     columns = []

@@ -45,10 +45,11 @@ _USER_LINE = re.compile(r'File "([^"]+)", line (\d+)')
 
 @dataclass(frozen=True, slots=True)
 class Framed:
-    """What came of the tables that the rule matches.
+    """The output of a rule of type spark for the tables that it matches.
 
     Attributes:
-        images: files of FRAME_ROWS by table, to be folded. inputs: files of MERGED_ROWS, some of which may have passed the rule by.
+        images: files of FRAME_ROWS by table, to be folded.
+        inputs: files of MERGED_ROWS, some rows of which may not match the rule.
         count: rows in and out, seconds.
     """
 
@@ -60,10 +61,11 @@ class Framed:
 
 @dataclass(frozen=True)
 class _Framing:
-    """How tables pass a rule of type spark.
+    """The way of tables through a rule of type spark.
 
     Attributes:
-        function: the rule's. held: its lookups.
+        function: the rule's.
+        held: its lookups.
     """
 
     rule: Rule
@@ -80,7 +82,7 @@ class _Framing:
         *,
         hidden: bool,
     ) -> FrameTable:
-        """One table. ``stored``: schema of its MERGED_ROWS; ``hidden``: an error must not tell its values."""
+        """Describe one table for the Spark job. ``stored``: schema of its MERGED_ROWS; ``hidden``: an error must not show its values."""
         from sluice.spark.frames import FrameTable, plain_type
 
         shown = views.view(images.unfold(stored.empty_table())).schema
@@ -99,7 +101,7 @@ class _Framing:
 def run_frames(
     runtime: Runtime, manifest: StageManifest, attempt: str, rule: Rule, masking: Masking, lookups: LookupSource | None
 ) -> Framed:
-    """One Spark job for all tables that ``rule`` matches. Raises RuleError, SparkUnavailable, SegmentError."""
+    """Run one Spark job for all tables that ``rule`` matches. Raises RuleError, SparkUnavailable, SegmentError."""
     started = time.perf_counter()
     store = runtime.store
     concerned = [table for table in manifest.tables if matches(rule, table.table_id)]
@@ -137,7 +139,7 @@ def run_frames(
 
 
 def _may_pass(rule: Rule) -> bool:
-    """True if rows of a matching table may pass the rule by."""
+    """Return True if rows of a matching table may not match the rule."""
     match = rule.config.match
     every = {"insert", "update", "delete"}
     return bool(match.columns) or {e for e in every if e in match.events and re.fullmatch(match.operation, e)} != every
@@ -175,7 +177,7 @@ def _transform(rule: Rule, function: Any, context: RuleContext, hidden: bool, fr
 
 
 def _images_of(rows: pa.Table, table: TableId, stored: pa.Schema, rule: Rule) -> dict[TableId, pa.Table]:
-    """What came out of the DataFrame as FRAME_ROWS, by table. ``stored``: schema of the merged rows that went in."""
+    """Return the rows of the resulting DataFrame as FRAME_ROWS, by table. ``stored``: schema of the merged rows that went in."""
     columns, fields = [], []
     for name in images.user_columns(rows.schema):
         if name == "_row":
@@ -213,7 +215,7 @@ def _write(
     rule: Rule,
     batches: Iterator[pa.RecordBatch],
 ) -> bytes | None:
-    """Images of one partition into files. Names are new every time: a task that Spark runs twice leaves an orphan."""
+    """Write the images of one partition to files. Names are unique: a task that Spark runs twice leaves an orphaned file."""
     whole = _whole(batches)
     if whole is None:
         return None
@@ -229,7 +231,10 @@ def _write(
 def framed_rows(
     runtime: Runtime, rule: Rule, table: TableId, rows: pa.Table, masking: Masking, lookups: LookupSource | None
 ) -> dict[TableId, pa.Table]:
-    """MERGED_ROWS of one table, in memory, through a rule of type spark in one job: MERGED_ROWS by table. Raises RuleError, SparkUnavailable."""
+    """Run a rule of type spark on MERGED_ROWS of one table, in memory, in one job. Return MERGED_ROWS by table.
+
+    Raises RuleError, SparkUnavailable.
+    """
     if not rows.num_rows or not matches(rule, table):
         return {table: rows}
     hidden = bool(masking.hidden(table.schema, table.table, map(true_name, rows.schema)))
@@ -254,7 +259,7 @@ def framed_rows(
 
 
 def _shown(rule: Rule, rows: pa.Table, _: int) -> Iterator[pa.RecordBatch]:
-    """What ``rule`` sees of MERGED_ROWS, as Spark takes it."""
+    """Yield what ``rule`` sees of MERGED_ROWS, in Spark's types."""
     from sluice.spark.frames import plain
 
     unfolded = images.unfold(rows)
@@ -265,13 +270,13 @@ def _shown(rule: Rule, rows: pa.Table, _: int) -> Iterator[pa.RecordBatch]:
 def _reported(
     number: int, table: TableId, stored: pa.Schema, rule: Rule, batches: Iterator[pa.RecordBatch]
 ) -> bytes | None:
-    """Images of one partition as they are, with the number of what was sent."""
+    """Return the images of one partition, pickled, with the number of the input."""
     made = _whole(batches)
     return None if made is None else pickle.dumps((number, _images_of(made, table, stored, rule)))
 
 
 def _whole(batches: Iterator[pa.RecordBatch]) -> pa.Table | None:
-    """None if there are no rows."""
+    """Join the batches; return None if there are no rows."""
     parts = list(batches)
     return pa.Table.from_batches(parts) if any(part.num_rows for part in parts) else None
 
@@ -279,7 +284,7 @@ def _whole(batches: Iterator[pa.RecordBatch]) -> pa.Table | None:
 def try_frames(
     rule: Rule, table: TableId, rows: pa.Table, lookups: LookupSource | None
 ) -> list[dict[TableId, pa.Table]]:
-    """Each merged row by itself through a rule of type spark, in one job of a session in this process: what comes out of each."""
+    """Run each merged row alone through a rule of type spark, in one job of a session in this process. Return the result of each."""
     from sluice.spark.frames import local_session, run_frames
 
     framing = _Framing(rule, rule.function(), resolved(rule.config.lookups, lookups))
@@ -306,7 +311,7 @@ def try_frames(
 
 
 def _folded(rows: pa.Table) -> pa.Table:
-    """FRAME_ROWS as MERGED_ROWS."""
+    """Convert FRAME_ROWS to MERGED_ROWS."""
     whole = rows.append_column("_before", pa.nulls(rows.num_rows, pa.struct([])))
     whole = whole.append_column("_source_row", pa.array(np.zeros(rows.num_rows, np.int64)))
     return images.fold(whole, key_columns(whole.schema))
@@ -319,7 +324,7 @@ def fold_files(
     rule: Rule,
     share: tuple[int, int],
 ) -> tuple[pa.Table, int]:
-    """MERGED_ROWS of one table of a share ``(number, of)`` of its keys, and how many of them passed the rule by."""
+    """Return MERGED_ROWS of one table for a share ``(number, of)`` of its keys, and how many of them did not match the rule."""
     parts = [read_changeset_file(store, file) for file in files]
     passed = 0
     for file in inputs:
@@ -331,7 +336,7 @@ def fold_files(
 
 
 def _passing(rule: Rule, rows: pa.Table) -> pa.Table:
-    """FRAME_ROWS of the MERGED_ROWS that pass ``rule`` by."""
+    """Return the rows of MERGED_ROWS that do not match ``rule``, as FRAME_ROWS."""
     unfolded = images.unfold(rows)
     return unfolded.filter(pa.array(~sees(rule, unfolded))).drop_columns(["_before", "_source_row"])
 
@@ -346,7 +351,7 @@ def _share(rows: pa.Table, share: tuple[int, int]) -> pa.Table:
 
 
 def _failed(rule: Rule, error: Exception, where: str, *, withheld: bool) -> RuleError:
-    """What Spark says, cut down to the user's line and the innermost exception."""
+    """Return a RuleError with Spark's message reduced to the user's line and the innermost exception."""
     lines = [int(line) for path, line in _USER_LINE.findall(str(error)) if path == rule.path]
     text = str(error).strip().splitlines()
     told = next((t for t in reversed(text) if re.match(r"\w*(Error|Exception)\b", t.strip())), text[0] if text else "")

@@ -55,19 +55,19 @@ class SpreadUnit:
 
     @property
     def cost(self) -> int:
-        """In rows."""
+        """The cost of the unit, in rows."""
         return self.part.cost
 
     @property
     def memory_bytes(self) -> int:
-        """What it takes of a process: rows are read, looked through and written piece by piece."""
+        """The memory that the unit takes of a process: rows are read, searched and written piece by piece."""
         return memory_of(min(self.part.size_bytes, 2 * PIECE_BYTES))
 
 
 def plan_spread(
     store: SegmentStore, batch: int, attempt: str, parts: Sequence[MergePart], level: int
 ) -> list[list[SpreadUnit]]:
-    """For each part: a unit a file."""
+    """Return, for each part, one unit per file."""
     units, number = [], 0
     for part in parts:
         mine = []
@@ -80,7 +80,7 @@ def plan_spread(
 
 
 def run_spread_unit(unit: SpreadUnit) -> list[SegmentFile]:
-    """Raises SegmentError, MappingError, StorageUnavailable."""
+    """Spread the rows of a file by new key buckets. Raises SegmentError, MappingError, StorageUnavailable."""
     store = SegmentStore(unit.store_uri, unit.pipeline)
     part, [file] = unit.part, unit.part.files
     folder = f"{changeset_folder(store, unit.batch, unit.attempt)}/spread-{unit.level}"
@@ -94,14 +94,14 @@ def run_spread_unit(unit: SpreadUnit) -> list[SegmentFile]:
 
 
 def forget_spread(store: SegmentStore, files: Sequence[SegmentFile]) -> None:
-    """The rows are merged. What cannot be deleted goes with the batch."""
+    """Delete the spread files once their rows are merged. What cannot be deleted is deleted with the batch."""
     for file in files:
         with suppress(SluiceError):
             store.delete(file.path)
 
 
 def _pieces(store: SegmentStore, part: MergePart, file: SegmentFile) -> Iterator[pa.Table]:
-    """The rows of a file, in pieces that are large enough to be worth a search."""
+    """Yield the rows of a file in pieces that are large enough to be worth thinning."""
     held: list[pa.Table] = []
     for piece in read_pieces(store, file, part.buckets, wanted_columns(store, file)):
         held.append(piece.drop_columns(["_bucket"]) if "_bucket" in piece.schema.names else piece)
@@ -113,7 +113,7 @@ def _pieces(store: SegmentStore, part: MergePart, file: SegmentFile) -> Iterator
 
 
 def _spread(rows: pa.Table, part: MergePart, level: int) -> tuple[pa.Table, np.ndarray[tuple[int], np.dtype[np.uint8]]]:
-    """The rows that a merge needs, in the order of their new buckets, and those."""
+    """Return the rows that a merge needs, in the order of their new buckets, and these buckets."""
     key = key_columns(rows.schema)
     if part.key and not key:
         rows = rekeyed(rows, part.source, part.key)
@@ -170,7 +170,7 @@ def _write(
 
 
 def can_spread(part: MergePart) -> bool:
-    """False for rows that are followed from key to key, and for what was spread and stayed together."""
+    """Return False for rows that are followed from key to key, and for rows that were spread and stayed together."""
     if any(file.moved_partially for file in part.files):
         return False
     return part.buckets[1] - part.buckets[0] == 1 or not part.segments

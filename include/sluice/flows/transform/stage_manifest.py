@@ -52,7 +52,7 @@ class StageTable(_Stored):
 
 
 class StageManifest(_Stored):
-    """What a stage left for the next one: ``changeset-{attempt}/stage.json``."""
+    """The output of a stage for the next one, stored as ``changeset-{attempt}/stage.json``."""
 
     format_version: Literal[1] = 1
     batch: int
@@ -66,7 +66,7 @@ class StageManifest(_Stored):
 
 
 def stages_of(rules: RuleSet) -> list[RuleSet]:
-    """The rules by stage; the first may be empty."""
+    """Return the rules by stage; the first stage may have none."""
     stages: list[list[Rule]] = [[]]
     for rule in rules:
         if rule.config.owns_task:
@@ -77,12 +77,12 @@ def stages_of(rules: RuleSet) -> list[RuleSet]:
 
 
 def stored(rules: RuleSet) -> tuple[StoredRule, ...]:
-    """For the manifest."""
+    """Convert the rules to their form in the manifest."""
     return tuple(StoredRule(config=r.config, path=r.path, text=r.text, engine=r.engine) for r in rules)
 
 
 def rules_of_stage(manifest: StageManifest, stage: int, engine_path: Path | None, *, anew: bool) -> RuleSet:
-    """The rules of a stage as stored; ``anew``: as the files are now, those that engine.yaml still names. Raises RuleError, ConfigError."""
+    """Return the rules of a stage as stored; ``anew``: as the files are now, if engine.yaml still names them. Raises RuleError, ConfigError."""
     known = {s.config.name: Rule(s.config, s.path, s.text, s.engine) for s in manifest.rules}
     if anew and engine_path is not None:
         known |= {rule.name: rule for rule in RuleSet.load(engine_path) if rule.name in known}
@@ -92,7 +92,7 @@ def rules_of_stage(manifest: StageManifest, stage: int, engine_path: Path | None
 
 
 def read_stage(store: SegmentStore, path: str) -> StageManifest:
-    """Raises SegmentError if it is missing, damaged or of a newer format."""
+    """Read a stage manifest. Raises SegmentError if it is missing, damaged or of a newer format."""
     try:
         return StageManifest.model_validate_json(store.read_text(path))
     except ValueError as error:
@@ -111,7 +111,7 @@ def write_stage(store: SegmentStore, folder: str, manifest: StageManifest, resul
 
 
 def tables_of(results: Sequence[MergeResult]) -> tuple[StageTable, ...]:
-    """What the units of a stage made, by table."""
+    """Return the output of a stage's units, by table."""
     found: dict[TableId, list[ChangesetFile]] = {}
     for part in (part for result in results for part in result.parts):
         if part.file:

@@ -45,7 +45,7 @@ class StageRules:
     def of(
         cls, rules: RuleSet, pipeline: PipelineConfig, rules_path: Path | None, resolver: ConnectionResolver | None
     ) -> StageRules:
-        """Resolves the connections of lookups now. Raises ConfigError."""
+        """Build the rules of a stage, with the connections of lookups resolved. Raises ConfigError."""
         wanted = {lookup.connection for rule in rules for lookup in rule.config.lookups.values() if lookup.connection}
         if wanted and resolver is None:
             raise ConfigError(f"lookups need the connection {min(wanted)!r}, and no connection resolver was given")
@@ -53,11 +53,11 @@ class StageRules:
         return cls(rules, Masking(pipeline.masked), endpoints, str(rules_path.parent.resolve()) if rules_path else "")
 
     def concerning(self, table: TableId) -> bool:
-        """True if a rule may apply to ``table``."""
+        """Return True if a rule may apply to ``table``."""
         return bool(self.rules.matching(table).rules)
 
     def reader(self, rule: Rule) -> LookupReader:
-        """Who finds the lookups of ``rule``."""
+        """Return the reader of the lookups of ``rule``."""
         return LookupReader(rule.name, rule.engine, self.folder, self.endpoints)
 
     def apply(self, merged: pa.Table, source: TableId, *, each: bool = False) -> Ruled:
@@ -66,11 +66,11 @@ class StageRules:
         return self.rules.apply(merged, source, lookups=readers, masking=self.masking, each=each)
 
     def hides(self, rows: pa.Table, source: TableId) -> bool:
-        """True if values of some column must not be shown."""
+        """Return True if values of some column must not be shown."""
         return bool(self.masking.hidden(source.schema, source.table, map(true_name, rows.schema)))
 
     def tagged(self, rows: pa.Table, source: TableId) -> pa.Table:
-        """The rows with a mark on masked columns, which stays with them on their way."""
+        """Mark masked columns; the mark stays with the rows."""
         hidden = self.masking.hidden(source.schema, source.table, map(true_name, rows.schema))
         return with_mark(rows, lambda field: true_name(field) in hidden) if hidden else rows
 
@@ -102,7 +102,7 @@ class StageRules:
 
 
 def with_mark(rows: pa.Table, is_masked: Callable[[pa.Field], bool]) -> pa.Table:
-    """``sluice.masked`` on the user's fields for which ``is_masked``."""
+    """Set ``sluice.masked`` on the user fields for which ``is_masked``."""
     fields = [
         described(field, masked="1") if field.name not in META_COLUMNS and is_masked(field) else field
         for field in rows.schema
@@ -111,12 +111,12 @@ def with_mark(rows: pa.Table, is_masked: Callable[[pa.Field], bool]) -> pa.Table
 
 
 def tagged_as_made(rows: pa.Table) -> pa.Table:
-    """The same mark on columns that rules made of a table with masked columns: they may hold what those held."""
+    """Mark columns that rules made of a table with masked columns, as they may hold masked values."""
     return with_mark(rows, lambda field: not declared_type(field))
 
 
 def rule_totals(counts: Iterable[RuleCount], written: Iterable[Written]) -> tuple[RuleTotal, ...]:
-    """One line a rule over all units, in the order in which they ran."""
+    """Sum up each rule over all units, in the order in which the rules ran."""
     kept: dict[str, int] = {}
     for file in written:
         kept[file.by] = kept.get(file.by, 0) + file.rows

@@ -56,7 +56,7 @@ class StagePart:
 
 
 class StageUnit(TransformUnit[StagePart]):
-    """Files of an earlier stage."""
+    """A unit of files of an earlier stage."""
 
     __slots__ = ()
 
@@ -74,7 +74,10 @@ def plan_stage(
     *,
     memory: int = 2**30,
 ) -> list[StageUnit]:
-    """Units of about equal cost. A file is never cut: it is as large as the unit that wrote it. ``framed``: what a rule of type spark left."""
+    """Return units of about equal cost. A file is never cut: it is as large as the unit that wrote it.
+
+    ``framed``: the output of a rule of type spark.
+    """
     by_table: dict[TableId, list[SegmentFile]] = {}
     for file in segments:
         by_table.setdefault(file.table_id, []).append(file)
@@ -120,7 +123,7 @@ def run_stage_unit(unit: StageUnit) -> MergeResult:
 
 
 def log_totals(pipeline: str, batch: int, totals: Sequence[RuleTotal]) -> None:
-    """A line a rule, in the task's log."""
+    """Log one line per rule in the task's log."""
     for rule in totals:
         say(_log, "rule", pipeline=pipeline, batch=batch, **_figures(rule))
 

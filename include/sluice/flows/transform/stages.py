@@ -32,7 +32,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class RuleOutcome:
-    """What the task of a rule did: rows in and out; ``already``: it was done before, or the rule is not in use for this batch."""
+    """The outcome of a rule's task: rows in and out; ``already``: it was done before, or the rule does not apply to this batch."""
 
     batch: int
     rule: str
@@ -51,7 +51,7 @@ class RuleOutcome:
 
 
 def apply_rule(runtime: Runtime, batch: int, rule: str) -> RuleOutcome:
-    """The stage of ``batch`` that rule ``rule`` begins, and those before it that are not done.
+    """Run the stage of ``batch`` that rule ``rule`` begins, and earlier stages that are not done.
 
     Raises:
         RuleError: the rule is broken; the batch stays.
@@ -97,7 +97,7 @@ def transform(runtime: Runtime, batch: int) -> str:
 
 
 def _run_stage(runtime: Runtime, state: PipelineState, batch: int, stage: int) -> dict[str, RuleTotal]:
-    """One stage; its totals by rule."""
+    """Run one stage and return its totals by rule."""
     record = state.require(batch)
     watch = CancellationGuard(state, f"applying rules to batch {batch}")
     if record.changeset or len(record.stages) != stage:
@@ -149,9 +149,9 @@ class _Stage:
         return now != stored
 
     def results(self, *, anew: bool) -> tuple[list[MergeResult], RuleCount | None]:
-        """What came of the rows; and the count of the stage's Spark rule, if it begins with one. ``anew``: with the rule files as they are now.
+        """Run the stage and return its results, and the count of its Spark rule if it begins with one.
 
-        Raises RuleError.
+        ``anew``: with the rule files as they are now. Raises RuleError.
         """
         runtime = self.runtime
         rules = rules_of_stage(self.before, self.stage, runtime.rules_path, anew=anew)

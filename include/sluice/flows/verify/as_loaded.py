@@ -25,7 +25,7 @@ from sluice.segments.changeset import columns_of
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Rows (CHANGESET_ROWS) for one target table. ``origin``: of each row the number of the source row that it was made of."""
+    """Rows (CHANGESET_ROWS) for one target table. ``origin``: for each row the number of the source row it was made from."""
 
     plan: PlannedTable
     rows: pa.Table
@@ -34,10 +34,11 @@ class Loaded:
 
 @dataclass
 class AsLoaded:
-    """What the pipeline makes of rows of its source.
+    """Computes what the pipeline makes of source rows.
 
     Attributes:
-        flavour: the source's dialect. ruling: the rules, as their files are now.
+        flavour: the source's dialect.
+        ruling: the rules, as their files are now.
     """
 
     runtime: Runtime
@@ -53,15 +54,15 @@ class AsLoaded:
         self.ruling = StageRules.of(rules, runtime.pipeline, runtime.rules_path, runtime.resolver)
 
     def is_ruled(self, table: TableId) -> bool:
-        """True if a rule may apply to the table."""
+        """Return True if a rule may apply to the table."""
         return self.ruling.concerning(table)
 
     def plan(self, schema: TableSchema) -> PlannedTable:
-        """Where a table without rules goes."""
+        """Return the plan of a table without rules at the target."""
         return self._mapped(schema.table, schema.table, merged(schema, ())).plan
 
     def __call__(self, schema: TableSchema, pieces: Sequence[pa.Table]) -> list[Loaded]:
-        """SELECTED_ROWS as what is loaded, by target table. Raises RuleError, MappingError."""
+        """Return SELECTED_ROWS as they would be loaded, by target table. Raises RuleError, MappingError."""
         return self._loaded(schema, merged(schema, pieces))
 
     def _loaded(self, schema: TableSchema, rows: pa.Table) -> list[Loaded]:
@@ -71,11 +72,11 @@ class AsLoaded:
         return [self._mapped(schema.table, place, out) for place, out in made.items() if out.num_rows]
 
     def needs_spark(self, table: TableId) -> bool:
-        """True if a rule of type spark may apply to the table."""
+        """Return True if a rule of type spark may apply to the table."""
         return any(rule.kind is RuleKind.SPARK for rule in self.ruling.rules.matching(table))
 
     def _ruled(self, rows: pa.Table, source: TableId) -> Mapping[TableId, pa.Table]:
-        """The rules in their order; one of type spark is a job of its own."""
+        """Apply the rules in their order; one of type spark is its own job."""
         tables: dict[TableId, pa.Table] = {source: rows}
         for is_frame, some in groupby(self.ruling.rules, lambda rule: rule.kind is RuleKind.SPARK):
             rules = tuple(some)
@@ -111,7 +112,7 @@ class AsLoaded:
             )
 
     def _of_updates(self, schema: TableSchema, pieces: Sequence[pa.Table]) -> list[Loaded]:
-        """What the rules make of the same rows if somebody updated them; nothing where they need to know more of an update."""
+        """Return what the rules make of the same rows as updates; nothing if they need to know more about an update."""
         try:
             return self._loaded(schema, merged(schema, pieces, updated=True))
         except RuleError:
@@ -137,7 +138,7 @@ def _users(rows: pa.Table) -> pa.Table:
 
 
 def _alike(one: Sequence[Loaded], other: Sequence[Loaded]) -> bool:
-    """True if rows of which each side has one for a row of the source are the same at both."""
+    """Return True if the sides have equal rows wherever each has exactly one for a source row."""
     theirs = {loaded.plan.target: loaded for loaded in other}
     return all(
         _only(loaded, both).equals(_only(match, both))
@@ -148,20 +149,20 @@ def _alike(one: Sequence[Loaded], other: Sequence[Loaded]) -> bool:
 
 
 def _single(numbers: np.ndarray[tuple[int], np.dtype[np.int64]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Those that are there once."""
+    """Return the numbers that occur once."""
     values, counts = np.unique(numbers, return_counts=True)
     found: np.ndarray[tuple[int], np.dtype[np.int64]] = values[counts == 1]
     return found
 
 
 def _only(loaded: Loaded, numbers: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.Table:
-    """The user's columns of rows that were made of these, in their order."""
+    """Return the user columns of the rows made from these source rows, in their order."""
     order = np.argsort(loaded.origin, kind="stable")
     return _users(loaded.rows).take(pa.array(order[np.isin(loaded.origin[order], numbers)]))
 
 
 def merged(schema: TableSchema, pieces: Sequence[pa.Table], *, updated: bool = False) -> pa.Table:
-    """SELECTED_ROWS as MERGED_ROWS of inserts, numbered by ``_seq``; ``updated``: of updates that change nothing, which another server made."""
+    """Return SELECTED_ROWS as MERGED_ROWS of inserts, numbered by ``_seq``; ``updated``: of updates by another server that change nothing."""
     fields = [schema.field(column) for column in schema.columns]
     tables = [pa.Table.from_arrays(piece.columns, schema=pa.schema(fields)) for piece in pieces]
     users = pa.concat_tables(tables) if tables else pa.schema(fields).empty_table()

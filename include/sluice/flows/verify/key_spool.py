@@ -20,14 +20,14 @@ class KeySpool:
         return self._count
 
     def add(self, keys: Iterable[Key]) -> None:
-        """Append."""
+        """Append keys."""
         self._file.seek(0, 2)
         for key in keys:
             self._file.write(json.dumps(key) + "\n")
             self._count += 1
 
     def pieces(self, size: int) -> Iterator[list[Key]]:
-        """All keys, at most ``size`` at a time. Nothing may be added meanwhile."""
+        """Yield all keys, at most ``size`` at a time. No keys may be added meanwhile."""
         self._file.seek(0)
         piece: list[Key] = []
         for line in self._file:

@@ -27,12 +27,15 @@ LOOKS = 4
 
 
 class _NotKnownError(Exception):
-    """What the log changed cannot be told."""
+    """The log does not tell what was changed."""
 
 
 @dataclass
 class KeylessCheck:
-    """Compares one table. ``whole``: the request is for all rows; ``shown``: target's columns of which values may be told."""
+    """Compares one table that has no key.
+
+    ``whole``: the request is for all rows; ``shown``: target columns whose values may be shown.
+    """
 
     reader: ChunkReader
     comparer: CountingComparer
@@ -46,7 +49,7 @@ class KeylessCheck:
     told: Callable[[int], None] = lambda rows: None
 
     def run(self) -> RowCounts:
-        """Look until nothing is left that the log changed during a look, some times at most."""
+        """Compare again until no difference is left that the log may explain, a limited number of times."""
         found = RowCounts()
         for number in range(1, LOOKS + 1):
             found = self._look(number)
@@ -87,7 +90,7 @@ class KeylessCheck:
         return loaded.rows
 
     def _changed_in(self, batch: int) -> Iterator[pa.Table]:
-        """Rows (SELECTED_ROWS) as the log had them in a batch, before and after."""
+        """Yield the rows (SELECTED_ROWS) that the log has in a batch, as they were before and after."""
         names = [stored_name(column.name) for column in self.schema.columns]
         types = [self.schema.arrow_schema.field(column.name).type for column in self.schema.columns]
         for file in self.log.files(batch, self.schema.table, _NotKnownError):

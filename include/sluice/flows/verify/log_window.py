@@ -49,7 +49,7 @@ Hashes = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 @dataclass(frozen=True, slots=True)
 class ChangedKeys:
-    """Keys by their hashes, eight bytes each. One that only has the hash of another one counts as changed: it is looked at once more."""
+    """Hashes of changed keys, eight bytes each. A key that merely has another one's hash counts as changed and is compared once more."""
 
     batches: tuple[Hashes, ...]
 
@@ -85,14 +85,14 @@ class LogWindow:
     _keys: dict[tuple[int, TableId], Hashes | None] = field(default_factory=dict)
 
     def newest(self) -> int:
-        """The last batch that was made."""
+        """Return the last batch that was captured."""
         cursor = self.state.cursor()
         return cursor.next_batch - 1 if cursor else 0
 
     def touched(self) -> int:
-        """The last batch of which the target may have held something, asked after it was read: at most the load of one batch is under way.
+        """Return the last batch of which the target may have held a part, asked after it was read: at most one batch is being loaded.
 
-        Whoever takes the target over may have set it back since; then it may be any that was made.
+        If another process took the target over since, it may have been any captured batch.
         """
         newest = self.newest()
         held = self.checkpoints.read() if self.checkpoints is not None else None
@@ -102,7 +102,7 @@ class LogWindow:
         return min(newest, held.batch + 1)
 
     def visible(self, low: str, newest: int) -> int:
-        """The last batch of which everything was visible after the low watermark; ``newest`` was asked before it."""
+        """Return the last batch that was completely visible after the low watermark; ``newest`` was asked before it."""
         if self.marking is Marking.TABLE:
             return newest  # the mark was committed after everything that the log had before it
         batch = newest
@@ -119,7 +119,10 @@ class LogWindow:
         return False
 
     def wait_for(self, place: str) -> int:
-        """Until the target holds all of the log up to ``place``; the batch that it must hold for that. Raises Paused, OutOfOrder if nothing moves."""
+        """Wait until the target holds all of the log up to ``place``; return the batch that contains it.
+
+        Raises Paused, or OutOfOrder if nothing moves.
+        """
         order = order_of(place)
         if order <= self._held[0]:
             return self._held[1]
@@ -168,7 +171,7 @@ class LogWindow:
 
     @contextmanager
     def while_it_moves(self, stop: threading.Event, what: str) -> Iterator[None]:
-        """Sets ``stop`` when nothing has moved for ``patience_s``, or somebody paused the pipeline, and raises that in the end.
+        """Set ``stop`` if nothing moves for ``patience_s`` or somebody pauses the pipeline, and raise that when the context ends.
 
         ``what``: is waited for. Raises Paused, OutOfOrder, RetryableError.
         """
@@ -199,12 +202,12 @@ class LogWindow:
             raise errors[0]
 
     def still_holds(self, batch: int) -> bool:
-        """False if the target was set back meanwhile, for a redelivery."""
+        """Return False if the target was set back meanwhile, for a redelivery."""
         process = self.state.process(self.target)
         return process is not None and process.batch >= batch
 
     def settled(self, within_s: float = 2.0) -> int:
-        """The batch that the target holds; if it can be had within this time, while no later one has been made."""
+        """Return the batch that the target holds, waiting up to ``within_s`` seconds for it to hold the newest one."""
         until = time.monotonic() + within_s
         while True:
             newest, process = self.newest(), self.state.process(self.target)
@@ -216,9 +219,9 @@ class LogWindow:
     def as_logged(
         self, schema: TableSchema, key: ChunkKey, wanted: frozenset[Key], after: int, upto: int
     ) -> tuple[list[pa.Table], frozenset[Key]]:
-        """Rows (SELECTED_ROWS) of keys as the newest of the batches ``after`` < n <= ``upto`` left them, and the keys of which that is known.
+        """Return rows (SELECTED_ROWS) of keys as the newest of the batches ``after`` < n <= ``upto`` left them, and the known keys.
 
-        One without a row was deleted. Not known are keys that no batch contains, or of which the log has only some columns.
+        A known key without a row was deleted. Keys are unknown if no batch contains them, or if the log has only some of their columns.
         """
         names = [stored_name(column.name) for column in schema.columns]
         keys = [stored_name(name) for name in key.names]
@@ -246,7 +249,7 @@ class LogWindow:
         return rows, frozenset(known)
 
     def _merged(self, batch: int, table: TableId) -> Iterator[pa.Table]:
-        """MERGED_ROWS of one table of a batch."""
+        """Yield MERGED_ROWS of one table of a batch."""
         manifest, store = self._manifest(batch), self.runtime.store
         files = [file for file in manifest.files if file.table_id == table] if manifest else []
         for part in cut(MergePart(table, measured(store, files), (0, KEY_BUCKETS)), MAX_UNIT_ROWS) if files else ():
@@ -254,7 +257,7 @@ class LogWindow:
             yield compact(read.changes, read.key)
 
     def changed(self, table: TableId, key: ChunkKey, after: int, upto: int) -> ChangedKeys | None:
-        """The keys that batches ``after`` < n <= ``upto`` contain; None: that cannot be told, and it may be any."""
+        """Return the keys that batches ``after`` < n <= ``upto`` contain; None if that is unknown, so that it may be any key."""
         found: list[Hashes] = []
         for batch in range(after + 1, upto + 1):
             keys = self._changed_in(batch, table, key)
@@ -296,14 +299,14 @@ class LogWindow:
         return np.unique(np.concatenate(found))
 
     def files(self, batch: int, table: TableId, unknown: type[Exception]) -> list[SegmentFile]:
-        """Files of a batch that change rows of a table. Raises ``unknown`` if that cannot be told, or its definition changed."""
+        """Return the files of a batch that change rows of a table. Raises ``unknown`` if that is not known, or its definition changed."""
         manifest = self._manifest(batch)
         if manifest is None or any(ddl.table in {None, str(table)} for ddl in manifest.ddl):
             raise unknown
         return [file for file in manifest.files if file.table_id == table and file.rows]
 
     def _manifest(self, batch: int) -> SegmentManifest | None:
-        """None if it is not stored any more."""
+        """Return the manifest of a batch; None if it is no longer stored."""
         record = self.state.batch(batch)
         try:
             return self.runtime.store.read_manifest(record.manifest) if record is not None else None

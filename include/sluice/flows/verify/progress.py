@@ -12,7 +12,7 @@ _FIRST_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a verification is: rows of the source compared, of about how many; ``doing``: verifying or repairing."""
+    """Progress of a verification: source rows compared, of about how many; ``doing``: verifying or repairing."""
 
     table: str
     target: str
@@ -26,13 +26,13 @@ Told = Callable[[Progress], None]
 
 @dataclass
 class Pace:
-    """Makes the line that people read. ``clock``: seconds."""
+    """Makes the progress line. ``clock``: seconds."""
 
     clock: Callable[[], float] = time.monotonic
     _began: dict[tuple[str, str, str], float] = field(default_factory=dict)
 
     def words(self, progress: Progress) -> str:
-        """Of a table at a target, with its rate since it was told of first."""
+        """Format the progress of a table at a target, with its rate since the first call for it."""
         now = self.clock()
         spent = now - self._began.setdefault((progress.table, progress.target, progress.doing), now)
         said = f"{progress.doing} {progress.table} at {progress.target}: {progress.rows:,} of about {progress.of_about:,} rows"

@@ -97,18 +97,18 @@ class VerifyResult(_Stored):
         return "incomplete" if any(t.skipped or t.undecided for t in self.tables) or not self.tables else "equal"
 
     def to_json(self) -> dict[str, Any]:
-        """With the outcome."""
+        """Return the result as JSON values, with its outcome."""
         return {**self.model_dump(mode="json"), "outcome": self.outcome}
 
     def summary(self, most: int) -> dict[str, Any]:
-        """Without the differences, and of at most ``most`` tables: those that differ first, then those that were not compared."""
+        """Return the result without differences, for at most ``most`` tables: first those that differ, then those not compared."""
         order = sorted(self.tables, key=lambda table: (not table.differing, not (table.skipped or table.undecided)))
         given = self.model_dump(mode="json", exclude={"tables"})
         tables = [table.model_dump(mode="json", exclude={"differences"}) for table in order[:most]]
         return {**given, "outcome": self.outcome, "line": self.in_a_line(), "tables": tables, "count": len(order)}
 
     def in_a_line(self) -> str:
-        """For the status of a pipeline."""
+        """Format the result as one line for the status of a pipeline."""
         seconds = (self.ended_ms - self.began_ms) / 1000
         share = f" of a sample of {self.sample:.0%}" if self.sample < 1 else ""
         words = f"{self.outcome}, {self.rows:,} rows{share}, {seconds:.0f} s"
@@ -134,7 +134,7 @@ def _paths(store: SegmentStore) -> Sequence[str]:
 
 
 def kept(store: SegmentStore, most: int = KEPT_RESULTS) -> list[VerifyResult]:
-    """The newest results, oldest first. What cannot be read is left out."""
+    """Return the newest results, oldest first. Unreadable ones are left out."""
     found = []
     for path in _paths(store)[-most:]:
         try:
@@ -145,7 +145,7 @@ def kept(store: SegmentStore, most: int = KEPT_RESULTS) -> list[VerifyResult]:
 
 
 def named(store: SegmentStore, pipeline: str, name: str) -> VerifyResult:
-    """The result of this id; "": the newest. Raises ConfigError."""
+    """Return the result with this id; "": the newest. Raises ConfigError."""
     for result in reversed(kept(store)):
         if name in {"", result.id}:
             return result

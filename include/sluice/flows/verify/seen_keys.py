@@ -16,7 +16,7 @@ _BYTES = 8
 
 
 def hashes_of(keys: Sequence[Key]) -> bytes:
-    """Eight bytes of each key, the same in every process."""
+    """Return eight bytes for each key, the same in every process."""
     return b"".join(blake2b("\0".join(key).encode(), digest_size=_BYTES).digest() for key in keys)
 
 
@@ -28,11 +28,11 @@ class SeenKeys:
 
     @cached_property
     def _file(self) -> IO[bytes]:
-        """Made at first use: most tables need none."""
+        """The temporary file; made at first use, as most tables need none."""
         return tempfile.TemporaryFile(prefix="sluice-verify-")
 
     def add(self, hashes: bytes) -> None:
-        """What :func:`hashes_of` made."""
+        """Add hashes that :func:`hashes_of` made."""
         if not hashes:
             return
         self._sorted = None
@@ -40,7 +40,7 @@ class SeenKeys:
         self._file.write(hashes)
 
     def among(self, keys: Sequence[Key]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Of each key, if it was added. Sorted in the file, whose pages the system may write out."""
+        """Return a mask of the keys that were added. Sorts in the file, whose pages the system may write out."""
         wanted = np.frombuffer(hashes_of(keys), np.uint64)
         if self._sorted is None:
             self._file.flush()

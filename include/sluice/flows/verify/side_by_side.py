@@ -18,7 +18,7 @@ _END: Any = object()
 
 
 def ahead(items: Iterator[_T], most: int) -> Generator[_T]:
-    """The same items, made by a thread that is at most this number of them ahead. What it raises is raised here."""
+    """Yield the same items, made by a thread that is at most ``most`` items ahead. Its errors are raised here."""
     made: queue.Queue[Any] = queue.Queue(most)
     stop = threading.Event()
 
@@ -64,10 +64,11 @@ def side_by_side(
     lanes: int,
     most_ahead: int,
 ) -> Iterator[tuple[_T, _Mine, _Theirs]]:
-    """Each item with what ``first`` says of it, and after ``between`` what ``second`` says; in the order of the items.
+    """Yield each item with the answers of ``first`` and, after ``between``, of ``second``; in the order of the items.
 
     Args:
-        first, second: called by ``lanes`` threads each. between: called in the order of the items, by the caller's thread.
+        first, second: called by ``lanes`` threads each.
+        between: called in the order of the items, by the caller's thread.
         most_ahead: items that ``first`` may be ahead of ``second``.
     """
     with ExitStack() as stack:

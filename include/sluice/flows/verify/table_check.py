@@ -56,7 +56,7 @@ Kind = Literal["missing", "different", "extra"]
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """``after < key <= upto``, literals; empty: open."""
+    """A key range ``after < key <= upto``, as literals; empty: unbounded."""
 
     after: Key = ()
     upto: Key = ()
@@ -90,10 +90,11 @@ class RangeFound:
 
 @dataclass
 class Found:
-    """What is known so far.
+    """The differences found so far.
 
     Attributes:
-        most: rows that differ of which more than their number is known. odd: the first of them.
+        most: number of differing rows of which details are kept.
+        odd: these rows.
         keys: of all rows that differ, for a repair; None: they are not kept.
     """
 
@@ -114,7 +115,7 @@ class Found:
         return self.missing + self.different + self.extra
 
     def add(self, odd: Iterable[Odd]) -> None:
-        """Rows that differ, each once."""
+        """Add rows that differ, each once."""
         for one in odd:
             setattr(self, one.kind, getattr(self, one.kind) + 1)
             if len(self.odd) < self.most:
@@ -125,15 +126,17 @@ class Found:
 
 @dataclass(frozen=True)
 class Way:
-    """How a table is compared.
+    """The way a table is compared.
 
     Attributes:
-        request, schema, key: at the source. plan: at the target, of a table without rules.
-        ranged: the target's range is the source's: rows that only the target has are looked for in each.
-        lists: they are looked for at the end, by all of the target's keys.
+        request, schema, key: at the source.
+        plan: at the target, of a table without rules.
+        ranged: the target's range is the source's: rows that only the target has are searched for in each range.
+        lists: they are searched for at the end, by all of the target's keys.
         digested: source columns of which both sides compute the same checksums; none: they do not.
         digest_plan: the same columns at the target.
-        range_rows: of a range that is read; sample: share of the ranges.
+        range_rows: rows of a range that is read.
+        sample: share of the ranges.
     """
 
     request: TableRequest
@@ -150,21 +153,21 @@ class Way:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The name of the way, for display."""
         return "checksums" if self.digested else "rows" if self.ranged or self.lists else "rows of the source"
 
     def listed(self, keys: Sequence[Key]) -> KeyRange | None:
-        """These keys at the target; None: rows that only it has are not looked for."""
+        """Return these keys at the target; None if rows that only the target has are not searched for."""
         return KeyRange(self.plan.key, listed=tuple(keys)) if self.ranged or self.lists else None
 
     def stretch(self, stretch: Stretch) -> KeyRange:
-        """At the target."""
+        """Return a source range as the target's range."""
         return KeyRange(self.plan.key, after=stretch.after, upto=stretch.upto)
 
 
 @dataclass(frozen=True)
 class Sides:
-    """Rows of the source and those of the target."""
+    """Compares rows of the source with those of the target."""
 
     comparer: Comparer
     made: AsLoaded
@@ -174,7 +177,7 @@ class Sides:
     def compared(
         self, pieces: Sequence[pa.Table], loaded: Sequence[Loaded], item: KeyRange | None, *, values: bool
     ) -> tuple[dict[Key, Odd], RangeDifferences]:
-        """What differs now, by the key at the source; and the last answer of the target, which is the only one where there is a range."""
+        """Return what differs now, by key at the source; and the target's last answer, which is the only one if there is a range."""
         keys: list[Key] | None = None
         found: dict[Key, Odd] = {}
         differs = RangeDifferences()
@@ -186,11 +189,11 @@ class Sides:
         return found, differs
 
     def hashes(self, pieces: Sequence[pa.Table]) -> bytes:
-        """Of the keys of rows of the source, where they are asked for."""
+        """Return the hashes of the keys of source rows if they are needed."""
         return hashes_of(self.keys(pieces)) if self.way.lists else b""
 
     def keys(self, pieces: Sequence[pa.Table]) -> list[Key]:
-        """Of rows of the source."""
+        """Return the keys of source rows."""
         places = [i for name in self.way.key.names for i, c in enumerate(self.way.schema.columns) if c.name == name]
         keys: list[Key] = []
         for piece in pieces:
@@ -204,9 +207,9 @@ class TableCheck:
     """Compares one table.
 
     Attributes:
-        told: called with the rows of the source compared since the last call.
-        spread: has ranges compared by workers, ``spread_ranges`` at a time; None: all of it is done here.
-        lanes: readers that compute checksums side by side; all have read the table's definition. None: the one ``reader`` does all.
+        told: called with the number of source rows compared since the last call.
+        spread: has ranges compared by workers, ``spread_ranges`` at a time; None: all is compared here.
+        lanes: readers that compute checksums in parallel; all have read the table's definition. None: the one ``reader`` does all.
     """
 
     reader: ChunkReader
@@ -229,7 +232,7 @@ class TableCheck:
         return Sides(self.comparer, self.made, self.texts, self.way)
 
     def run(self) -> Found:
-        """Everything. Ranges are worked on some at a time, so that what differs takes no more memory in a table of which every row does."""
+        """Compare the whole table. Ranges are taken some at a time, so that memory stays bounded even if every row differs."""
         way = self.way
         whole = self._sampled(self._cut(Stretch(), way.digest_rows if way.digested else way.range_rows))
         suspects: dict[Key, None] = {}
@@ -262,7 +265,7 @@ class TableCheck:
         return self.found
 
     def _look_for_others(self) -> None:
-        """Rows that only the target has: its keys that were not read at the source are suspects. Rows that came meanwhile are, too."""
+        """Compare again the target's keys that were not read at the source; rows that came meanwhile are among them."""
         assert isinstance(self.comparer, KeyLister)
         way = self.way
         names = [stored_name(name) for name in way.key.names]
@@ -276,7 +279,7 @@ class TableCheck:
         self.look_again(suspects)
 
     def _left_over(self, found: Iterable[RangeFound], suspects: dict[Key, None]) -> Iterator[Stretch]:
-        """Take what workers found; ranges that are to be compared here."""
+        """Take over what workers found; yield the ranges that have to be compared here."""
         for one in found:
             if one.keys is None:
                 yield one.stretch
@@ -287,7 +290,7 @@ class TableCheck:
 
     @property
     def _keys_a_look(self) -> int:
-        """Their rows are in memory together."""
+        """The number of keys of one comparison; their rows are in memory together."""
         return min(KEYS_A_LOOK, self.way.range_rows)
 
     @property
@@ -296,12 +299,12 @@ class TableCheck:
 
     @property
     def _ranges_ahead(self) -> int:
-        """As many rows, whatever the ranges are."""
+        """The number of ranges to read ahead, so that it is the same number of rows whatever the size of a range."""
         return RANGES_AHEAD * self.way.range_rows // self._few_rows if self.way.digested else RANGES_AHEAD
 
     # -- ranges --------------------------------------------------------------------------------------------------------
     def _cut(self, stretch: Stretch, rows: int) -> Iterator[Stretch]:
-        """Ranges of about this many rows."""
+        """Yield ranges of about this many rows."""
         request = replace(self.way.request, upper=stretch.upto)
         planned = TablePlanned(stretch.after, 1 if stretch.after else 0)
         while True:
@@ -324,7 +327,7 @@ class TableCheck:
 
     # -- checksums -----------------------------------------------------------------------------------------------------
     def _not_equal(self, whole: Iterator[Stretch]) -> Iterator[Stretch]:
-        """Ranges of few rows whose checksums differ."""
+        """Yield small ranges whose checksums differ."""
         todo: list[tuple[Stretch, int]] = []
         for stretch, mine, equal in self._digests(whole):
             if equal:
@@ -345,7 +348,7 @@ class TableCheck:
                     todo.append((stretch, mine.rows))
 
     def _digests(self, stretches: Iterator[Stretch]) -> Iterator[tuple[Stretch, RangeDigest, bool]]:
-        """Of both sides, and if they are equal. The check's own reader finds the borders meanwhile."""
+        """Yield the digests of both sides and whether they are equal. The check's own reader finds the borders meanwhile."""
         plan, request, columns = self.way.digest_plan, self.way.request, self.way.digested
         assert plan is not None
         free: queue.SimpleQueue[ChunkReader] = queue.SimpleQueue()
@@ -379,7 +382,7 @@ class TableCheck:
 
     # -- rows ----------------------------------------------------------------------------------------------------------
     def _read_ranges(self, stretches: Iterable[Stretch]) -> Iterator[tuple[Stretch, RangeDifferences, Iterable[Key]]]:
-        """What differs at the first look, range by range: as the target says it of the rows that only it has, and the keys of all."""
+        """Yield, range by range, the target's first answer on rows that only it has, and the keys of all rows that differ."""
 
         def at_source() -> Iterator[tuple[Stretch, list[pa.Table], str]]:
             for stretch in stretches:
@@ -397,7 +400,7 @@ class TableCheck:
 
     # -- suspects ------------------------------------------------------------------------------------------------------
     def look_again(self, suspects: Sequence[Key]) -> None:
-        """Look at keys until each is equal, or differs and was not changed meanwhile. What differs is in :attr:`found`."""
+        """Compare keys again until each is equal, or differs and was not changed meanwhile. Differences go to :attr:`found`."""
         for _ in range(LOOKS):
             if not suspects:
                 return
@@ -408,7 +411,7 @@ class TableCheck:
         self.found.undecided += len(suspects)
 
     def _look(self, suspects: Sequence[Key]) -> list[Key]:
-        """One look; the keys of which it cannot be told."""
+        """Compare keys once; return those that are still undecided."""
         way, marks = self.way, self.reader.watermarks
         chunk = self._chunk()
         request = replace(way.request, key_file="-")

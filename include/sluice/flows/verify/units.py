@@ -29,7 +29,8 @@ class VerifyUnit:
     """Some ranges of one table. Picklable.
 
     Attributes:
-        made: with a runtime that knows the source's connection alone. target: pickled, after ``kind`` is loaded.
+        made: with a runtime that knows only the source's connection.
+        target: pickled, after ``kind`` is loaded.
         rows: of a range, for the cost.
     """
 
@@ -43,12 +44,12 @@ class VerifyUnit:
 
     @property
     def cost(self) -> int:
-        """In rows."""
+        """The cost of the unit, in rows."""
         return len(self.stretches) * self.way.range_rows
 
 
 def run_verify_unit(unit: VerifyUnit) -> list[RangeFound]:
-    """Raises SourceUnavailable, TargetUnavailable, RuleError, MappingError, LoadError."""
+    """Compare the unit's ranges. Raises SourceUnavailable, TargetUnavailable, RuleError, MappingError, LoadError."""
     unit.kind.load()
     target: Target = pickle.loads(unit.target)  # noqa: S301 - what this program pickled
     comparer = comparer_of(target)
@@ -70,7 +71,7 @@ def run_verify_unit(unit: VerifyUnit) -> list[RangeFound]:
 
 @dataclass(frozen=True)
 class Spread:
-    """Sends ranges to workers. ``unit``: without ranges."""
+    """Sends ranges to workers. ``unit``: a unit without ranges."""
 
     runner: UnitRunner
     unit: VerifyUnit
@@ -80,7 +81,7 @@ class Spread:
     def of(
         cls, runtime: Runtime, made: AsLoaded, marking: Marking, target: Target, way: Way, parallelism: int
     ) -> Spread:
-        """The connections are resolved here."""
+        """Build it with the connections resolved in this process."""
         travels = copy(made)
         with runtime.state() as state:
             travels.runtime = runtime.at_workers(state)
@@ -90,11 +91,11 @@ class Spread:
 
     @property
     def ranges(self) -> int:
-        """That are sent together."""
+        """The number of ranges that are sent together."""
         return self.parallelism * 2 * RANGES_A_UNIT
 
     def __call__(self, stretches: Sequence[Stretch]) -> Iterator[RangeFound]:
-        """In any order."""
+        """Compare ranges by workers; yield the results in any order."""
         units = [
             replace(self.unit, stretches=tuple(stretches[at : at + RANGES_A_UNIT]))
             for at in range(0, len(stretches), RANGES_A_UNIT)

@@ -65,12 +65,16 @@ REASON = "repair"
 
 @dataclass(frozen=True, slots=True)
 class VerifySpec:
-    """What somebody asks for.
+    """The request of a verification.
 
     Attributes:
-        tables: ``schema.table`` names; none: all captured. targets: names; none: all.
-        sample: share of the key ranges. repair: copy what differs. values: keep the values that differ, too.
-        most: differences of a table that are kept. patience_s: how long the pipeline may stand still.
+        tables: ``schema.table`` names; none: all captured.
+        targets: names; none: all.
+        sample: share of the key ranges.
+        repair: copy what differs.
+        values: keep the values that differ, too.
+        most: differences of a table that are kept.
+        patience_s: how long the pipeline may stand still.
         where: a condition on columns of the one table, at the source.
         overwrite: a repair may overwrite what a channel's other site wrote.
     """
@@ -92,8 +96,10 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
 
     Raises:
         ConfigError: a table or target is not known, or no target can be read back; a repair of a channel's site, see
-            :func:`sluice.flows.dump.other_site.require_overwrite`. OutOfOrder, Paused: the pipeline does not go on.
-        CheckpointError: a target and ZooKeeper do not agree on what was delivered. RetryableError.
+            :func:`sluice.flows.dump.other_site.require_overwrite`.
+        OutOfOrder, Paused: the pipeline does not go on.
+        CheckpointError: a target and ZooKeeper do not agree on what was delivered.
+        RetryableError.
     """
     if not 0 < asked.sample <= 1:
         raise ConfigError(f"a sample of {asked.sample:.0%} cannot be verified", hint="more than 0%, 100% at most")
@@ -168,7 +174,7 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
 
 
 def _complete(state: PipelineState, result: VerifyResult) -> None:
-    """Tables that a verification compared whole and found equal, or made equal, are complete."""
+    """Mark the tables as complete that a verification compared whole and found equal, or made equal."""
     if result.sample < 1 or result.where:
         return
     equal = {(one.table, one.target) for one in result.tables if not (one.skipped or one.undecided or one.differing)}
@@ -187,13 +193,13 @@ def _named(captured: Mapping[TableId, int], names: Sequence[str]) -> frozenset[T
 
 
 def _new_id() -> str:
-    """Sorts by time, also after another one of the same second."""
+    """Return an id that sorts by time, also after another one of the same second."""
     stamp, _, rest = new_id().partition("-")
     return f"{stamp}.{time.time_ns() // 1_000_000 % 1000:03d}-{rest}"
 
 
 def _conditioned(source: SourceSession, table: TableId, condition: str) -> TableRequest:
-    """The rows that meet a condition. Raises ConfigError, also if the server does not take it."""
+    """Return the request for the rows that meet a condition. Raises ConfigError, also if the server rejects the condition."""
     there = source.chunk_table(table)
     request = TableRequest(table, where=there.condition(condition))
     return replace(request, estimate=there.estimate(request, ChunkKey((), "")))
@@ -230,7 +236,7 @@ class _Verification:
     log_epoch: str = ""
 
     def target(self, config: TargetConfig, target: Target) -> tuple[list[TableResult], str]:
-        """All tables at one target; and the dump that repaired them, "" for none."""
+        """Verify all tables at one target; return the results and the dump that repaired them, "" for none."""
         comparer = _comparer(config, target)
         if comparer is None:
             why, names = _unreadable(config), [str(table.id) for table in self.sizes]
@@ -286,7 +292,7 @@ class _Side:
             return _Checked(TableResult(table=str(table), target=self.config.name, skipped=str(error)))
 
     def _refused(self) -> str:
-        """Why it cannot be told what the target should hold."""
+        """Return why it cannot be known what the target should hold, "" if it can."""
         lost = {Event.INSERT, Event.UPDATE} - set(self.whole.runtime.pipeline.capture.events)
         if lost:
             return f"the pipeline does not capture every {min(lost)}: the target holds other rows on purpose"
@@ -329,7 +335,7 @@ class _Side:
         return self.whole.runtime.source.open_chunks(self.whole.marking, f"{owner_label()}:verify")
 
     def _lanes(self, stack: ExitStack, table: TableId) -> list[ChunkReader]:
-        """Readers at the source next to the one that finds the ranges: as many as a dump has, and as the target takes."""
+        """Open further readers at the source: as many as a dump has and the target accepts."""
         lanes = min(self.whole.runtime.pipeline.dump.parallelism, self.config.parallelism)
         readers = [stack.enter_context(self._reader()) for _ in range(lanes)]
         for reader in readers:
@@ -337,7 +343,7 @@ class _Side:
         return readers
 
     def _spread(self, way: Way, size: SourceTable) -> Spread | None:
-        """Workers of Spark, where ranges of rows are compared and there are many; as batches are loaded."""
+        """Return Spark workers if many row ranges are to be compared, by the same rule as for loading batches; else None."""
         runtime = self.whole.runtime
         small = runtime.mode != "connect" or size.rows < max(runtime.pipeline.spark.from_changes, way.range_rows)
         alone = getattr(self.comparer, "keeps", False) or self.made.needs_spark(size.id)
@@ -346,7 +352,7 @@ class _Side:
         return Spread.of(runtime, self.made, self.whole.marking, self.target, way, self.config.parallelism)
 
     def _counted(self, reader: ChunkReader, size: SourceTable, began: float) -> _Checked:
-        """A table without a key. Raises TerminalError."""
+        """Compare a table without a key. Raises TerminalError."""
         whole, table, comparer = self.whole, size.id, self.comparer
         runtime, schema = whole.runtime, reader.schema(table)
         why = why_not(runtime, [table], whole.captured, ()).get(table, "")
@@ -410,7 +416,7 @@ class _Side:
     def _check(
         self, reader: ChunkReader, way: Way, of_about: int = 0, doing: str = "verifying", *, keeps: bool = False
     ) -> TableCheck:
-        """``keeps``: the keys of all rows that differ."""
+        """Return the check of a table. ``keeps``: keep the keys of all rows that differ."""
         whole = self.whole
         log = self._log()
         texts = whole.runtime.source.keys
@@ -425,7 +431,7 @@ class _Side:
 
     # -- how -----------------------------------------------------------------------------------------------------------
     def _way(self, reader: ChunkReader, size: SourceTable) -> tuple[Way, str, bool]:
-        """How it is compared; a note; and True if a repair may remove rows. Raises TerminalError."""
+        """Return the way a table is compared, a note, and True if a repair may delete rows. Raises TerminalError."""
         whole, table = self.whole, size.id
         there = whole.source.chunk_table(table)
         request = whole.conditioned.get(table) or TableRequest(table)
@@ -464,7 +470,7 @@ class _Side:
         return way, f"a repair removes no rows: {stays}" if stays else "", not stays
 
     def _lists(self, plan: PlannedTable, key: Sequence[str], route: TableRoute, why: str) -> tuple[bool, str]:
-        """True if rows that only the target has are found by listing its keys, as it has no range (``why``); else False and why not."""
+        """Return whether rows that only the target has are found by listing its keys, as it has no range (``why``); and why not."""
         runtime, table, comparer = self.whole.runtime, plan.source, self.comparer
         not_by_table = why_not(runtime, [table], self.whole.captured, ()).get(table, "")
         if not_by_table or not isinstance(comparer, KeyLister):
@@ -477,7 +483,7 @@ class _Side:
         return not not_listed, not_listed
 
     def _no_range(self, schema: TableSchema, key: Sequence[str], route: TableRoute) -> str:
-        """Why a range of the source's keys is no range at the target, "" if it is one."""
+        """Return why a range of the source's keys is no range at the target, "" if it is one."""
         whole, table = self.whole, schema.table
         why = why_not(whole.runtime, [table], whole.captured, ()).get(table, "")
         if why:
@@ -493,7 +499,7 @@ class _Side:
     def _digested(
         self, reader: ChunkReader, schema: TableSchema, route: TableRoute, plan: PlannedTable
     ) -> tuple[tuple[str, ...], PlannedTable | None]:
-        """Source columns of which both sides compute the same checksums, and the same at the target; none: they do not."""
+        """Return the source columns of which both sides compute the same checksums, and the same at the target; empty if they do not."""
         if not isinstance(reader, DigestReader) or route.convert:
             return (), None
         words = self.comparer.digest_words(plan)
@@ -534,7 +540,7 @@ class _Side:
         return recorded.id
 
     def _looked_again(self, one: _Checked) -> None:
-        """The same keys after the repair."""
+        """Compare the same keys again after the repair."""
         assert one.check is not None
         before = one.check
         keys = before.found.keys
@@ -551,7 +557,7 @@ class _Side:
 
     # -- for people ----------------------------------------------------------------------------------------------------
     def _shown(self, way: Way, odd: Sequence[Odd]) -> tuple[Difference, ...]:
-        """With masked values left out."""
+        """Return the differences for display, masked values hidden."""
         runtime, table = self.whole.runtime, way.request.table
         names = [column.name for column in way.schema.columns]
         hidden = Masking(runtime.pipeline.masked).hidden(table.schema, table.table, names)

@@ -66,7 +66,7 @@ def build_all(folder: Path, *, only: str | None = None) -> dict[str, DAG]:
 
 
 def build_backfill_dag(pipeline: PipelineConfig, path: Path) -> DAG:
-    """``plan >> read (one a table) >> placed``."""
+    """Build the DAG ``plan >> read (one per table) >> placed``."""
     file = str(path.resolve())
     with DAG(
         dag_id=backfill_id_of(pipeline.pipeline),
@@ -98,7 +98,7 @@ def build_backfill_dag(pipeline: PipelineConfig, path: Path) -> DAG:
 
 
 def form(pipeline: PipelineConfig, captured: Sequence[str]) -> dict[str, Param]:
-    """The fields of the trigger form."""
+    """Return the fields of the trigger form."""
     dump = pipeline.dump
     text = ["null", "string"]
     rows, pace = "Which rows", "How fast"
@@ -207,7 +207,7 @@ class PlanDumpOperator(SluiceOperator):
 
 
 def parts(dump: str, tables: Sequence[str]) -> list[dict[str, Any]]:
-    """What each mapped task reads: a table, or several where there are many."""
+    """Return what each mapped task reads: one table, or several if there are many."""
     count = min(len(tables), MOST_PARTS)
     shares = [list(range(i, len(tables), count)) for i in range(count)]
     return [
@@ -268,13 +268,13 @@ class ReadDumpOperator(SluiceOperator):
         return {"rows": sum(t.rows for t in mine), "overtaken": sum(t.overtaken for t in mine), "state": seen.state}
 
     def on_kill(self) -> None:
-        """Airflow ends the task: chunks under way end, and the dump says that it has no reader."""
+        """Stop reading when Airflow ends the task: running chunks end, and the dump then shows that it has no reader."""
         if self._stop is not None:
             self._stop.set()
 
 
 class PlacedOperator(SluiceOperator):
-    """Says what became of the dump."""
+    """Reports the outcome of the dump."""
 
     ui_color = "#e8daef"
 
@@ -321,7 +321,7 @@ class _Live:
 
 
 def progress_note(seen: DumpView) -> str:
-    """A bar a table, in Markdown."""
+    """Format a progress bar per table, in Markdown."""
     lines = [
         f"**Dump `{seen.id}`**: {seen.no_reader or seen.state}, {seen.rows:,} rows placed, "
         f"{'' if seen.no_reader else f'{seen.rate:,.0f} rows/s, '}{time.strftime('%H:%M:%S', time.gmtime())} UTC",
@@ -341,7 +341,7 @@ def progress_note(seen: DumpView) -> str:
 
 
 def _dump_id(run: Any) -> str:
-    """The same for every attempt of a run; sorts by time."""
+    """Return the id of the dump: the same for every attempt of a run, sortable by time."""
     planned_at = run.run_after.strftime("%Y%m%dT%H%M%S") if getattr(run, "run_after", None) else "run"
     return f"{planned_at}-{hashlib.sha256(str(run.run_id).encode()).hexdigest()[:6]}"
 

@@ -21,7 +21,7 @@ others when nothing is left. While no target is quarantined all of them wait in 
 
 
 class CatchUpOperator(SluiceOperator):
-    """Delivers what a quarantined target lacks; between attempts that fail, and while the target is not quarantined, it waits in the triggerer."""
+    """Delivers what a quarantined target lacks; waits in the triggerer between failed attempts and while the target is not quarantined."""
 
     ui_color = "#d5f5e3"
 
@@ -32,7 +32,7 @@ class CatchUpOperator(SluiceOperator):
         self.max_delay = max_delay
 
     def work(self, context: Context, failed: int = 0, **_: Any) -> None:
-        """``failed``: attempts in a row."""
+        """Catch up while the target is quarantined. ``failed``: failed attempts in a row."""
         from sluice.flows.load.isolation import catch_up
 
         runtime = open_runtime(self.pipeline)

@@ -17,12 +17,12 @@ OWNER = "sluice"
 
 
 def shares(pool: str, priority: int) -> dict[str, Any]:
-    """Arguments of every task of a DAG: of equal priority whatever follows it, so that the scheduler takes the run that has waited longest."""
+    """Return arguments for every task of a DAG. All have the same priority, so that the scheduler picks the run that has waited longest."""
     return {"pool": pool, "priority_weight": priority, "weight_rule": "absolute"}
 
 
 def place_of(pipeline: PipelineConfig, stage: str, subject: str = "") -> dict[str, Any]:
-    """Queue, pool and executor of a stage's task, as far as the pipeline file says them (``workers.stages``).
+    """Return the queue, pool and executor of a stage's task, as far as the pipeline file sets them (``workers.stages``).
 
     Raises ConfigError for an executor that this Airflow does not have: Airflow itself would leave the whole DAG as it was.
     """
@@ -33,7 +33,7 @@ def place_of(pipeline: PipelineConfig, stage: str, subject: str = "") -> dict[st
 
 
 def bulk_place(pipeline: PipelineConfig, stage: str, subject: str = "") -> dict[str, Any]:
-    """The same for work that may wait: it is done where the stage is, in the pool of such work."""
+    """Return :func:`place_of` for deferrable work: it runs where the stage runs, but in the pool of such work."""
     return {key: value for key, value in place_of(pipeline, stage, subject).items() if key != "pool"}
 
 
@@ -54,5 +54,5 @@ def _require_executor(name: str, stage: str) -> None:
 
 
 def bulk_share(pipeline: PipelineConfig) -> dict[str, Any]:
-    """The same of work that may wait: copies, verifications, deliveries to quarantined targets."""
+    """Return :func:`shares` for deferrable work: copies, verifications, deliveries to quarantined targets."""
     return shares(pipeline.workers.bulk_pool, pipeline.workers.bulk_priority)

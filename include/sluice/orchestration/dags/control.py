@@ -37,7 +37,7 @@ The same from a shell: `sluice pause PIPELINE`. From a program: `POST /api/v2/da
 def act(
     runtime: Runtime, action: str, *, by: str, reason: str = "", grace_s: float | None = None, dry_run: bool = False
 ) -> ActionPlan:
-    """Do what a person chose. Raises ConfigError for an action that does not exist."""
+    """Carry out the action that a person chose. Raises ConfigError for an action that does not exist."""
     from sluice.flows.operate import control
 
     actions: dict[str, Callable[[], ActionPlan]] = {
@@ -54,7 +54,7 @@ def act(
 
 
 def open_to_act(path: str) -> Runtime:
-    """The pipeline's runtime, for somebody who acts on it and does not work on it."""
+    """Open the pipeline's runtime for somebody who controls the pipeline and does not work on it."""
     from sluice.orchestration.runtime import open_runtime
 
     runtime = open_runtime(path)
@@ -63,7 +63,7 @@ def open_to_act(path: str) -> Runtime:
 
 
 class ControlOperator(BaseOperator):  # type: ignore[misc]
-    """Does what the run's parameters say; returns the plan's sentences."""
+    """Carries out the action in the run's parameters; returns the plan's sentences."""
 
     ui_color = "#fcf3cf"
 
@@ -97,7 +97,7 @@ class ControlOperator(BaseOperator):  # type: ignore[misc]
 
 
 def build_control_dag(folder: Path) -> DAG:
-    """One DAG for all pipelines in ``folder``; its form is made of the run's parameters."""
+    """Build one DAG for all pipelines in ``folder``; its form is made from the run's parameters."""
     files: dict[str, str] = {}
     for path in yaml_files(folder):
         try:

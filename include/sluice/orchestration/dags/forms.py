@@ -25,7 +25,10 @@ _log = structlog.get_logger()
 def build_each(
     folder: Path, named: Callable[[str], str], build: Callable[[PipelineConfig, Path], DAG], *, only: str | None
 ) -> dict[str, DAG]:
-    """DAG id -> DAG for every valid pipeline file; one that is wrong shows in its sync DAG. ``only``: build just this one, if it is there."""
+    """Build a DAG for every valid pipeline file, by DAG id. An invalid file shows in its sync DAG.
+
+    ``only``: build just this DAG if it can be found.
+    """
     dags: dict[str, DAG] = {}
     for path in yaml_files(folder):
         if only is not None and named(path.stem) != only:
@@ -41,7 +44,7 @@ def build_each(
 
 
 def captured(file: str) -> list[str]:
-    """What the last drain saw; a file next to the segments, never the source."""
+    """Return the captured tables as the last drain stored them next to the segments; the source is not asked."""
     from sluice.config.connections import from_environment
     from sluice.flows.dump.table_list import known_captured
     from sluice.flows.runtime import Runtime
@@ -53,7 +56,7 @@ def captured(file: str) -> list[str]:
 
 
 def tables_field(known: Sequence[str]) -> Param:
-    """``known``: tables to choose from."""
+    """Return the form field of the tables. ``known``: tables to choose from."""
     listed = {"examples": list(known)} if known else {}
     return Param(
         [],
@@ -65,13 +68,13 @@ def tables_field(known: Sequence[str]) -> Param:
 
 
 def targets_field(pipeline: PipelineConfig, what: str) -> Param:
-    """Targets by name."""
+    """Return the form field of the targets, by name."""
     names = [target.name for target in pipeline.targets]
     return Param([], type=["null", "array"], title="Targets", description=f"{what}; none: all of them.", examples=names)
 
 
 def overwrite_field(pipeline: str) -> dict[str, Param]:
-    """Of a pipeline of a channel: what it may copy over. Raises ConfigError."""
+    """Return the field that allows a copy to overwrite a channel's site; no field outside a channel. Raises ConfigError."""
     if Channels(channels_folder()).of(pipeline) is None:
         return {}
     described = "To a site of the channel: also over what was written there and the source does not have yet."
@@ -79,7 +82,7 @@ def overwrite_field(pipeline: str) -> dict[str, Param]:
 
 
 def require_known(run: Any, fields: Iterable[str]) -> None:
-    """Raises ConfigError for a field of a run's ``conf`` that its form does not have: what is misspelt would be left out of the request."""
+    """Raise ConfigError for a field of a run's ``conf`` that its form does not have: a misspelt one would be ignored."""
     known = list(fields)
     given = getattr(run, "conf", None)
     for name in given if isinstance(given, Mapping) else ():
@@ -91,12 +94,12 @@ def require_known(run: Any, fields: Iterable[str]) -> None:
 
 
 def as_text(value: Any) -> str:
-    """A field's value; nothing is the empty text."""
+    """Return a field's value as text; None becomes the empty text."""
     return "" if value is None else str(value)
 
 
 def as_list(value: Any) -> list[str]:
-    """A field's values; a mapping stands for its keys."""
+    """Return a field's values as a list; a mapping stands for its keys."""
     if isinstance(value, Mapping):
         return list(value)
     return [str(v) for v in (value or [])]

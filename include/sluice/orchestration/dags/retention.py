@@ -56,12 +56,12 @@ of these DAGs wrote (not what people did) after *keep_logs*; for all of it the l
 
 
 def ages() -> dict[str, str]:
-    """Setting -> span, as the environment says."""
+    """Return the time span of each setting, with the environment's values."""
     return {name: os.environ.get(f"SLUICE_{name.upper()}") or text for name, text in DEFAULTS.items()}
 
 
 def age(context: Any, name: str) -> timedelta:
-    """What the run was given. Raises ConfigError for what is not a duration."""
+    """Return a time span of the run's parameters. Raises ConfigError if it is not a duration."""
     text = str(context["params"].get(name) or ages()[name])
     try:
         return parse_span(text)
@@ -74,7 +74,7 @@ def age(context: Any, name: str) -> timedelta:
 
 
 def is_dry(context: Any) -> bool:
-    """Whether only to say what would be removed."""
+    """Return True if the run shall only say what would be removed."""
     return bool(context["params"].get("dry_run"))
 
 
@@ -93,7 +93,7 @@ class PruneSegmentsOperator(SluiceOperator):
 
 
 class MaintainTargetsOperator(SluiceOperator):
-    """Looks after the files of one pipeline's targets. Fails, to be tried again, if a table could not be maintained."""
+    """Maintains the files of one pipeline's targets. Fails, to be retried, if a table could not be maintained."""
 
     def execute(self, context: Any) -> dict[str, Any]:
         with boundary():
@@ -109,7 +109,7 @@ class MaintainTargetsOperator(SluiceOperator):
 
 
 def loaded(folder: Path) -> dict[Path, PipelineConfig | None]:
-    """Pipeline files, each read once. None: one that is wrong has its own error, in its sync DAG."""
+    """Load the pipeline files, each once. None stands for an invalid one, whose sync DAG shows the error."""
     found: dict[Path, PipelineConfig | None] = dict.fromkeys(yaml_files(folder))
     for path in found:
         with suppress(SluiceError):
@@ -118,12 +118,12 @@ def loaded(folder: Path) -> dict[Path, PipelineConfig | None]:
 
 
 def has_files(pipeline: PipelineConfig) -> bool:
-    """Whether a target may have files to look after."""
+    """Return True if a target may have files to maintain."""
     return any(target.type not in WITHOUT_FILES for target in pipeline.targets)
 
 
 class PruneRunsOperator(BaseOperator):  # type: ignore[misc]
-    """Removes ended runs that are older than ``keep_runs``; copies, verifications and what people did to pipelines after ``keep_logs``."""
+    """Removes ended runs older than ``keep_runs``; those of dumps, verifications and control actions after ``keep_logs``."""
 
     def execute(self, context: Any) -> Mapping[str, int]:
         from sluice.orchestration.airflow_api import AirflowApi, count_runs, remove_runs, tagged_dags
@@ -152,7 +152,7 @@ class PruneRunsOperator(BaseOperator):  # type: ignore[misc]
 
 
 def some(counts: Mapping[str, int]) -> dict[str, int]:
-    """Without those of which there is none: with hundreds of pipelines these are most."""
+    """Return the counts that are not 0: with hundreds of pipelines most are."""
     return {name: count for name, count in counts.items() if count}
 
 
@@ -207,7 +207,7 @@ MOST_LINES = 100
 
 
 def db_clean(dags: Sequence[str], before: datetime) -> str:
-    """The command that removes the rows of Airflow's audit log about these DAGs; for a machine that has Airflow's database."""
+    """Return the command that removes the rows of Airflow's audit log about these DAGs; for a machine that has Airflow's database."""
     return (
         f"airflow db clean --tables log --dag-ids {','.join(dags)} "
         f"--clean-before-timestamp {before.isoformat(timespec='seconds')} --skip-archive --yes"
@@ -215,7 +215,7 @@ def db_clean(dags: Sequence[str], before: datetime) -> str:
 
 
 def build_retention_dag(folder: Path) -> DAG:
-    """One ``segments.{file stem}`` a pipeline file, ``targets.{file stem}`` if it has a target of files, and ``runs``."""
+    """Build the DAG: ``segments.{file stem}`` per pipeline file, ``targets.{file stem}`` if it has a target with files, and ``runs``."""
     with DAG(
         dag_id=RETENTION_ID,
         description="Removes acknowledged batches past their retention, and old runs and logs of Sluice's DAGs",
@@ -261,7 +261,7 @@ DAG_FILES = ("sync.py", "backfill.py", "verify.py", "control.py", "retention.py"
 
 
 def own_dags(files: Mapping[Path, PipelineConfig | None]) -> list[str]:
-    """Ids of all DAGs that Sluice makes of these files, also of those that are wrong now."""
+    """Return the ids of all DAGs that Sluice makes from these files, including invalid ones."""
     names = {path.stem for path in files} | {pipeline.pipeline for pipeline in files.values() if pipeline is not None}
     families = [id_of(name) for name in sorted(names) for id_of in FAMILIES]
     return [*families, *map(invalid_dag_id, files), RETENTION_ID, CONTROL_ID]

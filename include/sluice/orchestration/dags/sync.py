@@ -41,10 +41,10 @@ _FOR_EVER = 1_000_000
 
 
 def build_all(folder: Path, *, only: str | None = None) -> dict[str, DAG]:
-    """DAG id -> DAG for every pipeline file in ``folder``.
+    """Build the DAGs of every pipeline file in ``folder``, by DAG id.
 
-    A file that is wrong gives a DAG ``sync__{file stem}.invalid`` and hides nothing else. It does not take the id of
-    the pipeline's own DAG: the runs that are open there must find their tasks again once the file is fixed.
+    An invalid file gives a DAG ``sync__{file stem}.invalid`` and hides nothing else. It does not take the id of the pipeline's own DAG: runs that
+    are open there must find their tasks again once the file is fixed.
 
     Args:
         only: build just this DAG if it can be found by its file's name (a task's process needs no other).
@@ -83,10 +83,10 @@ def _build(files: list[Path]) -> dict[str, DAG]:
 
 
 def build_sync_dag(pipeline: PipelineConfig, path: Path) -> DAG:
-    """A task a stage, in the order of :func:`~sluice.flows.stages.pipeline_stages`, as many runs at a time as the pipeline's window.
+    """Build the DAG with a task per stage, in the order of :func:`~sluice.flows.stages.pipeline_stages`.
 
-    drain, load and ack depend on their own past, merge doesn't: batches are taken and delivered in order and worked on
-    in parallel.
+    It has as many runs at a time as the pipeline's window. drain, load and ack depend on their own past, merge does not: batches are captured and
+    delivered in order, and merged in parallel.
     """
     file = str(path.resolve())
     rules = rules_of(pipeline, rules_folder())
@@ -128,7 +128,7 @@ _COLORS = {
 def _side_by_side(
     dag: DAG, pipeline: PipelineConfig, file: str, stages: Sequence[Stage], rules: Sequence[RuleConfig]
 ) -> None:
-    """A task a stage, all of which start when ``sense`` has the run's first batch; the chain of the stages stays in the graph.
+    """Add a task per stage that all start when ``sense`` has the run's first batch; the graph keeps the chain of the stages.
 
     ``sense`` waits until the run before it is over: one run at a time captures, and its stages work on several batches at a time.
     """
@@ -167,7 +167,7 @@ def _side_by_side(
 
 
 def build_catchup_dag(pipeline: PipelineConfig, path: Path) -> DAG:
-    """``catch_up.{target}`` for each target: one run that stays open, and waits in the triggerer while no target is quarantined."""
+    """Build the DAG with ``catch_up.{target}`` for each target: one run that stays open, and waits in the triggerer while none is quarantined."""
     file = str(path.resolve())
     retry = pipeline.retry
     with DAG(
@@ -200,7 +200,7 @@ def build_catchup_dag(pipeline: PipelineConfig, path: Path) -> DAG:
 
 
 def invalid_dag_id(path: Path) -> str:
-    """``sync__{file stem}.invalid``; a stem with other characters than an id may have, or a long one, is made distinct by a digest."""
+    """Return the id ``sync__{file stem}.invalid``; a stem that is too long or no valid id is made distinct by a digest."""
     plain = re.sub(r"[^A-Za-z0-9_.-]", "_", path.stem)[:100]
     if plain != path.stem:
         plain += f"-{hashlib.sha256(os.fsencode(path.stem)).hexdigest()[:8]}"
@@ -208,14 +208,14 @@ def invalid_dag_id(path: Path) -> str:
 
 
 def unexpected(error: Exception, path: Path) -> ConfigError:
-    """What no check has foreseen, as an error of that file."""
+    """Wrap an unforeseen exception as an error of that file."""
     return ConfigError(
         f"no DAG can be made of it: {type(error).__name__}: {shown(str(error))[:500]}", where=f"{shown(str(path))}:1"
     )
 
 
 def build_invalid_dag(path: Path, error: SluiceError) -> DAG:
-    """A DAG that shows what is wrong with a pipeline file: in its documentation, and in the one task that fails with it."""
+    """Build a DAG that shows what is wrong with a pipeline file: in its documentation, and in its one task, which fails with it."""
     text, name = shown(str(error)), shown(path.name)
     with DAG(
         dag_id=invalid_dag_id(path),
@@ -233,7 +233,7 @@ def build_invalid_dag(path: Path, error: SluiceError) -> DAG:
 
 
 class InvalidPipelineOperator(BaseOperator):  # type: ignore[misc]
-    """Fails with what is wrong with the pipeline file now."""
+    """Fails with the current error of the pipeline file."""
 
     ui_color = "#fadbd8"
 
@@ -251,7 +251,7 @@ class InvalidPipelineOperator(BaseOperator):  # type: ignore[misc]
 
 
 def schedule_of(text: str) -> Any:
-    """``continuous``, a cron expression or an interval (``30s``) to a timetable. Cron runs in UTC."""
+    """Convert ``continuous``, a cron expression or an interval (``30s``) to a timetable. Cron runs in UTC."""
     if text == "continuous":
         return SluiceTimetable()
     if len(text.split()) == 5:
@@ -260,7 +260,7 @@ def schedule_of(text: str) -> Any:
 
 
 def _task(pipeline: PipelineConfig, file: str, stage: Stage, rules: Sequence[RuleConfig]) -> BaseOperator:
-    """The task of a stage, in the way the pipeline says."""
+    """Build the task of a stage, as the pipeline configures it."""
     given: dict[str, Any] = {
         "task_id": stage.name,
         "task_display_name": display_name(stage, rules),
@@ -300,7 +300,10 @@ def _default_args(pipeline: PipelineConfig) -> dict[str, Any]:
 
 
 def workers_of(pipeline: PipelineConfig, stages: Sequence[Stage]) -> int:
-    """Tasks of the sync DAG that may be at work at the same time: of a backlog, one a run of the window, and a load a target; or all of a run."""
+    """Return how many tasks of the sync DAG may run at the same time.
+
+    With a backlog that is one per run of the window and a load per target; with a task per stage all of a run.
+    """
     given = pipeline.workers.at_most
     if given != "auto":
         return given

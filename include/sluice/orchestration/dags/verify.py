@@ -59,7 +59,7 @@ def build_all(folder: Path, *, only: str | None = None) -> dict[str, DAG]:
 
 
 def build_verify_dag(pipeline: PipelineConfig, path: Path) -> DAG:
-    """One task."""
+    """Build the DAG, which has one task."""
     file, clock = str(path.resolve()), pipeline.verify.schedule
     with DAG(
         dag_id=verify_id_of(pipeline.pipeline),
@@ -85,7 +85,7 @@ def build_verify_dag(pipeline: PipelineConfig, path: Path) -> DAG:
 
 
 def form(pipeline: PipelineConfig, known: Sequence[str]) -> dict[str, Param]:
-    """The fields of the trigger form."""
+    """Return the fields of the trigger form."""
     return {
         "tables": tables_field(known),
         "targets": targets_field(pipeline, "Which are compared"),
@@ -108,7 +108,7 @@ def form(pipeline: PipelineConfig, known: Sequence[str]) -> dict[str, Param]:
 
 
 class VerifyOperator(SluiceOperator):
-    """Compares, repairs if the form says so, and fails if rows differ afterwards. A repeat begins anew."""
+    """Compares, repairs if the form says so, and fails if rows differ afterwards. A retry starts from the beginning."""
 
     ui_color = "#d5f5e3"
 
@@ -143,7 +143,7 @@ class VerifyOperator(SluiceOperator):
 
 
 class _Told:
-    """Writes the note of the run now and then."""
+    """Updates the note of the run at intervals."""
 
     def __init__(self, note: RunNote) -> None:
         from sluice.flows.verify.progress import Pace
@@ -159,13 +159,13 @@ class _Told:
 
 
 def page_of(result: VerifyResult) -> str:
-    """The path of the result's page in this Airflow."""
+    """Return the path of the result's page in this Airflow."""
     prefix = urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/")
     return f"{prefix}/sluice/?pipeline={quote(result.pipeline)}&verify={quote(result.id)}"
 
 
 def result_note(result: VerifyResult, page: str = "") -> str:
-    """The result in Markdown: the outcome and ``page``, where all of it is, then tables that differ before the others."""
+    """Format the result in Markdown: the outcome, a link to ``page``, which has all of it, then tables that differ before the others."""
     tables = sorted(result.tables, key=lambda table: (not table.differing, not (table.skipped or table.undecided)))
     lines = [
         f"**{result.in_a_line()}**" + (f" ([all of it]({page}))" if page else ""),
