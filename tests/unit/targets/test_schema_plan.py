@@ -152,7 +152,7 @@ def test_a_new_name_that_another_column_has() -> None:
 
 def test_tables_that_are_not_captured() -> None:
     """One that a captured table was renamed to is followed within the statement, others are left alone."""
-    apart = {"exclude": ["s\\.x.*"]}
+    apart: dict[str, Any] = {"exclude": ["s\\.x.*"]}
     x = "CREATE TABLE x (id INT PRIMARY KEY)"
     has = {**HAS, "x": ("id",)}
     assert steps(T, x, "DROP TABLE t, x", has=has, **apart) == ["drop t"]
