@@ -254,7 +254,7 @@ function render(card, status) {
     ...targets.filter((t) => t.waits).map((t) => el("li", { class: "warn" }, el("b", {}, `${t.name} gets batches together`), t.waits)),
     ...(status.warnings || []).filter((text) => !targets.some((t) => t.quarantined && text.startsWith(`target ${t.name} is quarantined`))).map((text) => el("li", { class: "warn" }, el("b", {}, "Soon a trouble"), text)),
     ...held.map((hold) => el("li", { class: hold.state === "failed" ? null : "warn" },
-      el("b", {}, hold.state === "failed" ? `Holds at ${hold.task}: the attempts are used up. Mend the cause, then press Clear on it` : `${hold.task}: attempt ${hold.tries} failed; it tries again by itself`),
+      el("b", {}, hold.state === "failed" ? `Holds at ${hold.task}: the attempts are used up. Mend the cause, then press Clear on it` : `${hold.task}: attempt ${hold.tries} failed; ${hold.next ? `the next one starts at ${new Date(hold.next).toLocaleTimeString([], { hour12: false })}` : "it tries again by itself"}`),
       hold.message || "")),
   ];
   card.top.replaceChildren(
@@ -391,16 +391,20 @@ async function message(dag, task) {
   const tries = task.state === "up_for_retry" ? Math.max(task.try_number - 1, 1) : task.try_number;
   const key = `${dag}/${task.dag_run_id}/${task.task_id}/${tries}`;
   if (!messages.has(key)) {
-    let text = "";
+    let text = "", next = null;
     try {
       const log = await json(`../api/v2/dags/${encodeURIComponent(dag)}/dagRuns/${encodeURIComponent(task.dag_run_id)}/taskInstances/${encodeURIComponent(task.task_id)}/logs/${tries}?full_content=true`);
-      const failed = [...log.content].reverse().find((line) => line.error_detail?.length);
+      const lines = [...log.content].reverse();
+      const failed = lines.find((line) => line.error_detail?.length);
+      const decided = lines.find((line) => /starts by itself in/.test(line.reason || ""));
       text = failed ? failed.error_detail[0].exc_value : "";
+      next = decided ? Date.parse(decided.timestamp) + Number(/starts by itself in ([\d.]+) s/.exec(decided.reason)[1]) * 1000 : null;
     } catch { text = ""; }
     if (messages.size > 200) messages.clear();
-    messages.set(key, text);
+    messages.set(key, { text, next });
   }
-  return { task: task.task_id, state: task.state, tries, message: messages.get(key) };
+  const { text, next } = messages.get(key);
+  return { task: task.task_id, state: task.state, tries, message: text, next };
 }
 
 async function askHolds() {

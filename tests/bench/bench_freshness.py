@@ -1,9 +1,9 @@
 """How fresh the target is: seconds from a commit at the source to the row being visible at the target, on the demo stack.
 
 Run by ``make bench-freshness`` (``python tests/bench/bench_freshness.py [seconds [steady]]``). A steady 1,000 row changes a second of the
-sample shop's workload; beside it a heartbeat row every 100 ms, whose age is taken when a reader first sees it at the target. Three times: every
-batch merged, ruled and loaded by Spark's workers, by one task of the run (the default) and by each stage's own task (``run: {tasks: own}``); then
-small batches in the task itself (``spark.from_changes: 5000``).
+sample shop's workload; beside it a heartbeat row every 100 ms, whose age is taken when a reader first sees it at the target. Four times: every
+batch merged, ruled and loaded by Spark's workers, by one task of the run (the default), the same with the rule as a job of its own
+(``task: own``), and by each stage's own task (``run: {tasks: own}``); then small batches in the task itself (``spark.from_changes: 5000``).
 Baseline: a native MySQL replica of the same source under the same workload, in the same run, after Sluice (never at the same
 time: two cores are shared by everything). Then a backlog, with the
 batches that carried it: they grow, and several are at work at the same time. Prints a line a measurement and where the time went; asserts nothing.
@@ -48,11 +48,13 @@ WARM_S = 15.0
 SECONDS = 40.0
 CASES = {
     "": "every batch on Spark, one task a run",
+    "_own_rule": "every batch on Spark, one task a run, the rule as a job of its own",
     "_own_tasks": "every batch on Spark, a task a stage",
     "_in_task": "small batches in the task, one task a run",
 }
 """What the names of the measures end with."""
 OWN_TASKS = "\nrun: {tasks: own}\n"
+OWN_RULE = "    task: own\n    order: 10"
 BATCH = 500
 """Changes of a small batch, which ``small_batch_cpu`` is for."""
 _TRAIN = re.compile(
@@ -78,6 +80,10 @@ def main() -> None:
     with stack_of_its_own() as stack:
         _prepare(stack)
         lines = _sluice(stack, seconds, "")
+        rules = Path(os.environ["SLUICE_RULES"]) / "engine.yaml"
+        _change("    order: 10", OWN_RULE, rules)
+        lines += _sluice(stack, seconds, "_own_rule")
+        _change(OWN_RULE, "    order: 10", rules)
         _change("\nwindow: 3\n", f"{OWN_TASKS}window: 3\n")
         lines += _sluice(stack, seconds, "_own_tasks")
         _change(OWN_TASKS, "\n")
@@ -112,9 +118,9 @@ def _prepare(stack: Stack) -> None:
     wait(lambda: _equal(stack), 120, "the seeded rows to arrive")
 
 
-def _change(was: str, now: str) -> None:
-    """Change the pipeline's file. The run under way ends then, and the next one reads it."""
-    path = Path(os.environ["SLUICE_PIPELINES"]) / f"{PIPELINE}.yaml"
+def _change(was: str, now: str, path: Path | None = None) -> None:
+    """Change the pipeline's file, or that of its rules. The run under way ends then, and the next one reads it."""
+    path = path or Path(os.environ["SLUICE_PIPELINES"]) / f"{PIPELINE}.yaml"
     text = path.read_text(encoding="utf-8")
     assert text.count(was) == 1, was
     path.write_text(text.replace(was, now), encoding="utf-8")

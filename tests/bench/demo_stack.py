@@ -31,8 +31,9 @@ def stack_of_its_own(*, channel: bool = False) -> Iterator[Stack]:
         if (home / name).exists():
             (folder / name).symlink_to((home / name).resolve())
     os.environ["SLUICE_HOME"] = str(folder)
-    shutil.copytree(_ROOT / "include/pipelines", folder / "pipelines")
-    os.environ["SLUICE_PIPELINES"] = str(folder / "pipelines")
+    for name in ("pipelines", "rules"):
+        shutil.copytree(_ROOT / "include" / name, folder / name)
+        os.environ[f"SLUICE_{name.upper()}"] = str(folder / name)
     try:
         if up(channel=channel) != 0:
             raise SystemExit("the stack did not start")

@@ -188,7 +188,7 @@ LATE = ["deferred", "up_for_retry", "scheduled", "queued", "up_for_reschedule"]
 
 
 @pytest.mark.parametrize("run", ["failed", "success"])
-@pytest.mark.parametrize("task", ["failed", "upstream_failed", "removed", *LATE])
+@pytest.mark.parametrize("task", ["failed", "upstream_failed", *LATE])
 def test_a_run_that_is_marked_as_ended_lets_the_next_one_go_on(session: Any, task: str, run: str) -> None:
     dag_with(session, ("success", "success"), (run, task), ("running", None))
     assert not drain_may_start(session, "run-2")
@@ -324,3 +324,49 @@ def test_a_red_task_in_the_middle_waits_for_the_one_before_it_that_is_red(
 def test_runs_of_one_task_are_not_followed(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     dag_with(session, ("failed", "failed"), ("running", None))
     assert follow_cleared_tasks(session, monkeypatch) == []
+
+
+def admit_new_tasks(session: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    from sluice.orchestration import cleared_runs
+
+    monkeypatch.setattr(cleared_runs, "_depends_on_past", lambda session, run, task: task != "rule.new")
+    return cleared_runs.admit_new_tasks(session)
+
+
+def add_waiting(session: Any, run: str, *names: str, state: str | None = None) -> None:
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.serialization.definitions.baseoperator import SerializedBaseOperator
+
+    for name in names:
+        made = TaskInstance(SerializedBaseOperator(task_id=name), None, run_id=run, state=state)
+        made.dag_id = DAG
+        session.add(made)
+    session.flush()
+
+
+def test_a_task_that_a_change_of_the_file_adds_finds_a_past(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    dag_with(session, ("success", "success"), ("running", "success"), ("running", None))
+    for run in ("run-1", "run-2"):
+        add_waiting(session, run, "sense", "rule.new")
+    assert admit_new_tasks(session, monkeypatch) == ["run-0"]
+    assert tasks_of(session, "run-0") == {"drain": "success", "sense": "skipped"}
+    assert tasks_of(session, "run-1") == {"drain": "success", "sense": None, "rule.new": None}
+    assert admit_new_tasks(session, monkeypatch) == []
+
+
+def test_a_task_that_comes_back_finds_a_past(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run before has it as *removed*, which is no end of it. Another stays removed, and nobody is said to have marked that run."""
+    dag_with(session, ("success", "success"), ("running", "success"))
+    add_waiting(session, "run-0", "sense", "load.gone", state="removed")
+    add_waiting(session, "run-1", "sense")
+    assert release_ended_runs(session) == []
+    assert admit_new_tasks(session, monkeypatch) == ["run-0"]
+    assert tasks_of(session, "run-0") == {"drain": "success", "sense": "skipped", "load.gone": "removed"}
+
+
+def test_a_task_without_a_past_is_admitted_nowhere_else(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    dag_with(session, ("running", "success"), ("running", "success"))
+    add_waiting(session, "run-0", "sense")
+    assert admit_new_tasks(session, monkeypatch) == []
+    dag_with(session, ("success", "success"), ("running", "success"), dag_id="shop")
+    assert admit_new_tasks(session, monkeypatch) == []

@@ -132,6 +132,9 @@ def test_a_held_pipeline_says_why_and_clear_takes_it_up_again(
     page.goto(f"{stack.url}/plugin/sluice")
     card = page.frame_locator("iframe").locator(f"article[data-pipeline={stack.pipeline}]")
     expect(card.locator(".notes")).to_contain_text("Data too long for column 'note'")
+    expect(card.locator(".notes")).to_contain_text(
+        re.compile(r"attempt \d+ failed; the next one starts at \d\d:\d\d:\d\d")
+    )
     shot(page, "sluice-page-held")
     ended = f"{dag}/dagRuns/~/taskInstances?state=failed"
 

@@ -1,13 +1,18 @@
-"""What texts name exists: client packages, references in docstrings, kinds of targets, and the name of the pipeline in a hint."""
+"""Check that what texts name exists: paths, modules, commands and their options, references in docstrings, kinds of targets, decisions."""
 
 from __future__ import annotations
 
+import fnmatch
 import re
 import tomllib
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
+from sluice.cli import app
 from sluice.errors import ConfigError
 from sluice.model.client_packages import CLIENT_PACKAGES, install_hint
 from sluice.targets.offers import to_ignore
@@ -16,6 +21,18 @@ from sluice.targets.registry import KINDS, comparable_kinds
 REPOSITORY = Path(__file__).resolve().parents[2]
 CODE = sorted(REPOSITORY.joinpath("include/sluice").rglob("*.py"))
 PAGES = [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("*.in"), *REPOSITORY.joinpath("docs").rglob("*.md")]
+DECISIONS = sorted(REPOSITORY.joinpath("include/sluice").rglob("DECISIONS.md"))
+TEXTS = sorted({*(page for page in PAGES if page.suffix == ".md"), *DECISIONS})
+FOLDERS = ("dags", "docker", "docs", "include", "plugins", "spark_jobs", "tests")
+MADE = (
+    "tests/last-full-run.md",
+    "include/targets/",
+    "include/channels/",
+    "include/rules/changes/",
+    "include/rules/hide_tests.py",
+    "hide_tests.py",
+)
+"""What commands of the pages write, so that it need not be there."""
 
 
 def test_client_packages_are_named_by_their_own_names() -> None:
@@ -28,29 +45,138 @@ def test_client_packages_are_named_by_their_own_names() -> None:
     assert install_hint("kafka").startswith("pip install 'confluent-kafka>=2.16'")
 
 
+MODULES = {".".join(path.relative_to(REPOSITORY / "include").with_suffix("").parts): path for path in CODE}
+MODULES |= {name.removesuffix(".__init__"): path for name, path in MODULES.items()}
+
+
+def is_defined(name: str) -> bool:
+    """Return True if ``name``, such as ``sluice.model.backoff.wait_after``, is a module or is named in the module it begins with."""
+    module = name
+    while module not in MODULES and "." in module:
+        module = module.rpartition(".")[0]
+    if module in {"", "sluice"}:
+        return False
+    text = MODULES[module].read_text()
+    return all(
+        not part or re.search(rf"\b{re.escape(part)}\b", text)
+        for part in name.removeprefix(module).strip(".").split(".")
+    )
+
+
 def test_what_docstrings_refer_to_exists() -> None:
-    modules = {".".join(path.relative_to(REPOSITORY / "include").with_suffix("").parts): path for path in CODE}
-    modules |= {name.removesuffix(".__init__"): path for name, path in modules.items()}
     checked = 0
     for path in CODE:
         for name in re.findall(r":(?:class|func|mod|meth|data|attr):`~?(sluice[\w.]+)`", path.read_text()):
-            module = name
-            while module not in modules and "." in module:
-                module = module.rpartition(".")[0]
-            assert module in modules, (path.name, name)
-            text = modules[module].read_text()
-            for part in name.removeprefix(module).strip(".").split("."):
-                assert not part or re.search(rf"\b{re.escape(part)}\b", text), (path.name, name)
+            assert is_defined(name), (path.name, name)
             checked += 1
     assert checked > 40
 
 
-def test_files_that_decisions_name_exist() -> None:
-    for page in REPOSITORY.joinpath("include/sluice").rglob("DECISIONS.md"):
-        for name in re.findall(r"`((?:\w+/)*\w+\.py)`", page.read_text()):
-            assert any(str(path).endswith(f"/{name}") for path in REPOSITORY.joinpath("include").rglob("*.py")) or any(
-                REPOSITORY.joinpath("tests").rglob(name.rpartition("/")[2])
-            ), (page, name)
+def quoted(page: Path) -> list[str]:
+    """Return what stands between backticks on a page, outside of blocks of code."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return [" ".join(found.split()) for found in re.findall(r"(?<!`)`([^`]+)`(?!`)", text)]
+
+
+@lru_cache
+def all_paths() -> list[str]:
+    """Return every file and folder that a page may name, from the root of the repository."""
+    top = [REPOSITORY / folder for folder in FOLDERS]
+    return [path.relative_to(REPOSITORY).as_posix() for folder in top for path in (folder, *folder.rglob("*"))]
+
+
+def path_exists(name: str) -> bool:
+    """Return True if a file or folder is called so: from the root, or by the end of its path."""
+    name = name.rstrip("/")
+    return bool(fnmatch.filter(all_paths(), name) or fnmatch.filter(all_paths(), f"*/{name}"))
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_paths_and_modules_that_pages_name_exist(page: Path) -> None:
+    for name in quoted(page):
+        if re.fullmatch(r"sluice(?:\.\w+)+", name) and f"sluice.{name.split('.')[1]}" in MODULES:
+            assert is_defined(name), name
+        is_path = re.fullmatch(r"(?:[\w.*-]+/)+[\w.*-]*", name) and name.split("/")[0] in FOLDERS
+        if is_path or re.fullmatch(r"(?:[\w-]+/)*\w+\.py", name):
+            example = name.startswith(MADE) or "mystore" in name or re.search(r"[A-Z]{4,}", name) is not None
+            assert example or path_exists(name), name
+
+
+def test_a_path_that_does_not_exist_is_found() -> None:
+    assert path_exists("docs/README.md")
+    assert path_exists("flows/stages.py")
+    assert path_exists("targets/*/column_types.py")
+    assert not path_exists("flows/room.py")
+    assert is_defined("sluice.model.backoff.wait_after")
+    assert not is_defined("sluice.model.backoff.wait_before")
+
+
+def commands(page: Path) -> list[str]:
+    """Return the calls of ``sluice`` that a page shows, inline or at a prompt, without ``sluice`` and comments."""
+    prompts = re.findall(r"^\$ sluice (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    inline = [name.removeprefix("sluice ") for name in quoted(page) if name.startswith("sluice ")]
+    return [re.sub(r"\s+#.*", "", call) for call in [*prompts, *inline]]
+
+
+@lru_cache
+def all_commands() -> Any:
+    return get_command(app)
+
+
+def wrong_word(call: str) -> str:
+    """Return the first word of a call that is no command or option of ``sluice``; "" if there is none."""
+    known: Any = all_commands()
+    words = re.sub(r" \| ", "|", re.sub(r"\"[^\"]*\"|'[^']*'", "TEXT", call)).split()
+    while words and hasattr(known, "commands"):
+        alternatives = re.split(r"\\?\|", words[0])
+        if all(name in known.commands for name in alternatives):
+            known = known.commands[alternatives[-1]]
+            del words[0]
+        elif "run" in known.commands and known.name:  # a group that has one: `sluice verify PIPELINE`
+            known = known.commands["run"]
+        else:
+            return "" if words[0].startswith(("[", "…", "...")) or words[0].isupper() else words[0]
+    named = {name for parameter in known.params for name in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
+    options = [found for word in words for found in re.findall(r"^\[?(--[a-z][a-z-]*)", word)]
+    return next((option for option in options if option not in named), "")
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_commands_and_options_that_pages_show_exist(page: Path) -> None:
+    assert [(call, wrong_word(call)) for call in commands(page) if wrong_word(call)] == []
+    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"`make ([a-z-]*[a-z])[ `]", page.read_text(encoding="utf-8")):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_a_command_that_does_not_exist_is_found() -> None:
+    assert wrong_word("dump status shop") == "status"
+    assert wrong_word("dump start shop --tables a") == "--tables"
+    assert wrong_word("dump list|show shop --json") == ""
+    assert wrong_word("verify shop --repair") == ""
+
+
+PARTS = ("Date", "Context", "Decision", "Consequences", "Measured", "A change violates this if")
+
+
+def decisions() -> dict[str, tuple[Path, str]]:
+    """Return each decision by its title: its page, and its text."""
+    found = {}
+    for page, mark in [(REPOSITORY / "docs/decisions.md", "###"), *((page, "##") for page in DECISIONS)]:
+        for part in re.split(rf"^{mark} ", page.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
+            title, _, text = part.partition("\n")
+            found[title] = (page, re.split(r"^#+ ", text, flags=re.MULTILINE)[0])
+    return found
+
+
+@pytest.mark.parametrize("title", decisions())
+def test_decisions_have_one_form_and_one_index(title: str) -> None:
+    page, text = decisions()[title]
+    named = re.findall(r"^- \*\*(.*?)\*\*", text, re.MULTILINE)
+    assert named in ([part for part in PARTS if part != "Measured"], list(PARTS))
+    assert re.search(r"^- \*\*Date\*\*: \d{4}-\d\d-\d\d$", text, re.MULTILINE)
+    link = "" if page.name == "decisions.md" else f"../{page.relative_to(REPOSITORY)}"
+    assert f"| [{title}]({link}#" in (REPOSITORY / "docs/decisions.md").read_text(encoding="utf-8")
 
 
 def test_kinds_that_can_be_verified_come_from_the_registry() -> None:

@@ -1,4 +1,4 @@
-"""The stored files of a batch: its manifest, whether all of it is whole, and its record again once ZooKeeper has forgotten it."""
+"""The stored files of a batch: its manifest, whether all files are complete, and its record after ZooKeeper has dropped it."""
 
 from __future__ import annotations
 

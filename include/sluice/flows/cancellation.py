@@ -1,4 +1,4 @@
-"""Work that stops within seconds when a person says so, or when its ZooKeeper session is gone."""
+"""A check that stops work within seconds when a person asks for it, or when its ZooKeeper session is gone."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 LOOK_S = 0.5
-"""How often work under way looks at the permit."""
+"""Seconds between two checks of the pause switch by running work."""
 
 _STOP_S = 2.0
-"""Waited for cancelled units to end. What they still write after that meets the target's fence."""
+"""Seconds to wait for cancelled units to end. What they still write after that meets the target's fence."""
 
 
 class CancellationGuard:
@@ -89,7 +89,7 @@ class CancellationGuard:
                 except SluiceError:
                     end = time.monotonic() + _STOP_S
                     while not work.done() and time.monotonic() < end:
-                        runner.cancel()  # again: a job that is just being sent is not there yet to be cancelled
+                        runner.cancel()  # repeated, as a job that is just being submitted cannot be cancelled yet
                         _interrupted(interrupt)
                         wait([work], timeout=LOOK_S / 2)
                     raise
@@ -102,5 +102,5 @@ def _interrupted(interrupt: Callable[[], None] | None) -> None:
     if interrupt is not None:
         with suppress(
             SluiceError
-        ):  # the server does not answer: then nothing waits there any more, or it ends by its time-out
+        ):  # the server does not answer: nothing waits there any more, or it ends by its time-out
             interrupt()

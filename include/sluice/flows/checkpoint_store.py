@@ -1,4 +1,4 @@
-"""Where the checkpoint of a target is kept: in the target, or, if it keeps nothing, in ZooKeeper."""
+"""The store of a target's checkpoint: the target itself or, if it keeps nothing, ZooKeeper."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Compare a target's checkpoint with the pipeline's state in ZooKeeper: do they describe the same batches?
 
-Both can be lost, restored, edited or replaced without the other. Batch numbers alone then say nothing: batch 5 of a state that was made anew
-is not the batch 5 that the target holds, and taking the one for the other would acknowledge rows that were never written. So the state has a
-random identity, which the target stores with its checkpoint; and the target's batch must end where ZooKeeper's batch of that number ends.
+Each of them can be lost, restored, edited or replaced without the other. Batch numbers alone then prove nothing: batch 5 of a new state is not the
+batch 5 that the target holds, and confusing them would acknowledge rows that were never written. So the state has a random identity, which the target
+stores with its checkpoint; and the target's batch must end where ZooKeeper's batch of that number ends.
 
-A checkpoint of an older version has no identity. It gets this state's if everything else agrees.
+A checkpoint of an older version has no identity. It gets this state's if everything else matches.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sluice.targets.base import Checkpoint, Target
 _log = structlog.get_logger()
 
 _LOOKS = 3
-"""A target that disagrees is asked again if its acknowledgement moved meanwhile: somebody may be at work on it."""
+"""Attempts to read a target's checkpoint that disagrees while its acknowledgement moves: another process may be loading."""
 
 
 class Sides:
@@ -95,7 +95,7 @@ class Sides:
             )
         if checkpoint is None:
             if process.batch == process.began:
-                return None  # nothing was delivered yet
+                return None  # nothing was delivered so far
             return self._error(
                 "gone",
                 "the target has no checkpoint any more: its row was deleted, or the target was replaced",
@@ -140,7 +140,7 @@ class Sides:
             return False
         try:
             batch = known_again(self.runtime, self.runtime.store, self.target, checkpoint.batch)
-        except SluiceError:  # no longer stored: the one after it begins where it ended, or later
+        except SluiceError:  # no longer stored: the next one begins where it ended, or later
             following = state.batch(checkpoint.batch + 1)
             first = following.first if following else None
             return first is not None and first.log_epoch == end.log_epoch and first.order >= end.order

@@ -1,6 +1,6 @@
-"""Tables that a target lacked, or lacked columns of: they are noted, the way back has two steps, and a whole copy or an equal verification ends it.
+"""Tables that a target lacked, wholly or some columns of: they are noted, the repair has two steps, and a full copy or a clean verification ends it.
 
-The statement that makes a missing column gives no value to the rows that are there: the pipeline would go on, and both sides would differ.
+The statement that adds a missing column gives no value to existing rows: the pipeline would continue, and both sides would differ.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sluice.model.positions import Position
 from sluice.targets.base import Finding, Target
 
 SHOWN_TABLES = 5
-"""The most tables whose statements are in one hint."""
+"""Tables whose statements are in one hint, at most."""
 
 
 def with_definitions(plan: PlannedTable, routes: Mapping, table: TableDefinition | None) -> PlannedTable:
@@ -45,7 +45,7 @@ def explain_absence(
     error: MappingError,
 ) -> None:
     """Note the tables or columns that the target lacks of a batch that ended ``at``, and put the repair into the hint of ``error``."""
-    with suppress(SluiceError):  # the error that is there is the one to show
+    with suppress(SluiceError):  # the original error is the one to show
         routes = Mapping.compile(runtime.pipeline.mapping)
         known = _definitions(runtime, state, at)
         schema = target.schema()

@@ -1,8 +1,8 @@
 """Targets that lack batches which are no longer stored, and start again from the pipeline's snapshot (``on_lost_batches: snapshot``).
 
-A batch goes when retention removes it, or was gone already when a target was restored from an older backup. The drain finds a target whose next
-batch is gone and makes a batch of its own for it: all rows of the snapshot as of the batch before. With it, rows of the target go that the snapshot
-does not have. The target's checkpoint moves from the batch that it holds to that one in one step, and acknowledgements follow it.
+A batch is gone when retention removes it, or because a target was restored from an older backup. The drain finds a target whose next batch is gone
+and makes a batch for it: all rows of the snapshot as of the batch before. It also deletes rows of the target that the snapshot does not have. The
+target's checkpoint moves from the batch that it holds to that one in one step, and acknowledgements follow it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sluice.flows.batches import known_again
 from sluice.flows.runtime import Runtime
 
 BY_ITSELF = "sluice"
-"""In the audit: no person did it."""
+"""The name in the audit if no person did it."""
 
 
 class LostBatches(LoadError):

@@ -1,4 +1,4 @@
-"""The mapping's column names are looked up before rows go over by them: what is misspelt in ``exclude`` would reach the target.
+"""Look up the mapping's column names before rows are loaded by them: a name misspelt in ``exclude`` would let its column reach the target.
 
 A name is looked up once, when a batch first meets it: among the columns of the source now, of the stored definitions, and of the batch itself. After
 that it may be dropped at the source; a name that is new in the file is looked up again.

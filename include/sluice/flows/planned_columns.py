@@ -1,6 +1,6 @@
-"""The plans of stored columns: what a target is told of the columns that a file or a manifest lists.
+"""The plans of stored columns: what a target is told about the columns that a file or a manifest lists.
 
-Files of an earlier version say types in the source's words only. They are read here, so that a target is always told what the values are.
+Files of an earlier version have types only in the source's words. They are parsed here, so that a target always gets neutral types.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sluice.segments.changeset import ChangesetColumn, ChangesetTable
 from sluice.sources.words import words_of
 
 _EARLIER = words_of("mysql")
-"""All sources of versions that stored no other type: MariaDB's types are among its words."""
+"""The dialect of versions that stored no other type: MariaDB's types are among its words."""
 
 
 def planned_columns(columns: Iterable[ChangesetColumn]) -> tuple[PlannedColumn, ...]:

@@ -85,7 +85,7 @@ def _run_forever(runtime: Runtime) -> Iterator[Step]:
                 yield step
         except SluiceError as error:
             may_pass = error.retryable or isinstance(error, Fenced)
-            if not may_pass or steps < 2:  # the first is the announcement of the first drain
+            if not may_pass or steps < 2:  # the first step announces the first drain
                 raise
             failed += 1
             pause_s = wait_after(failed, retry.delay, retry.max_delay).total_seconds()
@@ -96,7 +96,7 @@ def _run_forever(runtime: Runtime) -> Iterator[Step]:
 def _run(runtime: Runtime, until_head: bool, batches: int | None) -> Iterator[Step]:
     target_position = head_of(runtime) if until_head else None
     done = 0
-    looked = False  # the source is looked at once, even if nothing is new: a source set up wrongly must show
+    looked = False  # the source is checked once, even if nothing is new: a misconfigured source must show
     standing_by = False
     again = HeldTargetRetry(runtime)
     me = runtime.owner
@@ -135,7 +135,7 @@ def _run(runtime: Runtime, until_head: bool, batches: int | None) -> Iterator[St
                 done += yield from _one_batch(
                     runtime, state, waiting, idle_wait_s, None if dumping else target_position
                 )
-            except LeaseHeld:  # of a task that died: until its session expires
+            except LeaseHeld:  # the lease of a task that died, until its session expires
                 time.sleep(STAND_BY_S)
             except Restarted as restart:
                 _log.info("beginning_again", because=restart.message)
@@ -174,7 +174,7 @@ def _one_batch(
     board = ThreadBoard(stages)
     board.captured(number)
     board.end()
-    for stage in stages[1:]:  # the capture is over
+    for stage in stages[1:]:  # the capture has ended
         if stage.kind is not StageKind.ACKNOWLEDGE:
             yield Step(stage.doing, number, changes, position)
         work(stage, board, partial(do, runtime))

@@ -1,4 +1,4 @@
-"""What a flow needs of the outside world, in one value: built once by the command line, a task or a test."""
+"""The surroundings of a flow in one value: built once by the command line, a task or a test."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sluice.targets.base import Target
 
 LEASE_GRACE_S = 5.0
-"""Waited beyond the session timeout for a dead owner's lease to go."""
+"""Seconds beyond the session timeout to wait for the lease of a dead owner to expire."""
 
 
 def default_store() -> str:
@@ -239,7 +239,7 @@ def _beating(state: PipelineState, owner: str | None, lives: Callable[[], bool])
 
     def beat() -> None:
         while state.alive and not done.wait(BEAT_S):
-            with suppress(SluiceError):  # ZooKeeper is away; who needs it says so
+            with suppress(SluiceError):  # ZooKeeper does not answer; whoever needs it reports that
                 if lives():
                     state.turns.beat(owner)
 

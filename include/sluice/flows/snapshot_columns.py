@@ -1,4 +1,4 @@
-"""What columns tables of a pipeline's snapshot have, where only rows tell what the rules make of them."""
+"""The columns of tables of a pipeline's snapshot, for rules whose columns only rows tell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which batches the tables of a pipeline's snapshot can be read as of."""
+"""The batches as of which the tables of a pipeline's snapshot can be read."""
 
 from __future__ import annotations
 

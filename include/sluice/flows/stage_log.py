@@ -1,4 +1,4 @@
-"""What each stage says of each batch. A run that carries hundreds of batches says it in a line for several, and the stages are silent."""
+"""The log lines of stages. A run with hundreds of batches writes one line for several, and the stages are silent."""
 
 from __future__ import annotations
 

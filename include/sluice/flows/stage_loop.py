@@ -1,10 +1,11 @@
-"""The one loop of every stage: for each batch of the run, in order, that is ready for the stage, do it and record it.
+"""The one loop of every stage: for each batch of the run, in order, that is ready for the stage, process and record it.
 
-What a batch is stands in ZooKeeper and at the targets, and each stage records there what it did. A :class:`Board` says what the loops of one run
-have to know of each other: which batches the run has, which of them the stages before have passed, and whether more will come. A loop waits until
-its board is told something; it does not poll.
+The state of a batch is in ZooKeeper and at the targets, and each stage records there what it did. A :class:`Board` tells the loops of one run about
+each other: which batches the run has, which of them the earlier stages have passed, and whether more will come. A loop waits until its board is
+notified; it does not poll.
 
-A stage that fails gives up: the stages after it do what it has left them, the others go on with what is captured, and no further batch is made.
+A stage that fails ends: the stages after it process what it has left them, the others continue with what is captured, and no further batch is
+captured.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class ThreadBoard:
         self._tell = through
         self._leaves = {stage.name for stage in leaves(stages)}
         self._transforms = {stage.name for stage in stages if stage.transforms}
-        self._under_way: dict[int, dict[str, Done]] = {}  # what stages did, by batch in ascending order
+        self._under_way: dict[int, dict[str, Done]] = {}  # outcome of each stage, by batch in ascending order
         self._ended = False
         self._over = False
         self._gave_up: dict[str, BaseException] = {}

@@ -10,7 +10,7 @@ from sluice.flows.stage_loop import Done
 from sluice.segments.changeset import RuleTotal
 
 KEPT = 20
-"""Batches of which each figure is stored for another process; the sums are those of all."""
+"""Batches whose figures are stored for another process; the sums cover all batches."""
 
 SAY_EVERY_S = 5.0
 """Seconds after which the sums of a stage are written again: what a process that dies has done since is not in them."""

@@ -1,7 +1,7 @@
-"""The stages of a run as tasks of their own, each a process: the same loop as in a thread, with a board in ZooKeeper.
+"""The stages of a run as separate tasks, each a process: the same loop as in a thread, with a board in ZooKeeper.
 
-Which batches a run has, and what became of them, stands in ZooKeeper anyway. A task adds how far it has come where no other node tells that, and
-that it ended or gave up. The tasks of the run read this and are told of changes by their watches.
+The batches of a run and their state are in ZooKeeper anyway. A task adds its progress if no other node tells it, and whether it ended or failed. The
+tasks of the run read this and are notified of changes by their watches.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sluice.model.batches import Batch
 _log = structlog.get_logger()
 
 PATIENCE_S = 60.0
-"""Seconds for which a stage waits for a batch in its worker. A run that captures has one more often; without one, its capture may have died."""
+"""Seconds that a stage waits for a batch in its worker. A run that captures has one more often; without one, its capture may have died."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ class RunBoard:
             return
         why = error.message if isinstance(error, SluiceError) else str(error)
         self._progress = replace(self._progress, state=StageState.GAVE_UP, why=why[:500])
-        with suppress(SluiceError):  # ZooKeeper is away: the others find that out, too
+        with suppress(SluiceError):  # ZooKeeper does not answer, which the others notice, too
             self._say()
 
     def _said(self, name: str) -> Progress | None:
@@ -278,7 +278,7 @@ def run_capture(
             return marked_by_hand
 
         def is_busy() -> bool:
-            if failed() or marked():  # this run delivers nothing any more
+            if failed() or marked():  # this run delivers nothing further
                 return False
             waiting = [state.batch(number) for number in state.in_window()]
             return len(waiting) > 1 or any(batch is not None and batch.needs_merge for batch in waiting)

@@ -1,7 +1,7 @@
 """The stages of a pipeline as data: what each one needs, does and records.
 
-The DAG, the loop of a run, ``sluice run``, the status and what people read about a task are made from one list, :func:`pipeline_stages`. A further
-stage is an entry there and a function in :mod:`sluice.flows.stage_work`.
+The DAG, the loop of a run, ``sluice run``, the status and the documentation of tasks are made from one list, :func:`pipeline_stages`. A further stage
+is an entry there and a function in :mod:`sluice.flows.stage_work`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,17 @@ from sluice.errors import ConfigError
 from sluice.model.batches import Batch
 
 SLOW_RULES_S = 5.0
-"""Rules that took longer on the batch before are left to tasks of their own, where batches are worked on side by side. Quicker ones only make the
-next batch larger."""
+"""Seconds that rules took on the batch before, from which on they run in their own tasks, where batches are processed in parallel.
+
+Faster rules only make the next batch larger.
+"""
 
 
 SHORTEST = 0.5
-"""A run captures for between this share of ``run.max_time`` and all of it, at random: pipelines that began together must not change runs together.
-Every change starts a process for each task of the run; a dozen of them at once starve each other."""
+"""The smallest share of ``run.max_time`` for which a run captures; the share is random, so that pipelines that began together do not end together.
+
+The end of a run starts a process for each task of the next one; a dozen of them at once starve each other.
+"""
 
 
 def share_of_run() -> float:

@@ -1,4 +1,4 @@
-"""Stand by for an Airflow: work while none is heard of, hand back when one is. Pipeline and rules come from a copy if the shared folder is gone."""
+"""Stand by for an Airflow: work while none is alive, hand back when one is. Pipeline and rules come from a copy if the shared folder is gone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sluice.model.backoff import wait_after
 _log = structlog.get_logger()
 
 STANDBY = "standby:"
-"""How the names of installations begin that work only while no other one does."""
+"""The beginning of the names of installations that work only while no other one does."""
 
 
 def stand_by(opened: Callable[[], Runtime], name: str) -> Iterator[Step]:

@@ -1,4 +1,4 @@
-"""The source's definitions as they were at a place of its log."""
+"""The source's definitions as they were at a position of its log."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""train: one run delivers batch after batch while changes keep coming.
+"""The micro-batch loop: one run delivers batch after batch while changes keep coming.
 
-A run of the DAG costs more than the work on a thousand changes. So the process that drains also merges and delivers what it drained, as
-long as batches are small and nothing wants attention. Every stage is the loop of :mod:`sluice.flows.stage_loop` in a thread of its own, and this
-one captures: a batch is read while the one before it is merged and the one before that is loaded. A batch whose time is over stays open as long as
-the merge is not free for it. Nothing else changes: every batch has its number, its claim and its place in the window, each stage is recorded in
-ZooKeeper as if its own task had done it, and targets are acknowledged batch by batch, each at its own pace.
+A run of the DAG costs more than the work on a thousand changes. So the process that drains also merges and delivers what it drained, as long as
+batches are small and nothing needs attention. Every stage is the loop of :mod:`sluice.flows.stage_loop` in its own thread, and this one captures: a
+batch is read while the one before it is merged and the one before that is loaded. A batch whose time is over stays open until the merge is free for
+it. Nothing else changes: every batch has its number, its claim and its place in the window, each stage is recorded in ZooKeeper as if its own task
+had done it, and targets are acknowledged batch by batch, each at its own pace.
 
-So a train may end anywhere, also by ``kill -9``. Whatever of its batches is not merged, loaded or acknowledged then is left to the run's
-own tasks, which find it by the claim.
+So a loop may end anywhere, even by ``kill -9``. Batches that are not merged, loaded or acknowledged then are left to the run's own tasks, which find
+them by the claim.
 """
 
 from __future__ import annotations
@@ -41,11 +41,14 @@ from sluice.segments.changeset import read_changeset
 _log = structlog.get_logger()
 
 SIDE_BY_SIDE = 20_000
-"""A batch of this number of changes has tasks of its own, so that the next one is drained and merged while it is loaded."""
+"""Changes from which on a batch has its own tasks, so that the next one is drained and merged while it is loaded."""
 
 EARLIER_WAIT_S = 20.0
-"""How long a train waits for the batches before it, which the tasks of other runs deliver: a few seconds, more on a busy machine. To wait costs
-little: loads are serial. Not to wait costs the train, and the next run would find the same."""
+"""Seconds that a micro-batch loop waits for earlier batches, which the tasks of other runs deliver.
+
+That takes a few seconds, more on a busy machine. Waiting costs little, as loads are serial. Without it the run could not loop, and the next run would
+find the same.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,14 +222,14 @@ class _Train:
     carried: list[Carried] = field(default_factory=list)
     due: tuple[str, ...] = ()
     share: float = field(default_factory=share_of_run)
-    """Of ``run.max_time``, after which it ends."""
+    """The share of ``run.max_time`` after which it ends."""
     _made: int = 0
     _permit: Permit | None = None
     _sums: dict[str, StageSums] = field(init=False)
-    """Sums of each stage; written where the stage's own task reads them, every :data:`SAY_EVERY_S` and at the end."""
+    """The sums of each stage; written where the stage's own task reads them, every :data:`SAY_EVERY_S` and at the end."""
     _said_at: float = field(default_factory=time.monotonic)
     _drained: dict[int, tuple[DrainOutcome, float]] = field(default_factory=dict)
-    """Outcome of the drain, and the seconds it took, by batch."""
+    """The outcome of the drain, and the seconds it took, by batch."""
     _stages: tuple[Stage, ...] = field(init=False)
     _board: ThreadBoard = field(init=False)
 
@@ -246,7 +249,7 @@ class _Train:
         try:
             self._require_own_place(first)
             for target in self.runtime.pipeline.targets:
-                self.runtime.resolver(target.connection)  # once, by this thread
+                self.runtime.resolver(target.connection)  # resolved once, by this thread
             for stage, pool in zip(self._stages[1:], pools, strict=True):
                 loops.append(pool.submit(work, stage, self._board, self._do))
             ended_by = self._capture(first)
@@ -255,21 +258,21 @@ class _Train:
         except SluiceError as error:
             ended_by = str(error)
             _log.warning("left_to_the_tasks", pipeline=self.runtime.name, because=ended_by)
-        except Exception as error:  # whatever it is, the task of that stage meets it again and shows it
+        except Exception as error:  # whatever it is, the task of that stage meets and shows it again
             ended_by = f"{type(error).__name__}: {error}"
             _log.exception("left_to_the_tasks", pipeline=self.runtime.name)
-        except BaseException:  # this process is to end: so do the other stages, which lose their session
+        except BaseException:  # this process is about to end, and so do the other stages, which lose their session
             self._board.stop()
             raise
         finally:
             self._board.end()
             for pool in pools:
                 pool.shutdown(wait=False)
-        wait(loops)  # what is captured is delivered, or left to its tasks
+        wait(loops)  # captured batches are delivered, or left to their tasks
         self._say_sums()
         for ended in filter(None, (loop.exception() for loop in loops)):
             if not isinstance(ended, Exception):
-                raise ended  # this process is to end
+                raise ended  # this process is about to end
         return TrainOutcome(replace(self.last, due=self.due, merged=self._is_merged()), tuple(self.carried), ended_by)
 
     def _capture(self, first: DrainOutcome) -> str:
@@ -286,7 +289,7 @@ class _Train:
             self._board.wait_for_room(0 if ended_by else self.runtime.pipeline.window - 1)
             if ended_by:
                 return ended_by
-            self.state.require_permit(since=self._permit)  # a restart ends this process's work, too
+            self.state.require_permit(since=self._permit)  # a restart also ends the work of this process
             at = time.monotonic()
             made = drain(
                 self.runtime,
@@ -350,7 +353,7 @@ class _Train:
     def _say_sums(self) -> None:
         """Write what each stage did. A later attempt of the run's drain makes no batch, and leaves what is there."""
         self._said_at = time.monotonic()
-        with suppress(SluiceError), self.runtime.state() as state:  # it is for people
+        with suppress(SluiceError), self.runtime.state() as state:  # it is only informative
             for name, sums in self._sums.items():
                 if sums.batches:
                     progress = Progress(StageState.ENDED, sums.newest[-1].batch, sums=sums.to_json())

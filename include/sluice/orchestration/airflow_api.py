@@ -1,8 +1,8 @@
-"""Removing old runs of sync DAGs from Airflow's database, through its public REST API.
+"""Remove old runs of sync DAGs from Airflow's database, through its public REST API.
 
-A busy pipeline opens a run a second or two: some 50,000 a day, each with a handful of task rows. A task has no access
-to Airflow's database (since Airflow 3, by design) and ``airflow db clean`` needs it, so runs are removed in bulk by the
-API, with a login that the operator gives as a connection.
+A busy pipeline opens a run every second or two: some 50,000 a day, each with a handful of task rows. A task has no access to Airflow's database
+(since Airflow 3, by design) and ``airflow db clean`` needs it, so runs are removed in bulk by the API, with a login that the operator configures as a
+connection.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sluice.config.connections import Endpoint
 from sluice.errors import ConfigError, RetryableError
 
 _AT_ONCE = 100
-"""Runs a request; the API's own limit for a page."""
+"""Runs per request; the API's own limit for a page."""
 
 
 @dataclass
@@ -38,7 +38,7 @@ class AirflowApi:
             self._login()
         try:
             return self._send(method, f"/api/v2{path}", body)
-        except ConfigError:  # a token that was good may be too old now
+        except ConfigError:  # the token may have expired
             if not known:
                 raise
             self._login()

@@ -1,18 +1,21 @@
 """Room for runs that a person clears, and a way past runs that a person marks as failed.
 
-A run that is cleared after its end is queued, and Airflow starts it when fewer than ``max_active_runs`` are running. But the places are
-full of later runs, each of which waits for its own past, which is that run: nothing would ever move again. So where an older run of a
-sync DAG waits for a place, the youngest run that has nothing under way goes back into the queue, and Airflow starts the older one. If there
-is none, the youngest whose tasks all wait in the triggerer goes: what wakes them meanwhile they hear when their run has its place again.
+A run that is cleared after its end is queued, and Airflow starts it when fewer than ``max_active_runs`` are running. But the slots are full of later
+runs, each of which waits for its own past, which is that run: nothing would ever move again. So if an older run of a sync DAG waits for a slot, the
+youngest run that is doing nothing goes back into the queue, and Airflow starts the older one. If there is none, the youngest whose tasks all wait in
+the triggerer goes: events that wake them meanwhile reach them when their run has its slot again.
 
 A run that is marked as failed has red tasks, and so may one that is marked as a success while a load of it is red; no later run would begin: drain,
-load and ack depend on their own past. Such a run is over only because a person said so, and its batches stand in ZooKeeper. So its red tasks become
-*skipped*, and the next run goes on with its batches. So do tasks of it that wait: a task that ended when the mark came may have written
-over what the mark wrote, and the scheduler starts nothing in a run that is over.
+load and ack depend on their own past. Such a run is over only because a person said so, and its batches are in ZooKeeper. So its red tasks become
+*skipped*, and the next run continues with its batches. So do tasks of it that wait: a task that ended when the mark came may have overwritten what
+the mark wrote, and the scheduler starts nothing in a run that is over.
 
-A run that fails by itself is another thing: its red tasks wait for a person, and later runs for it. Where one task carries batches through all
-stages, acks keep such a run open. Where tasks work side by side it ends as failed, and Airflow's audit log tells whether a person marked it.
-A task of it that is red only because one before it was begins again when that one does, whatever was selected for *Clear*.
+A task that a change of the pipeline's file adds (``sense`` of ``tasks: own``, the load of a new target) depends on its own past, which it does not
+have: Airflow would never start it. So the last run without it gets it, as *skipped*.
+
+A run that fails by itself is different: its red tasks wait for a person, and later runs for it. If one task takes batches through all stages, acks
+keep such a run open. If each stage has its own task, it ends as failed, and Airflow's audit log tells whether a person marked it. A task of it that
+is red only because an earlier one was starts again when that one does, whatever was selected for *Clear*.
 
 This is the one place that writes to Airflow's database: a thread in the API server, through which people clear. Once an hour it also removes old rows
 of the audit log: neither a task nor the REST API can.
@@ -25,7 +28,7 @@ import sys
 import threading
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -41,7 +44,7 @@ log = structlog.get_logger()
 EVERY_S = 2.0
 CLEAN_EVERY_S = 3600.0
 _NEWEST = 50
-"""Runs with a red task that are looked at."""
+"""Runs with a red task that are checked, at most."""
 
 _STATES = (
     "running",
@@ -56,6 +59,7 @@ _STATES = (
 )
 _WAITS = "deferred"
 _AT_WORK = ("running", "restarting")
+_DONE_WITH = ("success", "skipped", "removed")
 _UNDER_WAY = ("scheduled", "queued", "running", "restarting", _WAITS, "up_for_retry", "up_for_reschedule")
 
 
@@ -126,7 +130,7 @@ def release_ended_runs(session: Session) -> list[str]:
             TaskInstance.run_id == before.run_id,
             or_(
                 TaskInstance.state.is_(None),
-                TaskInstance.state.not_in((TaskInstanceState.SUCCESS, TaskInstanceState.SKIPPED, *_AT_WORK)),
+                TaskInstance.state.not_in((*_DONE_WITH, *_AT_WORK)),
             ),
         )
         tasks = list(session.scalars(red))
@@ -141,7 +145,7 @@ def release_ended_runs(session: Session) -> list[str]:
 
 
 _MARKS = ("patch_dag_run", "bulk_dag_runs")
-"""Events of Airflow's audit log by which a person marks a run, or writes its note."""
+"""Events of Airflow's audit log by which a person marks a run or writes its note."""
 
 
 def _failed_by_itself(session: Session, run: DagRun) -> bool:
@@ -173,6 +177,59 @@ def _ids_in(extra: str | None) -> list[str]:
         return [str(entity["dag_run_id"]) for action in actions for entity in action.get("entities", [])]
     except (ValueError, TypeError, KeyError, AttributeError):
         return []
+
+
+def admit_new_tasks(session: Session) -> list[str]:
+    """Add tasks that wait for their past to an ended run without them, as skipped; return the ids of these runs. The caller commits.
+
+    A task that an earlier change of the file took out of that run is in it again.
+    """
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.serialization.definitions.baseoperator import SerializedBaseOperator
+    from airflow.utils.state import DagRunState, TaskInstanceState
+    from sqlalchemy import func, select
+
+    open_states = (DagRunState.QUEUED, DagRunState.RUNNING)
+    oldest = (
+        select(DagRun.dag_id, func.min(DagRun.logical_date))
+        .where(
+            DagRun.dag_id.startswith(dag_id_of(""), autoescape=True),
+            DagRun.state.in_(open_states),
+            DagRun.logical_date.is_not(None),
+        )
+        .group_by(DagRun.dag_id)
+    )
+    admitted: list[str] = []
+    for dag_id, at in session.execute(oldest).all():
+        runs = select(DagRun).where(DagRun.dag_id == dag_id, DagRun.logical_date <= at)
+        first, *before = session.scalars(runs.order_by(DagRun.logical_date.desc()).limit(2)).all()
+        if not before:
+            continue
+        in_run = select(TaskInstance).where(TaskInstance.dag_id == dag_id)
+        had = {one.task_id: one for one in session.scalars(in_run.where(TaskInstance.run_id == before[0].run_id))}
+        waiting = in_run.where(TaskInstance.run_id == first.run_id, TaskInstance.state.is_(None))
+        new = [
+            one
+            for one in session.scalars(waiting)
+            if one.task_id not in had or had[one.task_id].state == TaskInstanceState.REMOVED
+        ]
+        serial = [one for one in new if _depends_on_past(session, first, one.task_id)]
+        for one in serial:
+            if one.task_id in had:
+                had[one.task_id].set_state(TaskInstanceState.SKIPPED, session=session)
+                continue
+            made = TaskInstance(
+                SerializedBaseOperator(task_id=one.task_id),
+                one.dag_version_id,
+                run_id=before[0].run_id,
+                state=TaskInstanceState.SKIPPED,
+            )
+            made.dag_id = dag_id
+            session.add(made)
+        if serial:
+            admitted.append(before[0].run_id)
+    return admitted
 
 
 def follow_cleared_tasks(session: Session) -> list[str]:
@@ -210,7 +267,7 @@ def follow_cleared_tasks(session: Session) -> list[str]:
             continue
         red = {name for name, one in tasks.items() if one.state in red_states}
         if not any(_began_after(one, tasks[name]) for name in red for one in tasks.values()):
-            continue  # nothing happened since: the graph need not be read
+            continue  # nothing happened since, so the graph need not be read
         anew = [
             tasks[name]
             for name in red
@@ -225,10 +282,21 @@ def follow_cleared_tasks(session: Session) -> list[str]:
 
 def _upstream(session: Session, run: DagRun, task: str) -> set[str]:
     """Return all tasks before this one in the graph of the run."""
+    found = _task(session, run, task)
+    return set(found.get_flat_relative_ids(upstream=True)) if found else set()
+
+
+def _depends_on_past(session: Session, run: DagRun, task: str) -> bool:
+    found = _task(session, run, task)
+    return bool(found and found.depends_on_past)
+
+
+def _task(session: Session, run: DagRun, task: str) -> Any:
+    """Return the task of the run's graph, or None if the graph has no such task."""
     from airflow.models.dagbag import DBDagBag
 
     dag = DBDagBag(load_op_links=False).get_dag_for_run(dag_run=run, session=session)
-    return set(dag.get_task(task).get_flat_relative_ids(upstream=True)) if dag and dag.has_task(task) else set()
+    return dag.get_task(task) if dag and dag.has_task(task) else None
 
 
 def _began_after(one: TaskInstance, other: TaskInstance) -> bool:
@@ -288,14 +356,15 @@ def _watch() -> None:
         try:
             for act, event in (
                 (release_ended_runs, "failed_run_released"),
+                (admit_new_tasks, "new_tasks_admitted"),
                 (follow_cleared_tasks, "tasks_begin_again"),
                 (requeue_for_cleared_runs, "run_gives_way"),
             ):
-                with create_session() as session:  # one each, and short: SQLite has one writer at a time
+                with create_session() as session:  # one short session each: SQLite has one writer at a time
                     runs = act(session)
                 for run in runs:
                     log.info(event, run=run)
-        except Exception as error:  # the database is busy, or of another version: Airflow goes on without this
+        except Exception as error:  # the database is busy, or has another version: Airflow works without this
             log.warning("no_room_made", error=str(error)[:300])
 
 

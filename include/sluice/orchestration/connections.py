@@ -51,7 +51,7 @@ def from_airflow(connection_id: str) -> Endpoint:
 
 
 SPARK_CONNECT = "spark_connect"
-"""Type of the connection to a Spark Connect server, by Airflow's Spark provider."""
+"""The connection type of a Spark Connect server in Airflow's Spark provider."""
 
 
 def _by_the_spark_provider(endpoint: Endpoint) -> Endpoint:

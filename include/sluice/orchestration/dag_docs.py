@@ -1,4 +1,4 @@
-"""The words that people read about a sync DAG in the Airflow UI."""
+"""The texts about a sync DAG in the Airflow UI."""
 
 from __future__ import annotations
 

@@ -26,10 +26,10 @@ def verify_id_of(pipeline: str) -> str:
 
 
 FAMILIES = (dag_id_of, catchup_id_of, backfill_id_of, verify_id_of)
-"""The DAGs of a pipeline, by what makes their ids."""
+"""The DAGs of a pipeline, by the functions that make their ids."""
 
 SENSE = "sense"
-"""Name of the first task of a run whose tasks work side by side; other runs have none of this name."""
+"""The name of the first task of a run whose tasks work in parallel; no other run has a task of this name."""
 
 CONTROL_ID = "sluice_control"
 RETENTION_ID = "retention"

@@ -1,7 +1,7 @@
-"""What the page shows of a pipeline: one look under way per pipeline however many clients ask, and the last answer for those who come meanwhile.
+"""The page's view of a pipeline: one look per pipeline at a time, however many clients ask, and the last answer for those who come meanwhile.
 
 Airflow's API server serves its own routes by the event loop and one small pool of threads. So a request holds no thread here: it waits as a
-coroutine, for a second or a few, and a fixed number of threads takes the looks.
+coroutine, for a few seconds, and a fixed number of threads does the looks.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from typing import Any
 Shown = dict[str, Any]
 
 FRESH_S = 1.0
-"""So long an answer is given to others without a look."""
+"""Seconds for which an answer is served without asking again."""
 
 FIRST_S = 4.0
-"""How long a request waits for the first answer of a pipeline."""
+"""Seconds that a request waits for the first answer of a pipeline."""
 
 NEXT_S = 1.0
-"""How long it waits for a newer answer than the last one."""
+"""Seconds that a request waits for an answer newer than the last one."""
 
 OVERDUE_S = 30.0
-"""A look ends within its servers' deadlines; one that is under way for longer hangs in something else, and the answer says so."""
+"""Seconds after which a look hangs in something other than its servers, whose deadlines are shorter; the answer then says so."""
 
 LOOKS = 8
-"""Looks that are under way at a time."""
+"""Looks at the same time, at most."""
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ class LastAnswers:
         loop, news = asyncio.get_running_loop(), asyncio.Event()
 
         def tell() -> None:
-            with suppress(RuntimeError):  # the loop is closed: no one waits any more
+            with suppress(RuntimeError):  # the loop is closed, so no one waits any more
                 loop.call_soon_threadsafe(news.set)
 
         with self._lock:

@@ -1,7 +1,7 @@
-"""Does this Airflow's scheduler live? An installation counts as silent without one.
+"""Whether this Airflow's scheduler lives. An installation counts as silent without one.
 
-The triggerer lives on when the scheduler has died, and so does a task that is under way. Were the installation heard of because of them, a
-standby would never take over, and nothing would be delivered: what a trigger wakes, only the scheduler starts.
+The triggerer lives on when the scheduler has died, and so does a running task. If they sent heartbeats for the installation, a standby would never
+take over, and nothing would be delivered: what a trigger wakes, only the scheduler starts.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ import structlog
 log = structlog.get_logger()
 
 LOOK_EVERY_S = 3.0
-"""How often a process asks."""
+"""Seconds between two questions of a process."""
 
 SILENCE_S = 90.0
-"""An API server that answered once and then for so long does not: nothing can be started there, either. Every task asks it."""
+"""Seconds after which an API server that answered once counts as dead: nothing can be started there, either. Every task asks it."""
 
 STUCK_S = 20.0
-"""How long the heartbeat of a scheduler that Airflow calls unhealthy must stand still while it is looked at. On a busy machine a scheduler that
-lives may beat more rarely than Airflow's threshold (30 s) allows; one that is gone does not beat again."""
+"""Seconds for which the heartbeat of a scheduler that Airflow calls unhealthy must stand still while it is watched.
+
+On a busy machine the heartbeat of a live scheduler may be rarer than Airflow's threshold (30 s) allows; a dead one has none.
+"""
 
 STUCK_LOOKS = 3
 """Looks that must find the same heartbeat: a process that was stopped itself sees much time pass between two of them."""
@@ -85,7 +87,7 @@ class SchedulerWatch:
         if self._clock() - self._asked_at >= LOOK_EVERY_S and self._asking.acquire(blocking=False):
             try:
                 self._in_background(self._look)
-            except RuntimeError:  # no thread can be started any more: the process ends
+            except RuntimeError:  # no thread can be started any more because the process ends
                 self._asking.release()
         if self._known is Answer.ALIVE:
             return self._clock() - self._known_at < SILENCE_S
@@ -140,7 +142,7 @@ def addresses() -> list[str]:
     from airflow.sdk.configuration import conf
 
     base = conf.get("api", "base_url", fallback="") or "/"
-    if base.startswith("/"):  # what Airflow's executor takes it for
+    if base.startswith("/"):  # the executor's own default
         base = f"http://localhost:{conf.get('api', 'port', fallback='8080')}{base}"
     given = [conf.get("core", "execution_api_server_url", fallback="") or base, base]
     return list(dict.fromkeys(one.rstrip("/").removesuffix("/execution") for one in given))

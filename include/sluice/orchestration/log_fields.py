@@ -1,4 +1,4 @@
-"""Log fields that Airflow can't carry."""
+"""Log fields that Airflow cannot carry."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import Any
 import structlog
 
 _RESERVED = {"target": "target_name", "msg": "message"}
-"""Airflow 3.3's supervisor passes the fields of a task's log event on as keyword arguments, together with its own of these names:
-such an event kills the supervisor, and with it the task, without a word in the task's log."""
+"""Event keys of Airflow 3.3's supervisor, and the names used instead.
+
+The supervisor passes the fields of a task's log event on as keyword arguments, together with its own of these names: such an event kills the
+supervisor, and with it the task, without a word in the task's log.
+"""
 
 
 def rename_reserved(_logger: Any, _method: str, event: Any) -> Any:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 KEPT_RUNS = 50
-"""Of each DAG, the newest; more than a window is wide."""
+"""The newest runs of each DAG that are kept; more than a window is wide."""
 
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 

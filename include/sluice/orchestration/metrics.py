@@ -38,14 +38,14 @@ log = structlog.get_logger()
 
 EVERY_S = 10.0
 REFRESH_S = 1800.0
-"""Gauges of a pipeline that waits are known without asking its servers; so often they are asked all the same."""
+"""Seconds after which a waiting pipeline's servers are asked for its gauges, which are otherwise known without asking."""
 
 _sent: dict[str, float] = {}
 _asked: dict[str, float] = {}
-"""Pipeline -> when its servers were asked."""
+"""Pipeline -> when its servers were last asked."""
 
 _behind: set[str] = set()
-"""Pipelines of which a subscription lacked something when it was asked last."""
+"""Pipelines with a subscription that lacked something when they were last asked."""
 
 
 def gauges(now: Status) -> dict[str, float]:

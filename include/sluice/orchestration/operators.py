@@ -37,26 +37,28 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 _IDLE_WAIT_S = 2.0
-"""How long a drain looks for changes before it gives its worker back. A trigger needs about 2.9 s when its event is
-already there, so a drain that deferred at once would make batches queue behind the triggerer."""
+"""Seconds that a drain looks for changes before it releases its worker.
+
+A trigger needs about 2.9 s even if its event is already there, so a drain that deferred at once would make batches queue in the triggerer.
+"""
 
 _IN_VAIN_S = (0.0, 0.0, 0.5, 1.0, 2.0, 5.0)
-"""Pause before looking again, by the number of wake-ups in a row that found nothing for this pipeline."""
+"""Seconds to pause before looking again, by the number of wake-ups in a row that found nothing for this pipeline."""
 
 _REPORT_EVERY = 5
-"""An acknowledgement sends the metrics once per this number of batches; while a pipeline waits or holds, the triggerer does."""
+"""Batches after which an acknowledgement sends the metrics; while a pipeline waits or holds, the triggerer sends them."""
 
 _NICENESS = 10
-"""Of a train on a crowded machine: a tenth of the CPU where others want all of it."""
+"""The niceness of a micro-batch loop on a crowded machine: a tenth of the CPU if others want all of it."""
 
 _CROWDED = 4.0
-"""Processes that want to run, for each core. One pipeline with Spark, its servers and Airflow on two full cores: 2.7; twelve pipelines: 7.5."""
+"""Processes per core that want to run on a crowded machine. One pipeline with Spark, its servers and Airflow on two full cores: 2.7; twelve: 7.5."""
 
 _SAY_EVERY_S = 5.0
-"""A busy drain writes a line so often, whatever the number of its batches: 7,000 an hour would fill disks."""
+"""Seconds between two log lines of a busy drain, whatever the number of its batches: 7,000 an hour would fill disks."""
 
 _HOLD_S = (5.0, 10.0, 30.0, 60.0)
-"""How often an ack that has nothing to acknowledge looks again. Clear on the red task wakes it at once."""
+"""Seconds between two looks of an ack that has nothing to acknowledge. Clear on the red task wakes it at once."""
 
 
 class SluiceOperator(BaseOperator):  # type: ignore[misc]
@@ -179,8 +181,7 @@ class DrainOperator(ChangesSensor):
     It delivers small batches itself (:mod:`sluice.flows.train`); the later tasks do what is left, each its own stage of all batches of the run. It
     first polls for changes itself. If there are none, it waits in the triggerer (``waits=True``) or ends the run as skipped (``waits=False``: the
     schedule is a clock). While another installation leads the pipeline, or a drain that died still has the lease, it stands by in the triggerer, or
-    its
-    run is skipped.
+    its run is skipped.
     """
 
     def poke(self, context: Context) -> PokeReturnValue:
@@ -241,7 +242,7 @@ def give_way() -> None:
     """
     threads = Path("/proc/self/task")
     for thread in [int(one.name) for one in threads.iterdir()] if threads.is_dir() else [0]:
-        with suppress(OSError):  # a thread that has ended
+        with suppress(OSError):  # the thread has ended
             os.setpriority(os.PRIO_PROCESS, thread, _NICENESS)
 
 
@@ -257,7 +258,7 @@ def _is_over(claim: str) -> bool:
 
     try:
         return str(RuntimeTaskInstance.get_dagrun_state(*run)) in {"success", "failed"}
-    except Exception as error:  # no such run, or an Airflow of another version: the batch's age tells later
+    except Exception as error:  # no such run, or another version of Airflow: the batch's age decides later
         structlog.get_logger().debug("run_not_known", claim=claim, error=str(error)[:300])
         return False
 
@@ -338,8 +339,10 @@ def _changed(path: Path) -> Callable[[], str]:
 
 
 BATCH = "{{ ti.xcom_pull(task_ids='drain') }}"
-"""The number that this run's drain returned: of its last batch. As a template it is seen among a task's rendered fields, and draws no edge
-from drain to every task in the graph."""
+"""The number of the last batch that this run's drain captured, as a template.
+
+As a template it is shown among a task's rendered fields, and draws no edge from drain to every task in the graph.
+"""
 
 
 class BatchOperator(SluiceOperator):
@@ -392,7 +395,7 @@ class BatchOperator(SluiceOperator):
         from sluice.flows.train import sums_of
 
         runtime, drained = open_runtime(self.pipeline), None
-        with suppress(SluiceError):  # it is done; this is for people
+        with suppress(SluiceError):  # the work is done; this is only informative
             drained = sums_of(runtime, claim(context["ti"].dag_id, context["ti"].run_id), stage)
         if drained is not None and drained.batches:
             self.log.info(
@@ -689,8 +692,7 @@ class StageOperator(SluiceOperator):
     """Runs one stage for all batches of its run, in parallel with the run's other tasks; a retry, or Clear, starts at the first batch it lacks.
 
     While an earlier stage has failed and will be retried, it releases its worker and waits in the triggerer. Once that stage's attempts are used up,
-    it
-    fails, too, and with the run's last task the run. It starts again when that stage does, see :mod:`sluice.orchestration.cleared_runs`.
+    it fails, too, and with the run's last task the run. It starts again when that stage does, see :mod:`sluice.orchestration.cleared_runs`.
     """
 
     def __init__(self, *, stage: str, color: str, **kwargs: Any) -> None:

@@ -1,7 +1,7 @@
 """A few threads of the page's own for what its routes do besides waiting.
 
-Airflow's routes share one small pool of threads with every plain function that is a route of a plugin. So the page's routes are coroutines, and
-what they have to wait for is done here: requests queue, and none is waited for without end.
+Airflow's routes share one small pool of threads with every plain function that is a route of a plugin. So the page's routes are coroutines, and what
+they have to wait for is done here: requests queue, and none is waited for without a limit.
 """
 
 from __future__ import annotations

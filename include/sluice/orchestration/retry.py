@@ -1,4 +1,4 @@
-"""From Sluice's errors to what Airflow does about them: one message, and when to try again."""
+"""Map Sluice's errors to Airflow's reaction: one message, and when to try again."""
 
 from __future__ import annotations
 

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 
 API_CONNECTION = "sluice_airflow_api"
-"""Name of the connection to Airflow's own REST API."""
+"""The name of the connection to Airflow's own REST API."""
 
 NOTE_EVERY_S = 2.0
 _LAST_ATTEMPTS = 4
 
 MOST_NOTE = 1000
-"""Characters of a note that Airflow takes; a longer one is refused as a whole."""
+"""Characters of a note that Airflow accepts; a longer one is refused as a whole."""
 
 _MOST_LINE = 300
-"""Characters of a line of a note: one long message leaves room for the others."""
+"""Characters of a line of a note, so that one long message leaves room for the others."""
 
 
 def fitted_note(text: str, most: int = MOST_NOTE) -> str:
@@ -76,7 +76,7 @@ class RunNote:
             attempts(self._call, "PATCH", {"note": fitted_note(text)})
         except RetryableError as error:
             _log.warning("note_not_written", error=str(error))
-        except SluiceError:  # there is no such connection, or its login is refused
+        except SluiceError:  # the connection does not exist, or its login is refused
             self._off = True
 
     def _call(self, method: str, body: dict[str, Any] | None = None) -> dict[str, Any]:

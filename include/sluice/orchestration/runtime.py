@@ -1,4 +1,4 @@
-"""Opening a pipeline's runtime inside an Airflow process."""
+"""Open a pipeline's runtime inside an Airflow process."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""The subscription service inside Airflow's API server, if the environment says so: ``SLUICE_SERVE_PORT`` and what goes with it.
+"""The subscription service inside Airflow's API server, if the environment sets ``SLUICE_SERVE_PORT`` and the related variables.
 
 Decisions:
 
-- It starts with the server's lifespan, which is after a worker's process was made, and in no other process of Airflow: gRPC does not outlive a fork.
-- Of the workers of an API server one has it, the one that holds the lock of the port. When it ends, the next one takes over within seconds.
-- Whatever is wrong with it, Airflow's pages work: it is logged, shown on the Sluice page, and tried again.
+- It starts with the server's lifespan, which is after a worker's process was forked, and in no other process of Airflow: gRPC does not survive a
+  fork.
+- One worker of an API server runs it, the one that holds the lock of the port. When it ends, the next one takes over within seconds.
+- Whatever is wrong with it, Airflow's pages work: the error is logged, shown on the Sluice page, and it is tried again.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ class Serving:
             _log.warning("a stream whose client takes nothing was cut")
             atexit.register(
                 os._exit, 0
-            )  # its thread waits inside gRPC, and an orderly end of the process would wait for it
+            )  # its thread waits inside gRPC, and an orderly exit of the process would wait for it
 
     def _say(self, error: Exception) -> None:
         if _text(error) != self._said:
@@ -171,7 +172,7 @@ class Serving:
         """Return the pipeline files that can be read, by pipeline."""
         found = {}
         for path in yaml_files(self._folder):
-            with suppress(ConfigError):  # the page shows what is wrong
+            with suppress(ConfigError):  # the page shows the error
                 found[load_pipeline(path).pipeline] = path
         return found
 

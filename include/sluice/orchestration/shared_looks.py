@@ -1,7 +1,7 @@
 """One look for many: the pipelines of one source that wait in this process share a look at its log, and one session of ZooKeeper.
 
-A thread a source looks a few times a second, tells those that the log concerns, and opens no connection of any other. What goes wrong with the look
-reaches everybody who waits by it, as if each had looked himself.
+One thread per source looks a few times a second, notifies the pipelines that the log concerns, and opens no connection of any other. An error of the
+look reaches every pipeline that waits, as if each had looked itself.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ log = structlog.get_logger()
 
 LOOK_EVERY_S = 0.2
 GATHER_S = 0.5
-"""Before the first look at a source: who begins to wait at the same time shares it."""
+"""Seconds before the first look at a source, which is shared by all pipelines that begin to wait within them."""
 
 LINGER_S = 60.0
-"""A source that no one waits for is looked at for so long: somebody will soon."""
+"""Seconds for which a source that no pipeline waits for is still watched: one will wait soon."""
 
 _KEEP_OPEN_EVERY_S = 1.0
 _SAY_EVERY_S = 1.0
-"""How often it is looked whether metrics are due."""
+"""Seconds between two checks whether metrics are due."""
 
 
 class Place:
@@ -55,7 +55,7 @@ class Place:
 
         try:
             self._loop.call_soon_threadsafe(end)
-        except RuntimeError:  # the loop is closed: no one waits any more
+        except RuntimeError:  # the loop is closed, so no one waits any more
             return
 
 
@@ -111,7 +111,7 @@ class SourceLook:
                 self._look(places)
             except SluiceError as error:
                 self._fail(places, error)
-            except Exception as error:  # whatever it is, who waits looks for himself
+            except Exception as error:  # whatever it is, each pipeline that waits looks by itself
                 log.exception("look_failed")
                 self._fail(places, _Unexpected(f"{type(error).__name__}: {error}"))
             self.looks += 1

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 JOBS = Path(__file__).resolve().parents[3] / "spark_jobs"
 
 _TERMINAL, _HELD = 65, 69
-"""Exit codes of a job that needs a person (EX_DATAERR), and of one whose target is quarantined (EX_UNAVAILABLE)."""
+"""The exit codes of a job that needs a person (EX_DATAERR), and of one whose target is quarantined (EX_UNAVAILABLE)."""
 
 
 class SubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
@@ -47,7 +47,7 @@ class SubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
             application=str(JOBS / f"{stage}.py"),
             application_args=arguments,
             name=f"sluice {stage} {target or rule or ''}".strip(),
-            durable=False,  # a stage is safe to run again, and its job ends with the task
+            durable=False,  # a stage may be repeated, and its job ends with the task
             **kwargs,
         )
         self.stage = stage
@@ -84,7 +84,7 @@ class SubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
         try:
             with open_runtime(self.pipeline).state(connect_timeout_s=5) as state:
                 paused = not state.permit().open
-        except SluiceError as error:  # the job says so itself, or has said what matters more
+        except SluiceError as error:  # the job reports it, or has reported something more important
             self.log.debug("cannot ask whether the pipeline is paused: %s", error)
             return
         if paused:
@@ -125,7 +125,7 @@ def _environment(path: str) -> dict[str, str]:
     }
     named = sorted(ids - {ENVIRONMENT})
     connections = {f"AIRFLOW_CONN_{name.upper()}": _as_json(from_airflow(name)) for name in named}
-    return {**connections, "SLUICE_OWNER": owner()}  # the job is this installation at work
+    return {**connections, "SLUICE_OWNER": owner()}  # the job works for this installation
 
 
 def _lookup_connections(pipeline: PipelineConfig) -> set[str]:

@@ -1,4 +1,4 @@
-"""When runs of a sync DAG are opened."""
+"""The timetable that opens runs of a sync DAG."""
 
 from __future__ import annotations
 

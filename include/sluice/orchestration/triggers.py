@@ -1,4 +1,4 @@
-"""Waiting for the source's log to move, without a worker."""
+"""Triggers that wait for the source's log to move, without a worker."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ log = structlog.get_logger()
 
 _LOOK_EVERY_S = (0.2, 0.5, 1.0)
 _LOOKS_A_STEP = 60
-"""A look asks the source and ZooKeeper: 0.03 to 0.08 s of work, so a pipeline that sleeps is looked at less often."""
+"""Looks after which a waiting pipeline is checked less often. A look asks the source and ZooKeeper, which takes 0.03 to 0.08 s of work."""
 
 _TROUBLE_FOR_S = 30.0
 
 _SETTLE_S = 1.0
-"""No trigger fires sooner than this after it has begun. A task that defers ends its worker too, and Airflow hears of that end by another
-way than of the trigger's event. Were the task at work again before that, its first end would be taken for the second one's, and the
-attempt be counted as failed: seen on a busy machine, where a worker's end takes its time."""
+"""Seconds after its start before which no trigger fires.
+
+A task that defers also ends its worker, and Airflow learns of that end in another way than of the trigger's event. If the task were running again
+before that, its first end would be taken for the second one's, and the attempt be counted as failed: seen on a busy machine, where a worker's end
+takes its time.
+"""
 
 
 class LogMovedTrigger(BaseTrigger):  # type: ignore[misc]
@@ -110,7 +113,7 @@ class HoldTrigger(BaseTrigger):  # type: ignore[misc]
             return time.monotonic() >= end
 
         await wait_until(self.pipeline, over, look_every_s=(_LOOK_EVERY_S[-1],))
-        await asyncio.sleep(end - time.monotonic())  # it could not look
+        await asyncio.sleep(end - time.monotonic())  # the look failed
         yield TriggerEvent("pause is over")
 
 
@@ -143,7 +146,7 @@ class DumpTrigger(BaseTrigger):  # type: ignore[misc]
 
             nonlocal joined
             with opened.state() as state:
-                if joined is not opened:  # a new session of ZooKeeper, whose end removes the reader
+                if joined is not opened:  # the reader ends with its session of ZooKeeper, and this is a new one
                     state.dumps.join(self.dump, self.tables)
                     joined = opened
                 return has_work(state, self.dump, tuple(self.tables))

@@ -44,10 +44,10 @@ _T = TypeVar("_T")
 _log = structlog.get_logger()
 
 _TARGETS_FRESH_S = 5.0
-"""A target that agreed with ZooKeeper so lately is not asked again for the page."""
+"""Seconds for which a target that matched ZooKeeper is not asked again for the page."""
 
 _LIMIT_S = 20.0
-"""How long a request waits for what a pipeline's servers are asked; longer than each of them has."""
+"""Seconds that a request waits for the answers of a pipeline's servers; longer than the deadline of each."""
 
 _ACT_LIMIT_S = 60.0
 _FILES = {
@@ -73,7 +73,7 @@ def ask_status(path: str) -> dict[str, Any]:
         return {**described, **status(open_runtime(path), keep_s=_TARGETS_FRESH_S).to_json()}
     except SluiceError as error:
         return {**described, "state": "unreachable", "errors": [str(error)]}
-    except Exception as error:  # one pipeline's trouble is no reason to show none
+    except Exception as error:  # an error of one pipeline must not hide the others
         _log.exception("status_failed", pipeline=described["pipeline"])
         return {
             **described,
@@ -87,7 +87,7 @@ def headline(path: Path) -> dict[str, Any]:
     try:
         stat = path.stat()
         return dict(_headline(path, stat.st_mtime_ns, stat.st_size, stat.st_ino))
-    except FileNotFoundError:  # it was removed just now
+    except FileNotFoundError:  # removed meanwhile
         return _invalid(path, f"{shown(path.name)} is not there any more")
     except OSError as error:
         return _invalid(path, f"{shown(path.name)} cannot be read: {error.strerror}")

@@ -1,4 +1,4 @@
-"""Targets: the port (``base``), what SQL targets share (``sql``), and one folder a kind."""
+"""Targets: the port (``base``), what SQL targets share (``sql``), and one folder per kind."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from sluice.targets.registry import KINDS, kind_of
 __all__ = ["KINDS", "MARK_LOADS", "open_target"]
 
 MARK_LOADS = frozenset({"mysql"})
-"""Kinds that mark what is written to them (:class:`sluice.targets.base.MarksLoads`)."""
+"""The kinds that write origin markers (:class:`sluice.targets.base.MarksLoads`)."""
 
 
 def open_target(
     config: TargetConfig, resolver: ConnectionResolver, pipeline: str, mark: LoadMark | None = None
 ) -> Target:
-    """The target that ``config`` describes; connects at first use.
+    """Build the target that ``config`` describes; it connects at first use.
 
-    ``mark``: of everything that is written to it. Raises ConfigError for an unknown type, wrong options, or a kind that cannot mark what it writes.
+    ``mark``: the origin marker of everything that is written to it. Raises ConfigError for an unknown type, wrong options, or a kind that cannot mark
+    what it writes.
     """
     kind = kind_of(config.type, config.name).load()
     target: Target = kind(config, resolver(config.connection), pipeline)

@@ -11,11 +11,11 @@ The way of a batch::
         writer.commit(results)                 makes visible what is not yet, follows later schema changes, advances the checkpoint
     or writer.abort()
 
-A repeat of a batch starts at ``prepare`` again, whatever the first attempt got to. A process that was paused and comes back finds a higher epoch
-and raises Fenced.
+A repeat of a batch starts at ``prepare`` again, whatever the first attempt got to. A process that was paused and comes back finds a higher epoch and
+raises Fenced.
 
-A kind is a class with the attributes of :class:`Target`. It may offer :class:`TargetSchema` and :class:`Reconciler`. It is registered by one line
-in ``targets/__init__.py``, by the entry point ``sluice.targets``, or as a file in ``include/targets/``; and it passes the contract suite.
+A kind is a class with the attributes of :class:`Target`. It may offer :class:`TargetSchema` and :class:`Reconciler`. It is registered by one line in
+``targets/__init__.py``, by the entry point ``sluice.targets``, or as a file in ``include/targets/``; and it passes the contract suite.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ from sluice.model.tables import TableId
 
 
 class Input(StrEnum):
-    """What a target is given. The words are those of ``changes:`` in the pipeline file."""
+    """The form in which a target gets changes. The words are those of ``changes:`` in the pipeline file."""
 
     MERGED = "latest"
-    """One row a key: its columns, ``_op`` and ``_before``."""
+    """One row per key: its columns, ``_op`` and ``_before``."""
     CHANGES = "all"
     """Every change in log order, with its whole envelope."""
 
 
 class Guarantee(StrEnum):
-    """What a repeat of a batch may do."""
+    """The effect that a repeated batch may have."""
 
     TRANSACTIONAL = "transactional"
     """Rows and checkpoint commit together."""
@@ -66,7 +66,7 @@ class Guarantee(StrEnum):
 
 
 class Ordering(StrEnum):
-    """Which changes keep the order of the log."""
+    """The changes that keep the order of the log."""
 
     NONE = "none"
     KEY = "key"
@@ -75,7 +75,7 @@ class Ordering(StrEnum):
 
 
 class Consistency(StrEnum):
-    """What readers of the target see together. The words are those of ``consistency:``."""
+    """The changes that readers of the target see together. The words are those of ``consistency:``."""
 
     ROW = "row"
     TABLE = "table"
@@ -84,16 +84,16 @@ class Consistency(StrEnum):
 
 
 class Execution(StrEnum):
-    """How rows are written."""
+    """The way rows are written."""
 
     UNITS = "units"
-    """By :class:`WriteUnit` in Python workers."""
+    """Rows are written by :class:`WriteUnit` in Python workers."""
     FRAME = "frame"
-    """Large tables by Spark itself, through :class:`StatementRunner`; small ones by units."""
+    """Large tables are written by Spark itself, through :class:`StatementRunner`; small ones by units."""
 
 
 class Feature(StrEnum):
-    """What a target can do beyond inserts and updates of whole rows by key."""
+    """An ability beyond inserts and updates of whole rows by key."""
 
     DELETE = "delete"
     KEYLESS = "keyless"
@@ -115,10 +115,12 @@ class Feature(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a kind of target offers. Data: shown by ``sluice targets list``, and used to refuse a pipeline file early.
+    """The abilities of a kind of target. Data: shown by ``sluice targets list``, and used to refuse a pipeline file early.
 
-    ``schema_changes``: the kinds that it can follow. ``conversions``: steps that it does to the rows that it has.
-    ``max_writers``: units at a time; 1: a single writer, which a global order needs.
+    Attributes:
+        schema_changes: the kinds of schema changes that it can follow.
+        conversions: conversion steps that it applies to existing rows.
+        max_writers: units at a time; 1: a single writer, which a global order needs.
     """
 
     inputs: frozenset[Input] = frozenset({Input.MERGED})
@@ -132,7 +134,7 @@ class Capabilities:
     max_writers: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, sorted."""
+        """Return the capabilities as JSON values, sorted."""
         return {
             "inputs": sorted(self.inputs),
             "guarantee": str(self.guarantee),
@@ -151,10 +153,12 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a target holds of a pipeline: everything up to ``batch``, which ends at ``position``, written under ``epoch``.
+    """The record of what a target holds of a pipeline: everything up to ``batch``, which ends at ``position``, written under ``epoch``.
 
-    ``identity``: of the pipeline's state in ZooKeeper that delivered it, "" if an older version did. ``position``: None before the first batch.
-    ``edited``: batch and position are not those that were written together.
+    Attributes:
+        identity: of the pipeline's state in ZooKeeper that delivered it, "" if an older version did.
+        position: None before the first batch.
+        edited: batch and position are not those that were written together.
     """
 
     epoch: int
@@ -165,12 +169,12 @@ class Checkpoint:
 
 
 Agrees = Callable[[Checkpoint | None], None]
-"""Raises CheckpointError if what the target says does not fit; None: it says nothing yet."""
+"""A check that raises CheckpointError if the target's checkpoint does not match; None: the target has none yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Under which a unit writes: the epoch of the lease, the batch the target holds meanwhile, and the batch that is written."""
+    """The fence of a unit: the epoch of its lease, the batch that the target holds meanwhile, and the batch that is written."""
 
     epoch: int
     held: int
@@ -178,14 +182,14 @@ class Fence:
 
 
 class CheckpointStore(Protocol):
-    """Where the checkpoint is kept: in the target (then it is the fence, too), or in ZooKeeper for a target that keeps nothing."""
+    """The store of the checkpoint: the target itself (then it is the fence, too), or ZooKeeper for a target that keeps nothing."""
 
     @property
     def place(self) -> str:
-        """Where that is, for people."""
+        """The location of the checkpoint, for messages."""
 
     def read(self) -> Checkpoint | None:
-        """What it says about this pipeline and target, None if nothing. Takes nothing over."""
+        """Return the checkpoint of this pipeline and target, None if there is none. Takes nothing over."""
 
     def take_over(self, epoch: int, first: int = 0, *, identity: str = "", agrees: Agrees | None = None) -> Checkpoint:
         """Raise the epoch; waits for writers of older epochs. Returns what is held: batch ``first`` when the two meet for the first time.
@@ -198,10 +202,10 @@ class CheckpointStore(Protocol):
         """
 
     def advance(self, to: Checkpoint) -> None:
-        """All of ``to.batch`` is written. A repeat is harmless. Raises Fenced."""
+        """Record that all of ``to.batch`` is written. A repeat is harmless. Raises Fenced."""
 
     def rewind(self, to: Checkpoint, *, anew: bool = False) -> None:
-        """Say that ``to.batch`` is held, an earlier one too: what follows is delivered again. Raises Fenced.
+        """Record that ``to.batch``, possibly an earlier one, is held: what follows is delivered again. Raises Fenced.
 
         ``anew``: batch numbers mean something else from now on; what single tables remember of earlier ones is forgotten.
         """
@@ -234,7 +238,7 @@ class RowFile(Protocol):
     def size_bytes(self) -> int: ...
     @property
     def arrow_bytes(self) -> int:
-        """Of the rows in memory."""
+        """The bytes of the rows in memory."""
 
     @property
     def revived(self) -> bool:
@@ -245,15 +249,15 @@ class RowFile(Protocol):
         """First key column's number at the start of each row group, and of the last row; empty unless the rows are in its order."""
 
     def groups(self, low: int | None, high: int | None) -> list[int]:
-        """Row groups that may hold a first key column ``low <= value < high``; None: no bound."""
+        """Return the row groups that may hold a first key column ``low <= value < high``; None: no bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableInput:
-    """All rows of one source table on their way to one target table. Lighter tables are written first.
+    """The rows of one source table for one target table. Lighter tables are written first.
 
-    ``batches``: the batch of each of ``files``, ascending, where several batches are written as one (Feature.BUNDLES); else empty. A key may then
-    have a row in several of them, and the newest counts.
+    ``batches``: the batch of each of ``files``, ascending, if several batches are written as one (Feature.BUNDLES); else empty. A key may then have a
+    row in several of them, and the newest counts.
     """
 
     plan: PlannedTable
@@ -279,7 +283,7 @@ class TableInput:
 class RowGroup:
     """CHANGESET_ROWS of one set of columns.
 
-    ``read``: gives them piece by piece, again each time, where memory does not take them; ``rows`` then only has their columns.
+    ``read``: yields the rows piece by piece, anew at each call, if they do not fit into memory; ``rows`` then has only their columns.
     """
 
     rows: pa.Table
@@ -320,7 +324,7 @@ class KeyRange:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Part ``number`` of ``of`` of a batch's changes, by key: changes of one row are in one share."""
+    """Share ``number`` of ``of`` of a batch's changes, by key: all changes of one row are in one share."""
 
     number: int
     of: int
@@ -331,9 +335,11 @@ class ChangePiece:
     """Changes of one target table as columns, in log order.
 
     Attributes:
-        table, key: at the target. rows: SEGMENT_ROWS (:mod:`sluice.model.layouts`).
-        txn_row: each change's place in its transaction (uint64). part: tells rows apart that a rule made of one change (uint32).
-        batch: of the changes, where several batches are written as one (Feature.BUNDLES); else 0.
+        table, key: at the target.
+        rows: SEGMENT_ROWS (:mod:`sluice.model.layouts`).
+        txn_row: each change's place in its transaction (uint64).
+        part: tells rows apart that a rule made from one change (uint32).
+        batch: of the changes, if several batches are written as one (Feature.BUNDLES); else 0.
     """
 
     table: TableId
@@ -344,18 +350,20 @@ class ChangePiece:
     batch: int = field(default=0, kw_only=True)
 
     def slice(self, start: int, rows: int) -> ChangePiece:
-        """Some of the rows."""
+        """Return some of the rows."""
         given, txn_row, part = (values.slice(start, rows) for values in (self.rows, self.txn_row, self.part))
         return ChangePiece(self.table, self.key, given, txn_row, part, batch=self.batch)
 
 
 class RowReader(Protocol):
-    """Reads a batch's rows where they are written. Picklable: it travels with the units."""
+    """Reads a batch's rows where they are written. Picklable: it is sent with the units."""
 
     def pieces(self, files: Sequence[RowFile]) -> Iterator[pa.Table]:
-        """The rows of ``files``, never more at a time than memory takes: CHANGESET_ROWS (:mod:`sluice.model.layouts`). That is the user's columns
-        (the column's own name: :func:`sluice.model.fields.true_name`), ``_op`` (i, u, d), ``_seq``, ``_commit_ts``, ``_before`` (struct; null:
-        the row is new), and ``_present`` where rows lack columns."""
+        """Yield the rows of ``files`` as CHANGESET_ROWS (:mod:`sluice.model.layouts`), never more at a time than fits into memory.
+
+        That is the user's columns (for the column's own name see :func:`sluice.model.fields.true_name`), ``_op`` (i, u, d), ``_seq``, ``_commit_ts``,
+        ``_before`` (struct; null: the row is new), and ``_present`` if rows lack columns.
+        """
 
     def groups(
         self,
@@ -366,26 +374,29 @@ class RowReader(Protocol):
         in_order: bool = False,
         streamed: bool = False,
     ) -> list[RowGroup]:
-        """The same rows, once for each set of columns: what a row never had is not written.
+        """Return the same rows, one group for each set of columns: what a row never had is not written.
 
-        ``keys``: only ``low <= first key column < high``. ``lean``: without ``_seq``, ``_commit_ts`` and what ``_before`` holds. ``in_order``: of
-        the log. ``streamed``: piece by piece.
+        Args:
+            keys: only ``low <= first key column < high``.
+            lean: without ``_seq``, ``_commit_ts`` and the contents of ``_before``.
+            in_order: in log order.
+            streamed: piece by piece.
         """
 
     def changes(self, share: Share | None = None) -> Iterator[Change]:
-        """Input.CHANGES: every change in log order, or those of a share. Raises SegmentError."""
+        """Yield every change in log order, or those of a share, for Input.CHANGES. Raises SegmentError."""
 
     def change_pieces(self, share: Share | None = None) -> Sequence[ChangePiece]:
-        """The same changes as columns: each piece in log order (``_seq``, rows that a dump read first, then ``_row``), pieces in no order."""
+        """Return the same changes as columns: each piece in log order (``_seq``, rows that a dump read first, then ``_row``), pieces unordered."""
 
     def is_large(self, size_bytes: int) -> bool:
-        """True if rows of this many bytes are better read piece by piece."""
+        """Return True if rows of this many bytes are better read piece by piece."""
 
     def memory_of(self, size_bytes: int, files: int) -> int:
-        """Memory of a process, in bytes, for rows of this size in this number of files."""
+        """Return the memory of a process, in bytes, for rows of this size in this number of files."""
 
     def key_range(self, stored: StoredRange) -> KeyRange:
-        """What a range says. Raises SegmentError."""
+        """Read a stored range with its keys. Raises SegmentError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,11 +459,11 @@ class SchemaChange:
         return cut_over(self.tables, self.not_captured)
 
     def target(self, table: TableId) -> TableId:
-        """The target's name of a source table."""
+        """Return the target's name of a source table."""
         return self.mapping.route(table).target
 
     def name_after(self, table: TableId) -> TableId:
-        """The name that a source table has after all renames of the statement, one after the other."""
+        """Return the name that a source table has after all renames of the statement, one after the other."""
         if self.cut_over is not None:
             return table
         for one in self.tables:
@@ -468,42 +479,43 @@ class SchemaChange:
 
 
 class SourceFacts(Protocol):
-    """What a target may ask about the source while it plans a batch. On the driver; each question is answered when it is asked."""
+    """Answers a target's questions about the source while it plans a batch. On the driver; each question is answered when it is asked."""
 
     def being_copied(self) -> frozenset[TableId]:
-        """Target tables that a dump is filling, or was when the batch was drained: rows may not be there yet."""
+        """Return the target tables that a dump is filling, or was when the batch was drained: rows may be missing."""
 
     def unique_keys(self, plan: PlannedTable) -> tuple[PlannedTable, frozenset[str]]:
-        """The table with the source's unique keys as of the batch (``plan.unique``, None: not known), and columns that only a rule makes."""
+        """Return the table with the source's unique keys as of the batch (``plan.unique``, None: unknown), and columns that only a rule makes."""
 
     def captured_tables(self) -> Mapping[TableId, TableId]:
-        """Tables that are captured, as far as they are known where the batch begins: source table -> target table."""
+        """Return the captured tables, as far as known at the start of the batch: source table -> target table."""
 
 
 class NoFacts:
-    """Nothing is known of the source."""
+    """Answers as if nothing were known about the source."""
 
     def being_copied(self) -> frozenset[TableId]:
-        """No table."""
+        """Return no table."""
         return frozenset()
 
     def unique_keys(self, plan: PlannedTable) -> tuple[PlannedTable, frozenset[str]]:
-        """The table as it is."""
+        """Return the table as it is."""
         return plan, frozenset()
 
     def captured_tables(self) -> Mapping[TableId, TableId]:
-        """No table."""
+        """Return no table."""
         return {}
 
 
 class StatementRunner(Protocol):
-    """Runs SQL statements on Spark, from the driver; several threads may."""
+    """Runs SQL statements on Spark, from the driver; thread-safe."""
 
     def run(self, statement: str, settings: Mapping[str, str], required: Mapping[str, str]) -> None:
-        """One statement to its end, in a Spark session of its own with these settings, on a server that was started with those ``required``.
+        """Run one statement to its end in its own Spark session with these settings, on a server that was started with those ``required``.
 
         Raises:
-            LoadError: Spark refused it; the message has Spark's words. SparkUnavailable: it may run still, or not.
+            LoadError: Spark refused it; the message has Spark's words.
+            SparkUnavailable: it may still run, or not.
             ConfigError: the server has another setting than one that is required; nothing was run.
         """
 
@@ -550,15 +562,15 @@ class Rejection:
 
 
 class RejectedRows(Protocol):
-    """Keeps rejected rows. Picklable. Called for each part of a unit before what lacks the rows is committed, also when none is rejected."""
+    """Stores rejected rows. Picklable. Called for each part of a unit before what lacks the rows is committed, also if none is rejected."""
 
     def __call__(self, part: str, table: TableId, rejected: Sequence[Rejection]) -> None:
-        """``part``: a name of the part that is the same in every attempt to write it."""
+        """Store the rejected rows. ``part``: a name of the part that is the same in every attempt to write it."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """What was written. ``message``: what ``commit`` needs of the unit (files, offsets); picklable."""
+    """The counts of what was written. ``message``: what ``commit`` needs from the unit (files, offsets); picklable."""
 
     upserted: int = 0
     deleted: int = 0
@@ -586,11 +598,11 @@ class WriteUnit(Protocol):
 
     @property
     def cost(self) -> int:
-        """In rows."""
+        """The cost of the unit, in rows."""
 
     @property
     def memory_bytes(self) -> int:
-        """What it takes of a process."""
+        """The memory that the unit takes of a process."""
 
     def write(self, rejected: RejectedRows | None = None) -> WriteResult:
         """Check the fence, then write. A repeat, also one at the same time, ends in the same state (or is seen, with the same idempotency key, if
@@ -605,27 +617,27 @@ class BatchWriter(Protocol):
     """One batch. Calls come in this order: prepare, plan, write on workers, commit; or abort."""
 
     def prepare(self) -> None:
-        """Follow schema changes that precede the rows, once over all repeats; take up a half-done batch. Raises LoadError, Fenced."""
+        """Follow schema changes that precede the rows, once over all repeats; resume a half-done batch. Raises LoadError, Fenced."""
 
     def plan(self, parallelism: int) -> Sequence[Sequence[WriteUnit]]:
-        """Phases of units. Units of a phase may run side by side; phases run in order. Nothing is written if a table does not fit.
+        """Return phases of units. Units of a phase may run in parallel; phases run in order. Nothing is written if a table does not fit.
 
         Raises:
-            MappingError: names table, column and what helps.
+            MappingError: names table, column and remedy.
         """
 
     def commit(self, results: Sequence[WriteResult]) -> None:
         """Make visible what is not yet, follow later schema changes, advance the checkpoint. A repeat is harmless. Raises Fenced, LoadError."""
 
     def abort(self) -> None:
-        """The batch will be tried again: drop what would be in the way. Must not undo what a newer process wrote."""
+        """Remove what would be in the way of the next attempt. Must not undo what a newer process wrote."""
 
 
 class TargetSession(Protocol):
     """A target taken over, on the driver, under the lease of one epoch."""
 
     def begin(self, batch: BatchInput) -> BatchWriter:
-        """No I/O."""
+        """Return the writer of a batch. No I/O."""
 
 
 # -- what a target may say before the first row -------------------------------------------------------------------------
@@ -633,11 +645,13 @@ class TargetSession(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something to know about a planned table before its first row: ``severity`` is warning or error, ``column`` "" for the table itself.
+    """A finding about a planned table before its first row: ``severity`` is warning or error, ``column`` "" for the table itself.
 
-    ``statement``: what would put it right at the target, in the target's own words, "" if nothing simple would; ``hint``: what there is to choose,
-    where that is more than it. ``absent``: the target lacks the table or the column itself, so that rows which it holds,
-    or held, have no values there when the statement has made it.
+    Attributes:
+        statement: what would correct it at the target, in the target's own words; "" if nothing simple would.
+        hint: the choices, if there are more than the statement.
+        absent: the target lacks the table or the column itself, so that rows which it holds, or held, have no values there once the statement has
+            made it.
     """
 
     severity: str
@@ -650,10 +664,10 @@ class Finding:
 
 
 class TargetSchema(Protocol):
-    """Optional: for targets that have tables to compare."""
+    """Optional: compares tables, for targets that have any."""
 
     def compare(self, tables: Sequence[PlannedTable]) -> Sequence[Finding]:
-        """All there is to say about the planned tables before the first batch. Nothing is raised for them and nothing is changed."""
+        """Return everything to say about the planned tables before the first batch. Raises nothing for them and changes nothing."""
 
     def apply(self, statement: str) -> None:
         """Run what a finding proposes. Raises LoadError that shows it."""
@@ -661,11 +675,11 @@ class TargetSchema(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OtherWriter:
-    """Another pipeline that acknowledges at the same place.
+    """Another pipeline that acknowledges at the same target.
 
     Attributes:
-        tables: target tables that it writes, as ``schema.table`` or ``schema.*``; None: it is of a version that did not note them.
-        idle_s: seconds since it acknowledged last.
+        tables: target tables that it writes, as ``schema.table`` or ``schema.*``; None: its version did not record them.
+        idle_s: seconds since its last acknowledgement.
         forget: the statement that removes its acknowledgement, if the pipeline does not exist any more.
     """
 
@@ -675,36 +689,36 @@ class OtherWriter:
     forget: str = ""
 
     def may_write(self, table: TableId) -> bool:
-        """True if it is known to write this table, or if nothing is known of it and it was at work within a day."""
+        """Return True if the pipeline is known to write this table, or if nothing is known about it and it was active within a day."""
         if self.tables is None:
             return self.idle_s < IDLE_WRITER_S
         return str(table) in self.tables or f"{table.schema}.*" in self.tables
 
 
 IDLE_WRITER_S = 86_400.0
-"""A pipeline that notes no tables and acknowledged nothing for as long is taken for one that is gone."""
+"""Seconds without an acknowledgement after which a pipeline that notes no tables counts as gone."""
 
 
 class Reconciler(Protocol):
-    """Optional, with Feature.RECONCILE: can make a range of a table equal to the source's (:attr:`BatchInput.reconcile`)."""
+    """Optional, with Feature.RECONCILE: makes a range of a table equal to the source's (:attr:`BatchInput.reconcile`)."""
 
     def refuses(self, table: PlannedTable) -> str:
-        """Why a range of the table's keys (``table.columns``; none: the whole table) cannot be made equal, "" if it can."""
+        """Return why a range of the table's keys (``table.columns``; none: the whole table) cannot be made equal, "" if it can."""
 
     def others(self) -> tuple[OtherWriter, ...]:
-        """Other pipelines that write to the same place; the rows in the tables that they write must stay."""
+        """Return other pipelines that write to the same target; the rows in the tables that they write must stay."""
 
 
 @runtime_checkable
 class ListReconciler(Protocol):
-    """Optional, of a :class:`Reconciler` that refuses ranges: listed keys of them (:attr:`KeyRange.listed`) can be removed."""
+    """Optional, for a :class:`Reconciler` that refuses ranges: removes listed keys of them (:attr:`KeyRange.listed`)."""
 
     def refuses_listed(self, table: PlannedTable) -> str:
-        """Why listed keys of the table (``table.columns``) cannot be removed, "" if they can."""
+        """Return why listed keys of the table (``table.columns``) cannot be removed, "" if they can."""
 
 
 def refuses(reconciler: Reconciler | None, table: PlannedTable, *, listed: bool) -> str:
-    """Why a target cannot make a range of keys equal, or listed keys alone; "" if it can. ``reconciler``: None if it has none."""
+    """Return why a target cannot make a range of keys equal, or remove listed keys; "" if it can. ``reconciler``: None if it has none."""
     if reconciler is None:
         return "its kind of target removes no ranges of keys"
     if listed and isinstance(reconciler, ListReconciler):
@@ -713,10 +727,10 @@ def refuses(reconciler: Reconciler | None, table: PlannedTable, *, listed: bool)
 
 
 SHOWN_CHARACTERS = 200
-"""Of a value that differs and is shown."""
+"""Characters of a differing value that are shown."""
 
 MOST_EXTRA = 10_000
-"""Keys of rows that only the target has, which one comparison tells."""
+"""Keys of rows that only the target has, which one comparison reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -735,12 +749,13 @@ class RowDifference:
 
 @dataclass(frozen=True, slots=True)
 class RangeDifferences:
-    """What a target holds otherwise than the rows it was compared with.
+    """The differences between a target and the rows it was compared with.
 
     Attributes:
-        missing: numbers of rows that it does not have. different: rows that it has with other values.
+        missing: numbers of rows that it does not have.
+        different: rows that it has with other values.
         extra: keys that only the target has in the range, as literals of the source's dialect; at most MOST_EXTRA of a range that is not listed.
-        more: there are more of them, and ``extra`` holds the first in the order of the key.
+        more: there are more of them, and ``extra`` holds the first in key order.
     """
 
     missing: tuple[int, ...] = ()
@@ -750,7 +765,7 @@ class RangeDifferences:
 
 
 class Comparer(Protocol):
-    """Optional (``Target.comparer()``): the target can be read back and compared. It writes nothing that stays.
+    """Optional (``Target.comparer()``): reads the target back and compares. It writes nothing that stays.
 
     One with an attribute ``keeps = True`` remembers what it read, and is used in one process; of others there is one on each worker.
     """
@@ -761,8 +776,8 @@ class Comparer(Protocol):
         """Compare CHANGESET_ROWS with what the target holds, as if they were loaded: by its own types, and exactly.
 
         Args:
-            item: ``rows`` are all that the source has in this range; other rows of the target in it are ``extra``. None: these rows alone are
-                looked at. Its ``kept`` is not used.
+            item: ``rows`` are all that the source has in this range; other rows of the target in it are ``extra``. None: these rows alone are looked
+                at. Its ``kept`` is not used.
             values: tell values, too.
 
         Raises:
@@ -770,27 +785,27 @@ class Comparer(Protocol):
         """
 
     def digest_words(self, plan: PlannedTable) -> tuple[str, ...]:
-        """As :meth:`sluice.sources.base.DigestReader.digest_words`, for the columns of ``plan``; empty: it cannot be computed.
+        """Return :meth:`sluice.sources.base.DigestReader.digest_words` for the columns of ``plan``; empty if no digest can be computed.
 
-        "" for a column that the target makes itself, and that is never written.
+        The word is "" for a column that the target computes itself and that is never written.
         """
 
     def digest(self, plan: PlannedTable, item: KeyRange) -> RangeDigest:
-        """Of the target's rows in a range, over the columns of ``plan`` in their order."""
+        """Return the digest of the target's rows in a range, over the columns of ``plan`` in their order."""
 
 
 @runtime_checkable
 class KeyLister(Protocol):
-    """Optional, of a :class:`Comparer` whose ranges are not the source's: it tells every key that it holds, and knows :attr:`KeyRange.listed`.
+    """Optional, for a :class:`Comparer` whose ranges are not the source's: lists every key that it holds, and supports :attr:`KeyRange.listed`.
 
-    Rows that only the target has are found by their keys then, when all rows of the source were compared.
+    Rows that only the target has are then found by their keys, after all rows of the source were compared.
     """
 
     def not_listed(self, plan: PlannedTable) -> str:
-        """Why its keys cannot be told, "" if they can. Raises TargetUnavailable."""
+        """Return why the target's keys cannot be listed, "" if they can. Raises TargetUnavailable."""
 
     def keys(self, plan: PlannedTable) -> Iterator[pa.Table]:
-        """All keys that the target holds now: columns in the order of ``plan.key``, in the types in which the source's values are stored.
+        """Yield all keys that the target holds now: columns in the order of ``plan.key``, in the types in which the source's values are stored.
 
         Raises:
             MappingError, LoadError, TargetUnavailable.
@@ -799,7 +814,7 @@ class KeyLister(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RowCount:
-    """Equal rows of a table without a key, of which the two sides have another number. ``values``: as text, of the columns that may be shown."""
+    """The counts of equal rows of a table without a key, if they differ between the sides. ``values``: as text, of the columns that may be shown."""
 
     values: tuple[str | None, ...]
     here: int
@@ -808,11 +823,14 @@ class RowCount:
 
 @dataclass(frozen=True, slots=True)
 class RowCounts:
-    """What a target holds otherwise of a table without a key.
+    """The differences of a target in a table without a key.
 
     Attributes:
-        rows: sent. missing, extra: rows that the target has too few, or too many. undecided: different rows that the log changed meanwhile.
-        first: some of those that differ. more: there are more than were counted.
+        rows: number of rows sent.
+        missing, extra: rows that the target has too few, or too many.
+        undecided: different rows that the log changed meanwhile.
+        first: some of those that differ.
+        more: there are more than were counted.
     """
 
     rows: int = 0
@@ -827,17 +845,17 @@ class ComparesRowsOnly:
     """The part of a :class:`Comparer` that computes no checksums: its own server does not write values as the source's does."""
 
     def digest_words(self, plan: PlannedTable) -> tuple[str, ...]:
-        """None."""
+        """Return no words, as no digest can be computed."""
         return ()
 
     def digest(self, plan: PlannedTable, item: KeyRange) -> RangeDigest:
-        """Never asked, as there are no words."""
+        """Raise NotImplementedError; it is never called, as there are no words."""
         raise NotImplementedError
 
 
 @runtime_checkable
 class CountingComparer(Protocol):
-    """Optional, of a :class:`Comparer`: rows without a key are compared by how often the target has each."""
+    """Optional, for a :class:`Comparer`: compares rows without a key by how often the target has each."""
 
     def count(
         self,
@@ -859,10 +877,12 @@ class CountingComparer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Upkeep:
-    """What was done for the files of one table, or would be.
+    """The maintenance that was done for the files of one table, or would be.
 
     Attributes:
-        merged: files that became ``written`` larger ones. removed: files that no version within its retention needs. expired: old versions given up.
+        merged: files that became ``written`` larger ones.
+        removed: files that no version within its retention needs.
+        expired: old versions that were expired.
         error: why it was not done, "" if it was.
     """
 
@@ -874,7 +894,7 @@ class Upkeep:
     error: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return the fields as JSON values."""
         return {
             "table": str(self.table), "merged": self.merged, "written": self.written, "removed": self.removed, "expired": self.expired,
             "error": self.error,
@@ -884,23 +904,23 @@ class Upkeep:
 class Maintainer(Protocol):
     """Optional (``Target.maintainer()``): for targets whose tables are files that batches add to.
 
-    It works while batches are loaded, by any process and without the lease: rows and what is noted of batches stay as they are, and a commit that
+    It works while batches are loaded, in any process and without the lease: rows and what is noted of batches stay as they are, and a commit that
     loses against a load is made again.
     """
 
     def maintain(self, tables: Sequence[TableId], *, dry_run: bool = False) -> Sequence[Upkeep]:
-        """One for each of ``tables`` that is there and wants something. An error at one does not stop the others."""
+        """Maintain each of ``tables`` that exists and needs it; return one result for each. An error at one does not stop the others."""
 
 
 def maintainer_of(target: Target) -> Maintainer | None:
-    """Who looks after the files of a target; None: this kind has nothing to look after. Kinds need not know that there is such a thing."""
+    """Return the maintainer of a target's files; None if this kind has none. Kinds need not know that there is such a thing."""
     make = getattr(target, "maintainer", None)
     made: Maintainer | None = make() if make is not None else None
     return made
 
 
 def comparer_of(target: Target) -> Comparer | None:
-    """Who compares rows with what the target holds; None: this kind cannot be read back. Kinds need not know that there is such a thing."""
+    """Return the comparer of a target; None if this kind cannot be read back. Kinds need not know that there is such a thing."""
     make = getattr(target, "comparer", None)
     made: Comparer | None = make() if make is not None else None
     return made
@@ -925,7 +945,7 @@ class TableVersion:
     size_bytes: int
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return the fields as JSON values."""
         return {
             "table": str(self.table), "place": self.place, "version": self.version, "batch": self.batch, "commit_time": self.commit_time,
             "rows": self.rows, "files": self.files, "size_bytes": self.size_bytes,
@@ -933,38 +953,39 @@ class TableVersion:
 
 
 class VersionReader(Protocol):
-    """Optional (``Target.versions()``): for targets that keep older states of their tables, each as of a batch."""
+    """Optional (``Target.versions()``): reads older states of tables, each as of a batch, for targets that keep them."""
 
     def as_of(self, table: TableId, batch: int) -> TableVersion | None:
-        """A table after ``batch``; None: it was not there.
+        """Return a table after ``batch``; None if it did not exist.
 
-        Raises LoadError if that is no longer kept, or the batch was written together with a later one (:meth:`whole`); TargetUnavailable.
+        Raises LoadError if that version is no longer kept, or the batch was written together with a later one (:meth:`whole`); TargetUnavailable.
         """
 
     def whole(self, table: TableId, batch: int) -> int:
-        """The newest batch at or before ``batch`` that the table can be read as of: ``batch``, or the one before a commit of several that has it.
+        """Return the newest batch at or before ``batch`` as of which the table can be read.
 
-        Raises LoadError if that is no longer kept, TargetUnavailable.
+        That is ``batch``, or the one before a commit of several batches that contains it. Raises LoadError if it is no longer kept,
+        TargetUnavailable.
         """
 
     def rows(self, version: TableVersion, fields: Sequence[pa.Field]) -> Iterator[pa.Table]:
-        """All rows of a version in pieces: the columns of ``fields`` under their true names, in the types in which the source's values are stored.
+        """Yield all rows of a version in pieces: the columns of ``fields`` under their true names, in the source's stored types.
 
         Raises MappingError for a column that it does not have, LoadError, TargetUnavailable.
         """
 
     def columns(self, version: TableVersion) -> pa.Schema:
-        """The columns of a version, as they are named and typed there. Raises MappingError, LoadError, TargetUnavailable."""
+        """Return the columns of a version, as they are named and typed there. Raises MappingError, LoadError, TargetUnavailable."""
 
     def batch_at(self, table: TableId, time_us: int) -> int:
-        """The newest batch that changed the table and ended at ``time_us`` (microseconds since 1970, at the source) or before; 0: none.
+        """Return the newest batch that changed the table and ended at ``time_us`` (microseconds since 1970, at the source) or before; 0: none.
 
         Raises LoadError if the versions of that time are no longer kept, TargetUnavailable.
         """
 
 
 def versions_of(target: Target) -> VersionReader | None:
-    """Who reads older states of a target; None: this kind keeps none. Kinds need not know that there is such a thing."""
+    """Return the reader of a target's older states; None if this kind keeps none. Kinds need not know that there is such a thing."""
     make = getattr(target, "versions", None)
     made: VersionReader | None = make() if make is not None else None
     return made
@@ -984,23 +1005,26 @@ class Target(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this kind offers."""
+        """The abilities of this kind."""
 
     @property
     def checkpoints(self) -> CheckpointStore | None:
-        """Where the checkpoint is kept. None: the target keeps nothing, and ZooKeeper keeps it."""
+        """The store of the checkpoint. None: the target keeps nothing, and ZooKeeper keeps it."""
 
     def open(self, epoch: int) -> AbstractContextManager[TargetSession]:
-        """To write, after the checkpoint was taken over with ``epoch``."""
+        """Open a session for writing, after the checkpoint was taken over with ``epoch``."""
 
     def schema(self) -> TargetSchema | None:
-        """None where there is nothing to compare."""
+        """Return what compares tables, None if there is nothing to compare."""
 
     def reconciler(self) -> Reconciler | None:
-        """None if ranges cannot be made equal."""
+        """Return what makes ranges equal, None if that is impossible."""
 
     def interrupt(self) -> None:
-        """End what this process is waiting for at the target, for this pipeline: a person said so. Raises TargetUnavailable, ConfigError."""
+        """End what this process is waiting for at the target, for this pipeline, because a person asked for it.
+
+        Raises TargetUnavailable, ConfigError.
+        """
 
 
 @runtime_checkable
@@ -1008,7 +1032,7 @@ class MarksLoads(Protocol):
     """A target that can mark what is written to it, so that a pipeline that reads its server knows these changes."""
 
     mark: LoadMark | None
-    """With what; None: nothing is marked."""
+    """The origin marker; None: nothing is marked."""
 
 
 @runtime_checkable
@@ -1019,7 +1043,7 @@ class CopiesAgain(Protocol):
     """
 
     def copied_again(self, change: SchemaChange) -> frozenset[TableId]:
-        """Source tables, under their names before the statement, that are to be copied again after it. No I/O."""
+        """Return the source tables, under their names before the statement, that are to be copied again after it. No I/O."""
 
 
 __all__ = [

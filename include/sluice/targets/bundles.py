@@ -1,8 +1,8 @@
-"""Several batches that a target writes as one (Feature.BUNDLES, ``commit_every``): which ones may be joined, and what they are joined to.
+"""Several batches that a target writes as one (Feature.BUNDLES, ``commit_every``): which ones may be joined, and the joined batch.
 
-Decision: the batches stay as they are, merged and numbered each by itself, and are joined where they are written. So nothing of a batch before its
+Decision: the batches stay as they are, each merged and numbered by itself, and are joined where they are written. So nothing of a batch before its
 load depends on which others it is written with, and a repeat may join others than the attempt before it: a table notes the last batch that it has,
-and leaves out those. Batches with something to do between their rows and those of another one stay alone.
+and leaves out earlier ones. Batches with something to do between their rows and another one's stay alone.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from sluice.targets.base import (
 )
 
 MOST_ROWS = 200_000
-"""Rows or changes that are joined. All of a table's are in memory at once; larger batches are large enough."""
+"""Rows or changes that are joined, at most. All of a table's are in memory at once; larger batches are large enough."""
 
 
 def bundles(batches: Iterable[BatchInput]) -> Iterator[list[BatchInput]]:
-    """``batches``, ascending, in runs that may be joined, each as long as it can be.
+    """Yield runs of ``batches``, ascending, that may be joined, each as long as possible.
 
-    A batch that stays alone is given before the next one is read, and so is a run whose next batch cannot be read: what raises comes after it.
+    A batch that stays alone is yielded before the next one is read, and so is a run whose next batch cannot be read: its error comes after it.
     """
     given, run = iter(batches), list[BatchInput]()
     while True:
@@ -56,7 +56,7 @@ def bundles(batches: Iterable[BatchInput]) -> Iterator[list[BatchInput]]:
 
 
 def joined(batches: Sequence[BatchInput]) -> BatchInput:
-    """A run of :func:`bundles` as one batch: the last one, from where the first begins. Its rows are written by units, whatever Spark could do."""
+    """Join a run of :func:`bundles` into one batch: the last one, starting where the first does. Its rows are written by units, never by Spark."""
     first, last = batches[0], batches[-1]
     if len(batches) == 1:
         return first
@@ -72,7 +72,10 @@ def joined(batches: Sequence[BatchInput]) -> BatchInput:
 
 
 def _join(batches: Sequence[BatchInput]) -> bool:
-    """Nothing happens between their rows; and each target table gets rows of one source table, planned alike: else their order would count."""
+    """Return True if nothing happens between their rows, and each target table gets rows of one source table, planned alike.
+
+    Otherwise the order of rows between batches would count.
+    """
     if any(one.schema_changes or one.reconcile or one.replay or one.apart for one in batches):
         return False
     if sum(one.changes + sum(table.rows for table in one.tables) for one in batches) > MOST_ROWS:
@@ -101,7 +104,7 @@ def _tables(batches: Sequence[BatchInput]) -> tuple[TableInput, ...]:
 
 @dataclass(frozen=True, slots=True)
 class BundledReader:
-    """Reads several batches, by their numbers, ascending. See :class:`sluice.targets.base.RowReader`."""
+    """Reads several batches, by number, ascending. See :class:`sluice.targets.base.RowReader`."""
 
     batches: tuple[tuple[int, RowReader], ...]
 
@@ -111,7 +114,7 @@ class BundledReader:
         return self.batches[-1][1]
 
     def pieces(self, files: Sequence[RowFile]) -> Iterator[pa.Table]:
-        """Of files as they are: a key may have a row in several."""
+        """Yield rows of the files as they are: a key may have a row in several."""
         return self._any.pieces(files)
 
     def groups(
@@ -123,30 +126,30 @@ class BundledReader:
         in_order: bool = False,
         streamed: bool = False,
     ) -> list[RowGroup]:
-        """The same."""
+        """Return the rows as groups, read by the last batch's reader."""
         return self._any.groups(files, keys, lean=lean, in_order=in_order, streamed=streamed)
 
     def changes(self, share: Share | None = None) -> Iterator[Change]:
-        """One batch after the other."""
+        """Yield the changes of one batch after the other."""
         for _, reader in self.batches:
             yield from reader.changes(share)
 
     def change_pieces(self, share: Share | None = None) -> Sequence[ChangePiece]:
-        """With the number of their batch."""
+        """Return the pieces with the number of their batch."""
         return [
             replace(piece, batch=number) for number, reader in self.batches for piece in reader.change_pieces(share)
         ]
 
     def is_large(self, size_bytes: int) -> bool:
-        """As of one batch."""
+        """Return the answer for one batch."""
         return self._any.is_large(size_bytes)
 
     def memory_of(self, size_bytes: int, files: int) -> int:
-        """As of one batch."""
+        """Return the answer for one batch."""
         return self._any.memory_of(size_bytes, files)
 
     def key_range(self, stored: StoredRange) -> KeyRange:
-        """As of one batch."""
+        """Return the answer for one batch."""
         return self._any.key_range(stored)
 
 

@@ -1,4 +1,4 @@
-"""Pieces of changes, each in log order, put into the order of the log: of each table, or of all together."""
+"""Put pieces of changes, each in log order, into log order: by table, or all tables together."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from sluice.targets.base import ChangePiece
 
 
 def in_log_order(pieces: Sequence[ChangePiece], rows: int, *, together: bool = False) -> Iterator[list[ChangePiece]]:
-    """The same changes in parts of about ``rows`` rows, to be taken one after the other.
+    """Yield the same changes in parts of about ``rows`` rows, to be taken one after the other.
 
-    Of one table they are in log order; ``together``: of all tables. A part is a stretch of the log: its pieces are few, unless tables alternate.
+    The changes of one table are in log order; with ``together`` those of all tables. A part is a section of the log: its pieces are few, unless
+    tables alternate.
     """
     if together:
         groups = [list(pieces)]

@@ -1,6 +1,6 @@
-"""What every kind of target must keep, by capability: 26 checks over the port alone.
+"""The contract of every kind of target, by capability: 26 checks over the port alone.
 
-A kind gives a :class:`Bench`: how to make its tables, read its rows from outside, and kill its connections. A test then is three lines::
+A kind provides a :class:`Bench`: how to make its tables, read its rows from outside, and kill its connections. A test then is three lines::
 
     @pytest.mark.parametrize("check", CHECKS, ids=str)
     def test_contract(check: Check, bench: MyBench) -> None:
@@ -102,51 +102,51 @@ class Bench(ABC):
 
     @abstractmethod
     def target(self, *, pipeline: str = "p", name: str = "copy", **config: Any) -> Target:
-        """Made anew at each call. ``config``: further keys of the target in the pipeline file; ``options`` come on top of the bench's own."""
+        """Build the target, anew at each call. ``config``: further keys in the pipeline file; ``options`` are added to the bench's own."""
 
     def create_table(self, table: TableSchema) -> None:
         """Make a table; a value in ``email`` of more than 80 characters is refused."""
 
     def rows(self, table: TableSchema) -> list[tuple[Any, ...]]:
-        """All rows, in any order, values in the order of ``table.columns``; read from outside."""
+        """Return all rows in any order, values in the order of ``table.columns``; read from outside."""
         raise NotImplementedError
 
     def columns(self, table: TableId) -> list[str] | None:
-        """Names of its columns; None: there is no such table."""
+        """Return the names of the table's columns; None if there is no such table."""
         raise NotImplementedError
 
     def received(self) -> list[Received]:
-        """Of an appending target: what arrived, in order, repeats too."""
+        """Return what arrived at an appending target, in order, including repeats."""
         raise NotImplementedError
 
     @contextmanager
     def refusing(self) -> Iterator[None]:
-        """Inside, ``email`` refuses values of more than 80 characters; most kinds do anyway."""
+        """Let ``email`` refuse values of more than 80 characters inside the context; most kinds do anyway."""
         yield
 
     def stored(self, column: Column, value: Any) -> Any:
-        """What the target has for a value, as it declares it: the value itself, unless the kind converts it."""
+        """Return what the target stores for a value, as it declares: the value itself, unless the kind converts it."""
         return value
 
     def refuses(self, column: Column, value: Any) -> bool:
-        """True for a value that the target cannot hold, as it declares: its row is refused."""
+        """Return True for a value that the target cannot hold, as it declares: its row is refused."""
         return False
 
     def kill(self) -> None:
         """End every connection of this process to the target, as a crash does."""
 
     def config(self, kind: str, *, name: str = "copy", **more: Any) -> TargetConfig:
-        """A target of the pipeline file."""
+        """Return the target's entry in the pipeline file."""
         given = {"name": name, "type": kind, "connection": "target", "changes": str(self.changes)}
         return TargetConfig.model_validate({**given, "consistency": self.consistency, **more})
 
     def endpoint(self, kind: str) -> Endpoint:
-        """For kinds that need no server."""
+        """Return an endpoint for kinds that need no server."""
         return Endpoint("target", kind, "localhost", password=self.secret)
 
 
 def people(schema: str, table: str = "people", *, key: bool = True) -> TableSchema:
-    """(id, email of at most 80 characters, points)."""
+    """Return the table (id, email of at most 80 characters, points)."""
     columns = (
         Column("id", ColumnKind.INT, "int", nullable=not key),
         Column("email", ColumnKind.VARCHAR, "varchar(80)", charset="utf8mb4"),
@@ -197,7 +197,7 @@ class Pipe:
 
     @property
     def target(self) -> Target:
-        """Made anew."""
+        """The target, made anew."""
         return self.bench.target(pipeline=self.pipeline, name=self.name, **self.config)
 
     @property
@@ -215,7 +215,7 @@ class Pipe:
         return Position("uuid", "log.000001", 100 * batch + 4)
 
     def given(self, tables: Tables, **more: Any) -> BatchInput:
-        """The next batch."""
+        """Return the next batch."""
         self.batch += 1
         merged: list[TableInput] = []
         log: list[Change] = []
@@ -258,7 +258,10 @@ class Pipe:
         after: Callable[[str], None] = lambda call: None,
         times: int = 1,
     ) -> None:
-        """The whole way of a batch. ``after`` is told each call that is done, and may raise. ``times``: how often each unit is written."""
+        """Write a batch through all of its steps.
+
+        ``after`` is told each call that is done, and may raise. ``times``: how often each unit is written.
+        """
         self.take_over()
         after("take_over")
         writer = self.writer(batch)
@@ -287,13 +290,13 @@ class Pipe:
             self.checkpoints.advance(Checkpoint(self.epoch, batch.number, batch.position))
 
     def deliver(self, *tables: tuple[TableSchema, Sequence[Op]]) -> BatchInput:
-        """The next batch, written."""
+        """Write the next batch and return it."""
         batch = self.given(tables)
         self.write(batch)
         return batch
 
     def state(self, table: TableSchema) -> Counter[tuple[Any, ...]]:
-        """Rows from outside; what an appending target received, put together."""
+        """Return the rows as read from outside; for an appending target the state that the received changes add up to."""
         if not self.bench.appends:
             return Counter(self.bench.rows(table))
         names = [column.name for column in table.columns]
@@ -312,7 +315,7 @@ class Pipe:
 
 
 def _table(schema: TableSchema, ops: Sequence[Op], first: int) -> pa.Table:
-    """Merged rows, as a changeset has them."""
+    """Return merged rows, as a changeset has them."""
     fields = [schema.field(column) for column in schema.columns]
     names = [stored_name(column.name) for column in schema.columns]
     meta = [
@@ -423,7 +426,7 @@ def rows_arrive(bench: Bench) -> None:
         pipe.deliver((
             table,
             [new(1, "a", None), new(9, None, -1)],
-        ))  # a repeated copy contains rows that are there
+        ))  # a repeated copy contains existing rows
         assert pipe.state(table) == _rows((1, "a", None), *expected[1:], (9, None, -1))
 
 
@@ -461,7 +464,7 @@ def _into(failed: list[BaseException], work: Callable[[], Any]) -> None:
 
 
 def _last(write: Callable[[], WriteResult]) -> WriteResult:
-    """Again; a unit that moved the checkpoint itself is refused then, and has nothing left for the commit."""
+    """Write again; a unit that moved the checkpoint itself is refused then, and has nothing left for the commit."""
     try:
         return write()
     except Fenced:
@@ -469,7 +472,7 @@ def _last(write: Callable[[], WriteResult]) -> WriteResult:
 
 
 class _Crash(Exception):
-    """Of the suite."""
+    """The crash that the suite simulates."""
 
 
 @_check(4, "a crash after every call, then the whole batch again")
@@ -615,7 +618,7 @@ def missing_table(bench: Bench) -> None:
 
 @dataclass
 class _Letters:
-    """Keeps rejected rows, and looks at the target meanwhile."""
+    """Stores rejected rows, and looks at the target meanwhile."""
 
     look: Callable[[], None]
     kept: list[Rejection] = field(default_factory=list)
@@ -667,7 +670,7 @@ def partial_rows(bench: Bench) -> None:
     [one] = batch.tables
     [file] = one.files
     assert isinstance(file, RowsInMemory)
-    known = pa.array([bytes([0b101, 0b001])], pa.binary())  # id and points; of the row as it was, id
+    known = pa.array([bytes([0b101, 0b001])], pa.binary())  # id and points are known; of the old row only id
     partly = replace(one, files=(RowsInMemory(file.table, file.data.append_column("_present", known)),))
     pipe.write(replace(batch, tables=(partly,)), times=2 if bench.consistency == "row" else 1)
     assert pipe.state(table) == _rows((1, "a", 7), (2, "b", 2)), pipe.state(table)
@@ -715,7 +718,7 @@ VALUES: tuple[tuple[Column, tuple[Any, ...]], ...] = (
     (Column("at", ColumnKind.DATETIME, "datetime(6)", fsp=6), (dt.datetime(1000, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59, 999999))),
     (Column("span", ColumnKind.TIME, "time(6)", fsp=6), (-_LONG, _LONG, dt.timedelta(microseconds=1))),
 )  # fmt: skip
-"""Values at the edge of each type."""
+"""The values at the edge of each type."""
 
 
 @_check(14, "values at the edge of each type are stored, or refused, never changed")
@@ -851,7 +854,7 @@ def schema_changes(bench: Bench) -> None:
         names = bench.columns(place)
         wanted = [column.name for column in after.columns] if after is not None else None
         if wanted is not None and place.table == "t":
-            wanted += left  # a column that the source dropped stays where that is not followed
+            wanted += left  # a column that the source dropped stays if that is not followed
         assert names == wanted, f"after {sql} the target has {names}"
         if kind is K.TRUNCATE_TABLE:
             assert not pipe.state(table), "a table that was emptied has rows"
@@ -1061,7 +1064,7 @@ _ADDED: tuple[tuple[Column, str, str, Any], ...] = (
     (Column("span", ColumnKind.TIME, "time(1)", fsp=1), "TIME(1)", "'-1:2:3.4'", -dt.timedelta(hours=1, minutes=2, seconds=3, milliseconds=400)),
     (Column("none", ColumnKind.INT, "int"), "INT", "NULL", None),
 )  # fmt: skip
-"""Columns that come: type, text of the default, and the value that the source's server has for it."""
+"""Columns that are added: type, text of the default, and the value that the source's server has for it."""
 
 
 def _follows_columns(bench: Bench) -> bool:
@@ -1074,7 +1077,7 @@ def _follows_columns(bench: Bench) -> bool:
 def defaults_of_new_columns(bench: Bench) -> None:
     [table] = _made(bench, "t")
     pipe = Pipe(bench)
-    for first in range(0, 90, 30):  # several files, where the target has such
+    for first in range(0, 90, 30):  # several files, if the target has files
         pipe.deliver((table, [new(n, f"m{n}", n) for n in range(first, first + 30)]))
     before = _definition(bench.schema, "t")
     columns = [
@@ -1190,8 +1193,8 @@ CONVERSIONS: tuple[Conversion, ...] = (
     Conversion("int", "enum('a','b')", ((1, "a"), (2, "b"))),
     Conversion("varchar(10)", "int", (("7", 7), ("-5", -5))),
 )  # fmt: skip
-"""Every step that can be told, the values of which nothing can be told, and conversions that the source makes in its own way. AUTO_INCREMENT, which
-needs a key, is not among them.
+"""Every step that is known, values of which nothing is known, and conversions that the source makes in its own way. AUTO_INCREMENT, which needs a
+key, is not among them.
 """
 
 
@@ -1219,7 +1222,7 @@ def rows_that_are_converted(bench: Bench) -> None:
         bench.create_table(was)
         pipe = Pipe(bench, name=f"copy{number}")
         values = (*one.values, *([] if one.required else [(None, None)]))
-        for first in (0, 100, 200):  # several files, where the target has such
+        for first in (0, 100, 200):  # several files, if the target has files
             pipe.deliver((was, [new(first + place, value) for place, (value, _) in enumerate(values)]))
         change = _conversion(pipe, was.table, one)
         had = pipe.state(was)

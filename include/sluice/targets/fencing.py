@@ -1,4 +1,4 @@
-"""What a process may still do at a target, told by the checkpoint there: who is out of date, and what a person edited."""
+"""What a process may still do at a target, according to the checkpoint there: who is out of date, and what a person edited."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sluice.targets.base import Checkpoint, Fence
 
 
 def require_no_newer(held: Checkpoint, epoch: int, where: str) -> None:
-    """Raises Fenced if a higher epoch wrote to the target."""
+    """Raise Fenced if a higher epoch wrote to the target."""
     if held.epoch > epoch:
         raise Fenced(
             f"epoch {held.epoch} took this target over from epoch {epoch}",
@@ -22,14 +22,14 @@ def require_no_newer(held: Checkpoint, epoch: int, where: str) -> None:
 
 
 def require_own(held: Checkpoint, epoch: int, where: str) -> None:
-    """Raises Fenced unless ``epoch`` took the target over, and none did after it."""
+    """Raise Fenced unless ``epoch`` took the target over, and none did after it."""
     require_no_newer(held, epoch, where)
     if held.epoch != epoch:
         raise Fenced(f"epoch {epoch} did not take this target over", where=where)
 
 
 def require_batch(held: int, fence: Fence, where: str) -> None:
-    """Raises Fenced unless the target holds the batch that ``fence`` was told."""
+    """Raise Fenced unless the target holds the batch that ``fence`` was told."""
     if held != fence.held:
         raise Fenced(
             f"batch {fence.batch} was to be written after batch {fence.held}, and the target holds batch {held} by now",
@@ -39,5 +39,5 @@ def require_batch(held: int, fence: Fence, where: str) -> None:
 
 
 def seal_of(owner: Sequence[str], batch: int, position: Any) -> int:
-    """A checksum of a batch and its position (JSON values), which are written together. ``owner``: pipeline and target."""
+    """Return a checksum of a batch and its position (JSON values), which are written together. ``owner``: pipeline and target."""
     return zlib.crc32(json.dumps([*owner, batch, position], sort_keys=True).encode())

@@ -1,4 +1,4 @@
-"""Is what a pipeline asks of a target what its kind offers? Asked before the first row, so that no kind has to ask it again."""
+"""Check, before the first row, that a target's kind offers what the pipeline asks of it, so that no kind has to check it again."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from sluice.model.schema_changes import ChangeKind
 from sluice.targets.base import BatchInput, Capabilities, Feature, SchemaChange, Target
 
 _NOBODY = frozenset({ChangeKind.ROWS_REPLACED, ChangeKind.UNKNOWN, ChangeKind.NOTHING})
-"""Kinds that no target follows. Rows changed without a row event, or the statement is not understood: these are only checked. Or there is
-nothing to do."""
+"""The kinds that no target follows: rows changed without a row event, or a statement that is not understood, are only checked; or nothing is to be
+done.
+"""
 
 
 def require_offered(config: TargetConfig, target: Target) -> None:
-    """What the pipeline file asks of the target is what its kind offers. Raises ConfigError."""
+    """Raise ConfigError if the pipeline file asks for something that the target's kind does not offer."""
     offered = target.capabilities
     if config.consistency not in set(offered.consistency):
         raise ConfigError(
@@ -47,7 +48,7 @@ def require_offered(config: TargetConfig, target: Target) -> None:
 
 
 def require_features(config: TargetConfig, offered: Capabilities, batch: BatchInput) -> None:
-    """Raises MappingError or LoadError if the batch has rows that this kind of target cannot take."""
+    """Raise MappingError or LoadError if the batch has rows that this kind of target cannot take."""
     for table in batch.tables:
         if not table.plan.key and Feature.KEYLESS not in offered.features:
             raise MappingError(
@@ -70,10 +71,15 @@ def require_features(config: TargetConfig, offered: Capabilities, batch: BatchIn
 
 
 def require_kinds(config: TargetConfig, offered: Capabilities, change: SchemaChange) -> None:
+<<<<<<< HEAD
     """Raises LoadError if this kind of target cannot follow a change of definitions."""
     swapped = change.cut_over if Feature.CUT_OVERS in offered.features else None
     wanted = change.wanted if swapped is None else frozenset(swapped.kinds)
     missing = sorted(wanted - offered.schema_changes - _NOBODY)
+=======
+    """Raise LoadError if this kind of target cannot follow a schema change."""
+    missing = sorted(change.wanted - offered.schema_changes - _NOBODY)
+>>>>>>> main
     if not missing and (offered.schema_changes or not change.check_only):
         return
     raise LoadError(

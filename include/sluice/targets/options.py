@@ -1,4 +1,4 @@
-"""``options:`` of a target, as its kind describes them."""
+"""The ``options:`` of a target, as its kind describes them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _O = TypeVar("_O", bound=BaseModel)
 
 
 def options_of(config: TargetConfig, model: type[_O]) -> _O:
-    """The options as ``model``. Raises ConfigError that names the target and the field."""
+    """Parse the options as ``model``. Raises ConfigError that names the target and the field."""
     try:
         return model.model_validate(config.options)
     except ValidationError as error:

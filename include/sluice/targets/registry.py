@@ -29,20 +29,20 @@ KINDS: Mapping[str, str] = {
 """``type:`` in the pipeline file -> module:class; imported at first use."""
 
 WITHOUT_FILES = frozenset({"kafka", "mysql", "postgresql"})
-"""Kinds that have no maintainer: known without importing them, where DAGs are made."""
+"""The kinds without a maintainer: known without importing them, when DAGs are built."""
 
 GROUP = "sluice.targets"
-"""Entry points of packages: ``name = "package.module:Class"``."""
+"""The entry points of packages: ``name = "package.module:Class"``."""
 
 ATTRIBUTE = "TARGET"
-"""What a file of the targets folder calls its class. The kind is called as the file."""
+"""The name of the class in a file of the targets folder. The kind is named like the file."""
 
 _PREFIX = "sluice_targets_"
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Where a kind comes from: ``built in``, a package or a file. ``path``, ``text``: of a file, so that workers can load it, too."""
+    """The origin of a kind: ``built in``, a package or a file. ``path``, ``text``: of a file, so that workers can load it, too."""
 
     name: str
     origin: str
@@ -51,7 +51,7 @@ class Kind:
     text: str = ""
 
     def load(self) -> Any:
-        """The class. Raises ConfigError with the place if it cannot be imported."""
+        """Return the class. Raises ConfigError with the place if it cannot be imported."""
         try:
             if self.path:
                 return getattr(file_module(self.name, self.path, self.text), ATTRIBUTE)
@@ -92,7 +92,7 @@ def comparable_kinds() -> list[str]:
 
 
 def kinds() -> dict[str, Kind]:
-    """All there are, by name. Nothing is imported. A file overrules nothing: its name must be free. Raises ConfigError."""
+    """Return all kinds by name. Nothing is imported. A file overrides nothing: its name must be free. Raises ConfigError."""
     found = {name: Kind(name, "built in", place) for name, place in KINDS.items()}
     for point in importlib.metadata.entry_points(group=GROUP):
         package = point.dist.name if point.dist is not None else point.module
@@ -116,8 +116,8 @@ def _add(found: dict[str, Kind], kind: Kind) -> None:
 
 
 def kind_of(name: str, target: str = "") -> Kind:
-    """One kind. Raises ConfigError with the known names."""
-    if name in KINDS:  # no folder and no package has to be looked at
+    """Return one kind. Raises ConfigError with the known names."""
+    if name in KINDS:  # neither the folder nor packages have to be read
         return Kind(name, "built in", KINDS[name])
     found = kinds()
     if name not in found:
@@ -129,7 +129,7 @@ def kind_of(name: str, target: str = "") -> Kind:
 
 
 def file_module(name: str, path: str, text: str) -> ModuleType:
-    """A file of the targets folder as a module; loaded once for each text. Units of it can be pickled where it was loaded."""
+    """Load a file of the targets folder as a module, once for each text. Its units can be pickled where it was loaded."""
     module_name = _PREFIX + name
     known = sys.modules.get(module_name)
     if known is not None and getattr(known, "__text__", None) == text:

@@ -1,4 +1,4 @@
-"""Rows of a batch that are in memory already: of a dead letter, and of tests of targets."""
+"""Rows of a batch that are in memory already: for dead letters, and for tests of targets."""
 
 from __future__ import annotations
 
@@ -66,18 +66,18 @@ class RowsInMemory:
         return ()
 
     def groups(self, low: int | None, high: int | None) -> list[int]:
-        """All of it."""
+        """Return the only group."""
         return [0]
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryReader:
-    """Gives what :class:`RowsInMemory` hold, and ``log``. A :class:`~sluice.targets.base.RowReader`."""
+    """Reads :class:`RowsInMemory`, and the changes of ``log``. A :class:`~sluice.targets.base.RowReader`."""
 
     log: tuple[Change, ...] = ()
 
     def pieces(self, files: Sequence[RowFile]) -> Iterator[pa.Table]:
-        """The rows, a piece a file."""
+        """Yield the rows, one piece per file."""
         for file in files:
             assert isinstance(file, RowsInMemory)
             yield file.data
@@ -91,11 +91,11 @@ class MemoryReader:
         in_order: bool = False,
         streamed: bool = False,
     ) -> list[RowGroup]:
-        """The rows, a group a file."""
+        """Return the rows, one group per file."""
         return [RowGroup(rows) for rows in self.pieces(files)]
 
     def changes(self, share: Share | None = None) -> Iterator[Change]:
-        """``log``, or what of it belongs to ``share``."""
+        """Yield the changes of ``log``, or those that belong to ``share``."""
         for change in self.log:
             row = change.after if change.after is not None else change.before or {}
             text = f"{change.table}|{[row.get(name) for name in change.key]}"
@@ -103,22 +103,22 @@ class MemoryReader:
                 yield change
 
     def change_pieces(self, share: Share | None = None) -> Sequence[ChangePiece]:
-        """``log`` as columns, a piece a table."""
+        """Return ``log`` as columns, one piece per table."""
         found: dict[tuple[TableId, tuple[str, ...]], list[Change]] = {}
         for change in self.changes(share):
             found.setdefault((change.table, change.key), []).append(change)
         return [_piece(table, key, changes) for (table, key), changes in found.items()]
 
     def is_large(self, size_bytes: int) -> bool:
-        """They are in memory already."""
+        """Return False, as the rows are in memory already."""
         return False
 
     def memory_of(self, size_bytes: int, files: int) -> int:
-        """As they are."""
+        """Return ``size_bytes``, as the rows are in memory as they are."""
         return size_bytes
 
     def key_range(self, stored: StoredRange) -> KeyRange:
-        """``stored`` is the range itself."""
+        """Return ``stored`` itself, which is the range."""
         assert isinstance(stored.stored, KeyRange)
         return stored.stored
 
@@ -146,7 +146,7 @@ def _piece(table: TableId, key: tuple[str, ...], changes: Sequence[Change]) -> C
 
 
 def planned_table(schema: TableSchema, target: TableId | None = None) -> PlannedTable:
-    """A table as it would be planned, without a mapping."""
+    """Return a table as it would be planned, without a mapping."""
     key = schema.primary_key
     return PlannedTable(
         target or schema.table,

@@ -1,8 +1,8 @@
-"""A target of your own, in its smallest whole form: each row becomes a line of JSON in a file a table.
+"""A target of your own, in its smallest complete form: each row becomes a line of JSON in a file per table.
 
-It keeps no checkpoint, so that ZooKeeper keeps it, and its guarantee is *at least once*: after a crash a batch is written again, and lines may be
-there twice, with the same ``id``. The port with all it can ask for is described in sluice.targets.base; the suite in sluice.targets.contract proves
-that a kind keeps it.
+It keeps no checkpoint, so ZooKeeper keeps it, and its guarantee is *at least once*: after a crash a batch is written again, and lines may occur
+twice, with the same ``id``. The port with all of its options is described in sluice.targets.base; the suite in sluice.targets.contract proves that a
+kind keeps it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from sluice.targets.options import options_of
 
 
 class Options(BaseModel):
-    """``options:`` of the target in the pipeline file."""
+    """The ``options:`` of the target in the pipeline file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -66,26 +66,26 @@ class JsonLines:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it offers; ``sluice check`` refuses a pipeline file that asks for more."""
+        """The abilities of the target; ``sluice check`` refuses a pipeline file that asks for more."""
         return self.CAPABILITIES
 
     @property
     def checkpoints(self) -> None:
-        """It keeps nothing: ZooKeeper does."""
+        """No checkpoint store: ZooKeeper keeps the checkpoint."""
 
     @contextmanager
     def open(self, epoch: int) -> Iterator[Session]:
-        """To write. A connection that is shared by batches would be opened here."""
+        """Open a session for writing. A connection that batches share would be opened here."""
         yield Session(self)
 
     def schema(self) -> None:
-        """There are no tables to compare."""
+        """Return None, as there are no tables to compare."""
 
     def reconciler(self) -> None:
-        """Ranges cannot be made equal."""
+        """Return None, as ranges cannot be made equal."""
 
     def interrupt(self) -> None:
-        """Nothing waits."""
+        """Do nothing, as nothing waits."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Session:
     target: JsonLines
 
     def begin(self, batch: BatchInput) -> Writer:
-        """No I/O."""
+        """Return the writer of a batch. No I/O."""
         return Writer(self.target, batch)
 
 
@@ -107,20 +107,20 @@ class Writer:
     batch: BatchInput
 
     def prepare(self) -> None:
-        """No schema change is followed."""
+        """Do nothing, as no schema change is followed."""
 
     def plan(self, parallelism: int) -> list[list[Unit]]:
-        """Phases of units: here one unit a phase, as a file has one writer."""
+        """Return phases of units: here one unit per phase, as a file has one writer."""
         if self.batch.changes:
             return [[Unit(self.target, self.batch.reader, self.batch.number)]]
         lighter_first = sorted(self.batch.tables, key=lambda table: table.weight)
         return [[Unit(self.target, self.batch.reader, self.batch.number, table)] for table in lighter_first]
 
     def commit(self, results: Sequence[WriteResult]) -> None:
-        """All lines are there already. A target with a checkpoint of its own would advance it."""
+        """Do nothing, as all lines are written already. A target with its own checkpoint would advance it."""
 
     def abort(self) -> None:
-        """The batch will be tried again."""
+        """Do nothing, as the batch will be tried again."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Unit:
 
     @property
     def cost(self) -> int:
-        """In rows."""
+        """The cost of the unit, in rows."""
         return self.table.rows if self.table is not None else 1
 
     @property
@@ -155,7 +155,7 @@ class Unit:
                         files[table] = opened.enter_context((folder / f"{table}.jsonl").open("a", encoding="utf-8"))
                     files[table].write(json.dumps(line, default=as_text, ensure_ascii=False) + "\n")
                     count += 1
-                for file in files.values():  # on the disk before the checkpoint moves
+                for file in files.values():  # written to disk before the checkpoint moves
                     file.flush()
                     os.fsync(file.fileno())
         except OSError as error:
@@ -165,7 +165,7 @@ class Unit:
         return WriteResult(appended=count)
 
     def rows(self, table: TableInput) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Merged rows, one a key (``changes: latest``). ``_before`` is None for a row that is new."""
+        """Yield merged rows, one per key (``changes: latest``). ``_before`` is None for a row that is new."""
         seen: dict[tuple[int, str], int] = {}
         for piece in self.reader.pieces(table.files):
             names = {
@@ -185,7 +185,7 @@ class Unit:
                 }  # fmt: skip
 
     def changes(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Every change in log order (``changes: all``)."""
+        """Yield every change in log order (``changes: all``)."""
         for one in self.reader.changes():
             yield (
                 str(one.table),
@@ -205,7 +205,7 @@ class Unit:
 
 
 def as_text(value: Any) -> str:
-    """What JSON has no type for: bytes in Base64, dates, times and decimals as text."""
+    """Return text for what JSON has no type for: bytes in Base64; dates, times and decimals as text."""
     return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 

@@ -187,6 +187,7 @@ def xcom(east: TestAirflow, run: str, task: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.promise("B4", "B7")
 def test_a_run_carries_a_train_of_batches(orders: Case, east: TestAirflow) -> None:
     """One run, many batches; each task of it says what it is about, and Clear of any of them delivers nothing twice."""
     change(orders)

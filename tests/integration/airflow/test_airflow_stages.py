@@ -7,9 +7,11 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from tests.support.pipelines.case import Case
 from tests.support.servers.airflows import SharedAirflow, TestAirflow, wait_until
@@ -243,3 +245,48 @@ def test_a_task_that_is_killed_goes_on_where_it_was(orders: Case, east: TestAirf
         assert again in east.log(DAG, run, name, tries), name
     assert again in next(one["note"] for one in east.runs(DAG) if one["dag_run_id"] == run)
     history.assert_in_order()
+
+
+def test_a_busy_pipeline_goes_on_whatever_tasks_its_file_adds_and_removes(
+    orders: Case, east: TestAirflow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One task for all stages, a target more, tasks of their own again: a task that a change adds has no past, which it depends on."""
+    lake = json.dumps({"conn_type": "fs", "extra": {"path": str(tmp_path)}})
+    monkeypatch.setenv("AIRFLOW_CONN_STAGES_LAKE", lake)
+    east.connect("stages_lake", lake)
+    own = orders.path.read_text()
+    one = own.replace("tasks: own, ", "")
+    more = "targets:\n  - {name: lake, type: delta, connection: stages_lake}\n"
+    more_stages = STAGES | {"load.lake", "ack.lake"}
+    files = [
+        (one, STAGES),
+        (one.replace("targets:\n", more), more_stages),
+        (own.replace("targets:\n", more), more_stages | {"sense"}),
+        (one.replace("targets:\n", more), more_stages),
+        (own.replace("targets:\n", more), more_stages | {"sense"}),
+    ]
+    change(orders)
+    wait_until(lambda: settled(orders), "a first delivery")
+    with written(orders):
+        for text, expected in files:
+            assert text != orders.path.read_text()
+            orders.path.write_text(text)
+
+            def new_tasks_ended(expected: set[str] = expected) -> bool:
+                ended = east.runs(DAG, state="success")[:3]
+                return any(
+                    {name for name, state in states_of(east, run["dag_run_id"]).items() if state == "success"}
+                    == expected
+                    for run in ended
+                )
+
+            wait_until(new_tasks_ended, f"a green run of {sorted(expected)}")
+            before = acknowledged(orders)
+            wait_until(lambda before=before: acknowledged(orders) > before + 4, "further batches")
+    wait_until(lambda: settled(orders), "delivery of everything")
+    found = DeltaTable(tmp_path / orders.schema / "orders").to_pyarrow_table(columns=["id", "note"])
+    rows = orders.source.execute(
+        f"SELECT id, note FROM {orders.schema}.orders WHERE id IN (SELECT MAX(id) FROM {orders.schema}.orders)"
+    )
+    assert [(row["id"], row["note"]) for row in found.to_pylist() if row["id"] == rows[0][0]] == rows
+    orders.path.write_text(own)

@@ -1,4 +1,4 @@
-"""drain: look at the source, read its log from the cursor, and make one batch of it."""
+"""drain: look at the source, read its log from the cursor, and capture one batch."""
 
 from __future__ import annotations
 
@@ -41,10 +41,11 @@ from sluice.sources.table_filter import Selection
 _log = structlog.get_logger()
 
 _CATCH_UP_BYTES_A_SECOND, _LONGEST_S = 40e6, 10.0
-"""A drain reads a backlog faster than this, so it gets as far as the head, or works for so long, before the batch is closed by time."""
+"""The speed at which a drain reads a backlog at least, and the longest it works: it gets to the head, or works so long, before time closes the batch.
+"""
 
 LEASE_WAIT_S = 0.5
-"""How long a drain waits for the lease in its worker: for a drain that is just ending, not for one that died."""
+"""Seconds that a drain waits for the lease in its worker: for a drain that is just ending, not for one that died."""
 
 
 def drain(
@@ -85,7 +86,7 @@ def drain(
                 if outcome is not None:
                     return outcome
         except BaseException:
-            own.close()  # whatever state it is in
+            own.close()  # in whatever state it is
             raise
         finally:
             if kept is None:  # before the lease is given back
@@ -247,7 +248,7 @@ def read_log(context: DrainContext) -> DrainOutcome | None:
     except CaptureError as error:
         if error.whole_until is None:
             raise
-        # Whoever goes round it (`sluice seek`) leaves nothing else out.
+        # A `sluice seek` past it leaves out nothing else.
         _log.warning("batch_ends_before_an_error", position=str(error.whole_until), error=str(error))
         outcome = _capture(context, context.cursor, error.whole_until)
     context._idle = replace(outcome, due=context.due)
@@ -276,7 +277,7 @@ STEPS: tuple[Callable[[DrainContext], DrainOutcome | None], ...] = (
     *_READ,
     take_up_orphan,
 )
-"""A drain, in order. The first step that has an outcome ends it; what was opened is closed after the last one."""
+"""The steps of a drain, in order. The first step that has an outcome ends it; what was opened is closed after the last one."""
 
 STEPS_OF_ANOTHER: tuple[Callable[[DrainContext], DrainOutcome | None], ...] = (
     take_turn,
@@ -285,7 +286,7 @@ STEPS_OF_ANOTHER: tuple[Callable[[DrainContext], DrainOutcome | None], ...] = (
     *_READ,
     find_nothing,
 )
-"""A drain of one more batch for a claim that has some."""
+"""The steps of a drain of one more batch for a claim that already has some."""
 
 
 def begin(runtime: Runtime, state: PipelineState, lease: Lease, position: Position) -> Cursor:
@@ -301,12 +302,13 @@ def _capture(context: DrainContext, cursor: Cursor, until: Position | None) -> D
     limits = pipeline.capture.batch
     max_wait_s = patience_s(limits.max_wait.total_seconds(), source.lag_bytes(cursor.position) or 0)
     if until is not None and until.log_epoch != cursor.position.log_epoch:
-        until = None  # a place of the server that was read before a failover says nothing of this log
-    if pipeline.schedule != "continuous":  # a clock starts the runs: each takes all there is, as far as one batch goes
+        until = None  # a position of the server before a failover means nothing in this log
+    # If a clock starts the runs, each captures all there is, up to the limits of one batch.
+    if pipeline.schedule != "continuous":
         until, max_wait_s = until or source.head, math.inf
     number = cursor.next_batch
     starts = snapshot_starts(runtime, state, cursor)
-    for target in pipeline.targets:  # a target that was added later starts where the log is captured to
+    for target in pipeline.targets:  # a target that was added later starts at the captured position
         if target.name not in (*starts.now, *starts.waiting):
             state.begin_process(target.name, BatchNumber(number - 1), cursor.position)
     if starts.now or starts.again:
@@ -315,7 +317,7 @@ def _capture(context: DrainContext, cursor: Cursor, until: Position | None) -> D
     late = dict(late_chunks(state, cursor.position))
     small_files = pipeline.capture.segments.small_files
     for targets, chunks in late.items():
-        if targets:  # a dump for some targets has batches of its own
+        if targets:  # a dump for some targets has separate batches
             placer = ChunkInterleaver(
                 state,
                 runtime.store,
@@ -451,7 +453,7 @@ def _place_alone(
     writer = placer.writer(cursor.next_batch, lease.epoch)
     writer.targets = targets
     partner = partner or PartnerLoads()
-    _note_partner(writer, cursor, PartnerLoads())  # the rows may have been read before what the log says of the partner
+    _note_partner(writer, cursor, PartnerLoads())  # the rows may have been read before the log's marks of the partner
     now_us = time.time_ns() // 1000
     writer.finish(cursor.position, last, changes=0, first_commit_time_us=now_us, last_commit_time_us=now_us)
     manifest = placer.interleave(writer)

@@ -1,7 +1,7 @@
-"""Fail over: go on in the log of another server of the source group, at the same place.
+"""Failover: continue in the log of another server of the source group, at the same position.
 
-The place is known by GTIDs, which the servers of a group share. Another server is another *log epoch*: files and offsets of the two never
-compare. Nothing that was captured is read again, and a server that lacks something of it is refused.
+The position is found by GTIDs, which the servers of a group share. Another server is another *log epoch*: files and offsets of the two never
+compare. Nothing that was captured is read again, and a server that lacks a part of it is refused.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from sluice.segments.schemas import SchemaStore
 _log = structlog.get_logger()
 
 BY = "sluice"
-"""In the audit: no person did it."""
+"""The name in the audit if no person did it."""
 PATIENCE_S = 10.0
-"""How long a failover waits for a replica to apply what was read already."""
+"""Seconds that a failover waits for a replica to apply what was read already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def fail_over(
     schema = _schema(runtime, lease, cursor, found.position)
     before = runtime.member(state)
     moved = state.fail_over(lease, cursor, found.position, found.connection, int(time.time() * 1000), schema=schema)
-    _read_again(state)  # what a reader that began just now marked in the meantime
+    _read_again(state)  # chunks that a reader marked meanwhile
     details = {
         "from": f"{before}, {cursor.position}",
         "to": f"{found.connection}, {found.position}",
@@ -156,7 +156,7 @@ def _mark_anew(runtime: Runtime, state: PipelineState, found: Relocation) -> Non
     try:
         with runtime.source_at(found.connection).open() as session:
             marking = session.choose_marking()
-    except SluiceError as error:  # a dump keeps no failover back
+    except SluiceError as error:  # a dump must not prevent a failover
         for dump in dumps:
             state.dumps.add_note(
                 dump.id, f"{found.connection} cannot be copied from: {error.message}; cancel this dump"

@@ -1,8 +1,8 @@
-"""The source's connections, kept from one drain of a train to the next one.
+"""The source's connections, kept from one drain of a micro-batch loop to the next one.
 
-A login and a pre-flight are some thirty round trips; a drain near the head of the log reads for a tenth of a second. What breaks a connection (a
-server that ends, one that takes over) is seen when it is used; a failover that a person asked for, by the name of the server that is read;
-definitions stand in the log. The settings of the server are looked at again every few seconds.
+A login and a pre-flight take some thirty round trips; a drain near the head of the log reads for a tenth of a second. A broken connection (a server
+that ends, one that takes over) is noticed when it is used; a failover that a person asked for, by the name of the current server; definitions are in
+the log. The settings of the server are checked again every few seconds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sluice.flows.runtime import Runtime
 from sluice.sources.base import SourceSession
 
 CHECKED_S = 5.0
-"""How long a pre-flight counts."""
+"""Seconds for which a pre-flight is valid."""
 
 
 class KeptSource:

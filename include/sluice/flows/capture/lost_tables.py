@@ -1,4 +1,4 @@
-"""Tables of which a target holds rows, and the source none: what a replica that skipped or filtered changes looks like."""
+"""Tables of which a target holds rows and the source none: the sign of a replica that skipped or filtered changes."""
 
 from __future__ import annotations
 

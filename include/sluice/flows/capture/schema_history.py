@@ -1,4 +1,4 @@
-"""The schema history of a pipeline: made at its first drain, carried on by each, found again for any position of the log."""
+"""The schema history of a pipeline: built at its first drain, continued by each later one, and found again for any position of the log."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ def schema_at(
         if not history.has(origin):
             break
         if not history.is_same_log(origin):
-            continue  # definitions of a log that the server does not have any more
+            continue  # definitions of a log that the server no longer has
         known = schemas.load(earlier.path, runtime.source.stored_definitions)
         try:
             history.fold(known, origin, position, progress)
-        except LostPosition:  # of another log, too, and nothing was read before it by which that could be told
+        except LostPosition:  # of another log, too, which could not be known before reading it
             continue
         _log.info("schema_found", position=str(position), stored=earlier.path)
         return known

@@ -1,4 +1,4 @@
-"""Which targets begin with the rows of the pipeline's snapshot, and whether it has them."""
+"""The targets that start from the rows of the pipeline's snapshot, and whether the snapshot has them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a pipeline that waits wants to know: may there be something to drain? Asked for hundreds of them by one process.
+"""The watch of a pipeline that waits: may there be something to drain? One process watches for hundreds of pipelines.
 
-Nothing of it decides anything: the drain that is woken looks for itself. What is in ZooKeeper is read again only when it has changed; what is in
-the log is looked at once for all pipelines of a server.
+The watch decides nothing: the drain that it wakes looks for itself. ZooKeeper is read again only after a change; the log is read once for all
+pipelines of a server.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from sluice.sources.base import LogWatch
 from sluice.sources.table_filter import Selection
 
 _READ_EVERY_S = 120.0
-"""How often ZooKeeper is read although it told of no change."""
+"""Seconds between two reads of ZooKeeper without a notification of a change."""
 
 _BUSY_EVERY_S = 1.0
-"""And while a dump runs or a batch is on its way."""
+"""The same while a dump runs or a batch is being delivered."""
 
 STEP_OVER_S = 20.0
-"""How often the position of a pipeline that waits is moved over log that holds nothing for it: else it would seem to lag, the server could purge
-that log, and the next drain would have to read it."""
+"""Seconds between two moves of a waiting pipeline's position over log that holds nothing for it.
+
+Without them the pipeline would seem to lag, the server could purge that log, and the next drain would have to read it.
+"""
 
 
 class Waiting:

@@ -1,9 +1,8 @@
 """replay: deliver dead letters to their targets after the cause is fixed, under the target's fence and never over a newer row.
 
-A letter of batch N is out of date if its row was changed in a later batch that the target holds, or its table emptied: what the target has is newer
-then, and the letter is settled as *superseded* (see :mod:`sluice.flows.deadletters.staleness`).
-The target's lease is held meanwhile, so that nothing is loaded
-between the look and the write. Where it cannot be known, the letter stays.
+A letter of batch N is out of date if its row was changed in a later batch that the target holds, or its table truncated: the target's row is newer
+then, and the letter is settled as *superseded* (see :mod:`sluice.flows.deadletters.staleness`). The target's lease is held meanwhile, so that nothing
+is loaded between the check and the write. If it cannot be known, the letter stays.
 """
 
 from __future__ import annotations
@@ -121,7 +120,7 @@ class _Replay:
     held: int
     dry_run: bool
     own: SegmentManifest | None = None
-    """Of the letter's batch, where the store may have it no more."""
+    """The manifest of the letter's batch, if the store may no longer have it."""
 
     def letters(self, waiting: Sequence[DeadLetter], *, by: str) -> list[ReplayOutcome]:
         """Replay the letters one by one and settle each at once. Failed ones are tried again after others succeeded: they may refer to their rows."""
@@ -171,7 +170,7 @@ class _Replay:
         written = 0
         for place, mapped in self._transformed(one, table, fresh):
             written += self._write(one, place, mapped)
-        return max(written, int(fresh.num_rows))  # a rule may leave them out: that is delivered, too
+        return max(written, int(fresh.num_rows))  # a rule may leave rows out, which counts as delivered, too
 
     def _fresh(self, one: DeadLetter, table: TableId, rows: pa.Table, *, at_target: bool) -> pa.Table:
         """Return the rows that are not out of date. Raises Unproven if that cannot be known."""

@@ -1,8 +1,8 @@
-"""Whether rows of an old batch are out of date: what the log did to them up to the last batch that a target holds.
+"""Decide whether rows of an old batch are out of date, by what the log did to them up to the last batch that a target holds.
 
 A row is overtaken if a later batch that the target holds has its key, at the source (segments) or at the target (changesets), or if its table was
-emptied since. Keys are compared as the server does: byte by byte first; of those that differ there the source is asked, by its collation. Where
-the stored batches do not say, it cannot be known: :class:`Undecidable`.
+truncated since. Keys are compared as the server does: byte by byte first; for those that differ the source is asked, by its collation. If the stored
+batches do not tell, it cannot be known: :class:`Undecidable`.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class LaterBatches:
                     continue
                 found = read_file(self.runtime.store, file)
                 yield found
-                if not file.primary_key:  # named by the mapping: a key that was left has no row
+                if not file.primary_key:  # the mapping names the key: an abandoned key has no row
                     before = found["_before"].combine_chunks()
                     before = before.filter(pc.is_valid(before))
                     yield pa.table({name: member(before, name) for name in key})
@@ -235,7 +235,7 @@ def _values(rows: pa.Table, key: Sequence[str]) -> Iterator[Key]:
     columns = []
     for name in key:
         values = rows[name]
-        if pa.types.is_temporal(values.type):  # beyond what Python's types hold
+        if pa.types.is_temporal(values.type):  # values may exceed the range of Python's types
             values = values.cast(pa.int64() if values.type.bit_width == 64 else pa.int32())
         columns.append(values.to_pylist())
     return zip(*columns, strict=True)

@@ -1,4 +1,4 @@
-"""Reading the dead-letter store: what waits there, and what became of the rest."""
+"""Read the dead-letter store: the open letters, and what became of the others."""
 
 from __future__ import annotations
 

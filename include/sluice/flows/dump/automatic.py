@@ -28,9 +28,9 @@ _log = structlog.get_logger()
 
 
 CONVERTED = "converted rows"
-"""Why a table is copied again whose rows a target cannot convert as the source did."""
+"""The reason for copying a table again whose rows a target cannot convert as the source did."""
 REASONS = ("initial", "newly captured", "new target", POSITION_LOST, MOVED, CONVERTED)
-"""Why a dump was started automatically."""
+"""The reasons for which a dump is started automatically."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def missed_copy(runtime: Runtime, state: PipelineState) -> str:
     began = known.get("began", "")
     if began == "dump" or (not began and "initial" in state.dumps.ids()):
         return ""
-    if not began and known:  # an older version began it, and its dump may be forgotten by now
+    if not began and known:  # an older version started it, and its dump may have been removed
         return ""
     return "the pipeline began without a copy, and `start` counts for its first run only: rows from before it are not copied"
 
@@ -141,5 +141,5 @@ def ready_or_moved(
             moved_to=str(source.head),
             why=lost.message,
         )
-        return state.advance(lease, cursor, source.head, schema="")  # the schema history begins anew there
+        return state.advance(lease, cursor, source.head, schema="")  # the schema history starts anew there
     return cursor

@@ -1,4 +1,4 @@
-"""``sluice run`` works on due dumps, too: in a thread, in parallel with its batches."""
+"""The dumps that ``sluice run`` reads itself: in a thread, in parallel with its batches."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Placing: the drain's side of a dump. Chunks that were read outside of the log get their place in it.
+"""Placing: the drain's part of a dump. Chunks that were read outside of the log get their place in it.
 
-A chunk's window lies between the position before it was read (low) and a later position (high). What the log changed in the window
-is newer than what the chunk says of it, or the same; so those keys are dropped from the chunk and the rest stands at the high place, before
-every later change. With marks in the log, high is where the drain meets the high mark. A chunk whose high place is after the drain already
-(nothing marks it, or the mark came before the chunk was known) is placed at the start of the next batch. Only its window gets longer.
+A chunk's window lies between the position before it was read (low) and a later position (high). What the log changed in the window is newer than the
+chunk's rows, or the same; so those keys are dropped from the chunk and the rest is placed at the high mark, before every later change. With marks in
+the log, high is where the drain meets the high mark. A chunk whose high mark the drain has already passed (nothing marks it, or the mark was read
+before the chunk was known) is placed at the start of the next batch. Only its window gets longer.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _log = structlog.get_logger()
 
 _PART = "_part"
 MAX_LATE_ROWS = 500_000
-"""Rows of late chunks that one batch takes; more wait for the next."""
+"""Rows of late chunks that one batch takes; further ones wait for the next batch."""
 
 
 class OtherKey(Exception):
@@ -292,7 +292,7 @@ class InterleavePlan:
 
 
 Todo = Sequence[tuple[Chunk, Dump, MarkRecord | None]]
-"""Chunks at rest, their dumps, and their high marks in this batch; None: the chunk stands at its beginning."""
+"""Chunks to place, their dumps, and their high marks in this batch; None: the chunk stands at its beginning."""
 
 
 @dataclass
@@ -312,7 +312,7 @@ class InterleavePlanner:
             try:
                 why = self._place(plan, writer, chunk, dump, high, first)
             except (OtherKey, pa.ArrowInvalid, pa.ArrowNotImplementedError):
-                why = "the table's key changed meanwhile"  # keys of then do not compare with those of now
+                why = "the table's key changed meanwhile"  # old keys do not compare with new ones
             if why:
                 plan.repeats.append((chunk, dump.tables[chunk.id.table].table, why))
         return plan
@@ -330,7 +330,7 @@ class InterleavePlanner:
         request = dump.tables[chunk.id.table]
         table = request.table
         if request.keyless and table not in self.held | self.watched:
-            return ""  # this drain began before the dump: the chunk is placed at the start of the next batch
+            return ""  # this drain started before the dump: the chunk is placed at the start of the next batch
         window = self._window(writer, dump, chunk, first)
         if window is None:
             return "its window is no longer stored"
@@ -339,7 +339,7 @@ class InterleavePlanner:
         if request.keyless and self._written(writer, window, high, table):
             return "the table has no key and was written meanwhile"
         found = self.stored.chunk(chunk, request.identity)
-        if found is None:  # a drain that died had it in its batch already
+        if found is None:  # a drain that died already had it in its batch
             return "its file is gone"
         schema, rows = found
         alive = np.ones(rows.num_rows, bool)
@@ -377,7 +377,7 @@ class InterleavePlanner:
     def _anchored(self, dump: Dump, chunk: Chunk, batch: int) -> WatermarkWindow | None:
         if dump.marking is not Marking.TABLE:
             return WatermarkWindow(batch, after_low=partial(self.after_low, dump.marking, chunk.low))
-        return WatermarkWindow(batch)  # the low mark itself was never met: all after the place where it was written
+        return WatermarkWindow(batch)  # the low mark was never found: everything after the place where it was written
 
     def _written(self, writer: OpenBatch, window: WatermarkWindow, high: MarkRecord | None, table: TableId) -> bool:
         """Return True if a table without a key was written in the window: it cannot be known which of those rows the copy has."""
@@ -572,7 +572,7 @@ class ChunkInterleaver:
         dump, chunk = self._dump(mark.chunk.dump), self.state.dumps.chunk(mark.chunk)
         if dump is None or dump.targets or dump.state is DumpState.CANCELLED or chunk is None:
             return None
-        if chunk.state is ChunkState.STORED:  # its worker is about to say the same, and whoever is second fails
+        if chunk.state is ChunkState.STORED:  # its worker is about to record the same, and the second of the two fails
             place = f"{record.file}:{record.offset}"
             chunk = self.state.dumps.move(chunk, ChunkState.MARKED, end=place) or self.state.dumps.chunk(chunk.id)
         if chunk is None or chunk.attempt != mark.attempt or chunk.state is not ChunkState.MARKED:

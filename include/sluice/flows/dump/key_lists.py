@@ -1,6 +1,6 @@
-"""Keys to dump: what a table is cut by, and lists of keys, typed by a person or found in the segments of a time range.
+"""Keys to dump: the columns by which a table is cut, and lists of keys, typed by a person or found in the segments of a time range.
 
-A list is a Parquet file of literals in the store, one column a key column, so that a chunk is a range of its rows.
+A list is a Parquet file of literals in the store, one column per key column, so that a chunk is a range of its rows.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Rows that moved past a copy, of which the log brought only what changed (``binlog_row_image`` MINIMAL or NOBLOB).
+"""Rows that moved past a copy and of which the log has only the changed columns (``binlog_row_image`` MINIMAL or NOBLOB).
 
-A row that leaves a range that is not read yet, for one that has been read, is in no chunk. Where the log contains whole rows, it is taken from there.
-Else its other columns come neither with a chunk nor with the log, and the target, which waits for the copy of the row, has nothing to complete it
-with. So the drain notes the keys of such rows, and a dump of those keys copies each as it is by then.
+A row that moves from a range that is not read yet to one that has been read is in no chunk. If the log contains whole rows, it is taken from there.
+Otherwise neither a chunk nor the log has its other columns, and the target, which waits for the copy of the row, cannot complete it. So the drain
+notes the keys of such rows, and a dump of those keys copies each as it is by then.
 """
 
 from __future__ import annotations

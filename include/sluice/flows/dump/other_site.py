@@ -1,4 +1,4 @@
-"""Copies to a site that takes writes of its own: in a channel, whoever asks for one says that it may overwrite them."""
+"""Copies to a site that users write to: in a channel, whoever asks for a copy has to allow it to overwrite such writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What somebody asks to be dumped, checked, and made into a request a table: which keys, under which condition, about how many rows."""
+"""Turn what a user asks to dump into one checked request per table: which keys, under which condition, about how many rows."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ class DumpSpec:
         where: the user's SQL condition, on one table.
         lower, upper: first and last key, one text per key column; on one table.
         keys: keys as text, columns joined by commas; on one table.
-        since, until: ISO 8601 timestamps: the keys that the log touched between them, as far as segments are retained; the current rows are
-        dumped.
+        since, until: ISO 8601 timestamps: the keys that the log touched between them, as far as segments are retained; the current rows are dumped.
         index: chunk one table by this index, not by its primary key.
         replace: delete the targets' rows in this selection that the source does not have.
     """

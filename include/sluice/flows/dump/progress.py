@@ -1,4 +1,4 @@
-"""How far dumps are, and what people do to them."""
+"""The progress of dumps, and the actions that people take on them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sluice.flows.runtime import Runtime
 from sluice.model.dumps import WAITS_BY_ITSELF, Chunk, ChunkId, ChunkState, Dump, DumpState, Tuning
 
 DRAIN_WAIT_S = 5.0
-"""How long a chunk may wait for a drain before that is said."""
+"""Seconds that a chunk may wait for a drain before that is reported."""
 
 
 @dataclass(frozen=True, slots=True)

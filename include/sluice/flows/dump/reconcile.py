@@ -1,13 +1,13 @@
-"""Replacing: what a target holds in a stretch of a table and the source does not, goes. The drain notes the stretch, the load clears it.
+"""Replacing: rows in a range of a table that a target holds and the source does not are deleted. The drain notes the range, the load clears it.
 
-Why it is right. A chunk holds every row that the source had in its range at one position between its two marks. A key of the range that is
-neither in the chunk nor changed by the log from the batch of the low mark to the end of the batch it is placed in, was absent all that while,
-and is absent at the end of that batch: if a target has it, the log that removed it never came. Keys that the log did change are right without
-us. So the keys of the chunk and the changed ones are kept, the others go, before the batch's own rows are written and under the same fence;
-and a repeat of the batch finds the same keys kept.
+Why this is correct. A chunk holds every row that the source had in its range at one position between its two marks. A key of the range that is
+neither in the chunk nor changed by the log from the batch of the low mark to the end of the batch that the chunk is placed in, was absent all that
+time, and is absent at the end of that batch: if a target has it, the log that removed it never arrived. Keys that the log did change are right
+anyway. So the keys of the chunk and the changed ones are kept and the others deleted, before the batch's own rows are written and under the same
+fence; and a repeat of the batch finds the same keys kept.
 
-It means the whole range, so that a condition excludes it; and that target keys are source keys: one source table a target table, no rule on
-it, and key columns that both sides sort alike. A table without a key comes in one piece: all of it goes, and comes anew in one transaction.
+It is about the whole range, so that a condition excludes it; and target keys have to be source keys: one source table per target table, no rule on
+it, and key columns that both sides sort alike. A table without a key is one piece: all of its rows are deleted and inserted again in one transaction.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From what somebody asks for to a dump: which tables, which keys, how many rows, for whom."""
+"""Start a dump of what a user asks for: which tables, which keys, how many rows, for whom."""
 
 from __future__ import annotations
 

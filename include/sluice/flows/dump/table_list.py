@@ -1,4 +1,4 @@
-"""The captured tables there are, kept in the store by the drain: forms that offer them need not ask the source."""
+"""The list of captured tables, stored by the drain, so that forms need not ask the source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Holding a dump back: by a rate, and by what the source and its replicas say of themselves."""
+"""Throttling of a dump: by a rate limit, and by the load of the source and the lag of its replicas."""
 
 from __future__ import annotations
 

@@ -40,10 +40,10 @@ from sluice.segments.chunk_file import chunk_path, write_chunk
 _log = structlog.get_logger()
 
 WAITING_CHUNKS = 4
-"""Chunks that are read and not placed, besides those being read: more wait until the drain has placed some."""
+"""Chunks that are read and not placed, besides those being read. With more, reading waits until the drain has placed some."""
 
 SAY_EVERY_S = 5.0
-"""How often a process that reads says so: a killed one is missed to this precision."""
+"""Seconds between two signs of life of a process that reads: a killed one is noticed with this precision."""
 
 LOOK_EVERY_S = 0.05
 LINGER_S = 5.0
@@ -54,7 +54,7 @@ KEYLESS_TRIES = 50
 """Attempts of one process to read a table without a key in one piece."""
 
 TRIES = 6
-"""Attempts of a worker in a row that read nothing, before its error ends the work."""
+"""Consecutive attempts of a worker that read nothing before its error ends the work."""
 
 _RETRY, _LONGEST_RETRY = timedelta(seconds=0.4), timedelta(seconds=5)
 
@@ -70,7 +70,7 @@ class _Shared:
     errors: list[BaseException] = field(default_factory=list)
     hook: Callable[[str, Chunk], None] | None = None
     first_attempts: dict[str, int] = field(default_factory=dict)
-    """Of chunks of tables without a key, by name: the attempt that this process began with."""
+    """The attempt that this process began with, by chunk name, for tables without a key."""
 
 
 def work(
@@ -94,7 +94,7 @@ def work(
         ConfigError: a table is gone. DumpRefused: it has no usable key, or its rows cannot be read under the condition. SourceUnavailable: the
             source does not answer. The dump goes on where it stood when somebody works on it again.
     """
-    shared = _Shared(hook=hook)  # its event ends this work's threads; the caller's may end another dump after this one
+    shared = _Shared(hook=hook)  # its event ends only these threads; the caller's may end another dump later
     with runtime.state() as state, _Presence(state.dumps, state.dumps.require(dump_id).id, tables) as presence:
         threads: list[threading.Thread] = []
         waits_since = time.monotonic()
@@ -105,8 +105,8 @@ def work(
                 if shared.errors or dump.state in {DumpState.CANCELLED, DumpState.DONE} or shared.stop.is_set():
                     break
                 if stop is not None and stop.is_set():
-                    shared.stop.set()  # no thread begins another chunk
-                    presence.leave(why_stop)  # before the chunks under way end: who set it may not wait for long
+                    shared.stop.set()  # no thread starts another chunk
+                    presence.leave(why_stop)  # before running chunks end: whoever set it may not wait long
                     break
                 if is_placed(state.dumps, dump, tables):
                     break
@@ -122,7 +122,7 @@ def work(
                 for number in range(len(threads), dump.tuning.parallelism):
                     threads.append(_started(runtime, dump_id, tables, number, shared))
                 shared.stop.wait(LOOK_EVERY_S * 2)
-        finally:  # also when ZooKeeper is gone: no thread outlives this call
+        finally:  # also if ZooKeeper is gone: no thread outlives this call
             shared.stop.set()
             for thread in threads:
                 thread.join()
@@ -243,7 +243,7 @@ def _started(
 
 def _worker(runtime: Runtime, dump_id: str, tables: tuple[int, ...] | None, number: int, shared: _Shared) -> None:
     failed = 0
-    with suppress(OSError, AttributeError):  # the log comes first where processors are scarce
+    with suppress(OSError, AttributeError):  # the log has priority if processors are scarce
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
     while not shared.stop.is_set():
         worker = None
@@ -261,7 +261,7 @@ def _worker(runtime: Runtime, dump_id: str, tables: tuple[int, ...] | None, numb
                 shared.stop.set()
             _log.warning("dump_worker_again", dump=dump_id, attempt=failed, error=str(error))
             shared.stop.wait(wait_after(failed, _RETRY, _LONGEST_RETRY).total_seconds())
-        except BaseException as error:  # handed to the caller of work()
+        except BaseException as error:  # raised in the caller of work()
             shared.errors.append(error)
             shared.stop.set()
 

@@ -1,4 +1,4 @@
-"""ack: what the target says it holds becomes the acknowledged position of record."""
+"""ack: the batch that the target holds becomes the acknowledged position of record."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def ack(runtime: Runtime, target: str, batch: int) -> AckOutcome:
     config = runtime.pipeline.target(target)  # raises if there is none
     with runtime.state() as state:
         process = state.process(target)
-        if process is None and config.start == "snapshot":  # it waits for the snapshot, and begins after this batch
+        if process is None and config.start == "snapshot":  # it waits for the snapshot and starts after this batch
             record, cursor = state.batch(batch), state.cursor()
             assert cursor is not None, "a batch was drained"
             return AckOutcome(target, batch, record.last if record is not None else cursor.position)
@@ -79,11 +79,11 @@ def release_delivered(runtime: Runtime, state: PipelineState) -> None:
     targets = runtime.pipeline.targets
     acknowledged = [found for found in (state.process(target.name) for target in targets) if found is not None]
     if len(acknowledged) < len(targets):
-        return  # a target that joins begins at the captured position
+        return  # a target that joins starts at the captured position
     positions = [found.position for found in acknowledged]
     done = min(found.batch for found in acknowledged)
     cursor = state.cursor()
-    if cursor is not None:  # a seek moves it back, before what is acknowledged
+    if cursor is not None:  # a seek may move it before the acknowledged position
         positions.append(cursor.position)
     waiting = map(state.batch, (number for number in state.numbers() if number > done))
     positions += [batch.first for batch in waiting if batch and not batch.dropped]

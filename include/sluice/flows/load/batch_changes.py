@@ -1,7 +1,7 @@
 """Every change of a batch in log order, for a target with ``changes: all``: from the segments, through rules and mapping.
 
-Decision: rules see each change on its way to the target, inside the unit that writes it. The changes are not stored once more; a target that is
-loaded again runs the rules again. A merged target of the same pipeline is not affected.
+Decision: rules see each change on its way to the target, inside the unit that writes it. The changes are not stored a second time; a target that is
+loaded again runs the rules again. A target of merged rows in the same pipeline is not affected.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ class _Begins:
 def _begins(store: SegmentStore, files: Sequence[SegmentFile]) -> _Begins:
     txns, seqs = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for file in files:
-        if file.place is not None:  # rows that a dump read are of no transaction
+        if file.place is not None:  # rows that a dump read belong to no transaction
             continue
         rows = read_file(store, file, columns=["_txn", "_seq"])
         txns.append(rows["_txn"].to_numpy().astype(np.int64))

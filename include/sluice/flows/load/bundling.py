@@ -1,8 +1,8 @@
-"""Targets with ``commit_every``: when what waits for one is loaded, and up to which batch.
+"""Targets with ``commit_every``: when their waiting batches are loaded, and up to which batch.
 
-A batch of such a target stays in the segments until the first of those that wait is so old. Then, or as soon as one comes that cannot be written
-together with others, or enough of them wait, all that are merged are loaded (:mod:`sluice.targets.bundles`) and acknowledged one after the other. A
-pipeline that stands still finds them too: they are in its window again, and are taken up like a batch whose run is gone.
+A batch of such a target stays in the segments until the first waiting one has the age of ``commit_every``. Then, or as soon as a batch arrives that
+cannot be written together with others, or if enough of them wait, all that are merged are loaded (:mod:`sluice.targets.bundles`) and acknowledged one
+after the other. An idle pipeline finds them, too: they are in its window again, and are delivered like a batch whose run is gone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sluice.flows.runtime import Runtime
 from sluice.targets.bundles import MOST_ROWS
 
 MOST_BATCHES = 100
-"""That wait. Each costs a look at ZooKeeper whenever another one comes."""
+"""Batches that wait, at most. Each costs a read of ZooKeeper whenever another one is added."""
 
 
 def waits(runtime: Runtime, state: PipelineState, target: str, batch: int) -> WaitingBatches | None:

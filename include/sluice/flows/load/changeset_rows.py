@@ -1,4 +1,4 @@
-"""The rows that a part of a load writes: at once where they are few, else piece by piece, so that its memory does not grow with the batch."""
+"""The rows that a part of a load writes: all at once if they are few, else piece by piece, so that memory does not grow with the batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sluice.segments.changeset import ChangesetFile, ChangesetReader, key_number
 from sluice.segments.store import SegmentStore
 
 PIECE_BYTES = 8 * 2**20
-"""Of rows in memory: what is written of a large part before more is read."""
+"""Bytes of rows in memory: what is written of a large part before more is read."""
 
 Keys = tuple[int | None, int | None]
 

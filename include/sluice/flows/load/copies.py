@@ -1,4 +1,4 @@
-"""Tables that are copied again for one target, as it cannot do to their rows what the source did (``on_conversion: copy``)."""
+"""Tables that are copied again for one target, as it cannot convert their rows as the source did (``on_conversion: copy``)."""
 
 from __future__ import annotations
 

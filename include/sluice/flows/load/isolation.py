@@ -1,4 +1,4 @@
-"""Targets apart: one that fails is quarantined, the others go on, and it catches up by itself from the segments."""
+"""Isolation of targets: one that fails is quarantined, the others continue, and it catches up by itself from the segments."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from sluice.flows.runtime import Runtime
 _log = structlog.get_logger()
 
 TARGET_ERRORS = (TargetUnavailable, LoadError, MappingError, ConfigError)
-"""Errors of one target, if they are met while it is written to. All others (a damaged segment, no Spark, no ZooKeeper) would stop any target."""
+"""Errors of one target if they occur while it is written to. All others (a damaged segment, no Spark, no ZooKeeper) would stop any target."""
 
 SLICE = 20
-"""Batches that a catch-up delivers before it acknowledges and looks around."""
+"""Batches that a catch-up delivers before it acknowledges and checks for a pause."""
 
 
 def deliver(runtime: Runtime, target: str, batch: int) -> LoadOutcome | Hold | WaitingBatches:
@@ -156,7 +156,7 @@ def catch_up(runtime: Runtime, target: str, *, batches: int = SLICE) -> CatchUp:
         if now.next_batch - 1 > until and isinstance(deliver(runtime, target, now.next_batch - 1), LoadOutcome):
             ack(
                 runtime, target, now.next_batch - 1
-            )  # of runs that looked just before the release, and left these to us
+            )  # batches of runs that checked just before the release and left them to this one
         return CatchUp(target, state.holds.of(target) is not None, now.next_batch - 1 - process.batch)
 
 

@@ -1,6 +1,6 @@
-"""Rows of a table in the order of their key, also where they do not fit in memory.
+"""Rows of a table in key order, even if they do not fit into memory.
 
-They come in any order. Sorted runs go to temporary files, which are mapped and read window by window.
+They arrive in any order. Sorted runs go to temporary files, which are mapped and read window by window.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import structlog
 _log = structlog.get_logger()
 
 RUN_BYTES = 128 * 2**20
-"""Of rows that are sorted in memory; sorting holds them twice."""
+"""Bytes of rows that are sorted in memory; sorting holds them twice."""
 
 _SAMPLE_ROWS = 1_000
-"""Every how many rows one is looked at, to find where windows end."""
+"""The distance of the rows that are sampled to find where windows end."""
 
 _FREE = 2
-"""Room that the temporary folder must have, as a multiple of the bytes of the rows."""
+"""The free space that the temporary folder must have, as a multiple of the bytes of the rows."""
 
 Key = tuple[tuple[bool, Any], ...]
-"""Of a row; NULL comes last."""
+"""The key of a row; NULL sorts last."""
 
 
 @dataclass
@@ -71,7 +71,7 @@ def in_key_order(
                 yield piece
                 yield from pieces
                 return
-            if number == 1:  # one run alone stays in memory
+            if number == 1:  # a single run stays in memory
                 runs[0].rows = _mapped(Path(folder) / "0.arrow", runs[0].rows)
             ordered = _sorted(piece, key)
             runs.append(_Run(ordered if number == 0 else _mapped(Path(folder) / f"{number}.arrow", ordered), key))

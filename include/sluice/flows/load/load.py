@@ -61,7 +61,7 @@ from sluice.targets.offers import require_features
 _log = structlog.get_logger()
 
 _YOUNG_S = 30.0
-"""A changeset is loaded as it is at least for so long: a merge of many batches takes its time."""
+"""Seconds for which a changeset is loaded as it is at least: a merge of many batches takes its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
         LoadError: the target refused a statement. The batch stays.
         LostBatches: what it lacks is no longer stored, and it starts again from the snapshot (``on_lost_batches``).
         CheckpointError: the target's checkpoint does not match ZooKeeper. If the target was restored and what it lacks is stored, that is loaded
-        again.
+            again.
         Fenced: another process took over.
         Paused, Restarted: a person asked for it.
     """
@@ -142,7 +142,7 @@ def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
     with runtime.state() as state, state.reporting(f"load-{target}"):
         watch = CancellationGuard(state, f"loading batch {batch} into {target}")
         process = state.process(target)
-        if process is None:  # it joined after this batch; the next drain says where it begins
+        if process is None:  # it joined after this batch; the next drain decides where it starts
             return LoadOutcome(target, batch, already=True)
         if process.batch >= batch:
             require_own(runtime, state, target, process)
@@ -150,7 +150,7 @@ def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
         with state.consumer(target) as lease:
             loader = runtime.open_target(target)
             sides = Sides(runtime, state, target, loader)
-            held = begin(runtime, state, lease, sides, watch)  # may wait for a dead one's lock
+            held = begin(runtime, state, lease, sides, watch)  # may wait for the lock of a dead process
             first = require_stored(runtime, state, loader.config, held, batch)
             done, total = 0, WriteResult()
             with loader.open(lease.epoch) as session:
@@ -162,9 +162,7 @@ def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
     outcome = LoadOutcome(
         target, batch, done, total.upserted + total.appended, total.deleted, seconds, done == 0, total.rejected
     )
-    figures = {
-        k: v for k, v in outcome.to_json().items() if k != "target"
-    }  # a name that Airflow's log reader takes for its own
+    figures = {k: v for k, v in outcome.to_json().items() if k != "target"}  # Airflow's log reader reserves this name
     say(_log, "loaded", pipeline=runtime.name, consumer=target, **figures)
     return outcome
 
@@ -313,7 +311,7 @@ class _Delivery:
 
     def _units(self, bundle: Sequence[_Given], writer: BatchWriter) -> list[WriteResult]:
         config, record = self._config, bundle[-1].record
-        if len(bundle) > 1:  # a dead letter is of one batch
+        if len(bundle) > 1:  # a dead letter belongs to one batch
             config = config.model_copy(update={"on_error": "stop"})
         writers = min(config.parallelism, self.target.capabilities.max_writers or config.parallelism)
         results: list[WriteResult] = []

@@ -1,4 +1,4 @@
-"""A target that was restored from a backup gets the batches that it lacks again, from the stored segments, without a person."""
+"""Redelivery to a target that was restored from a backup: it gets the batches that it lacks from the stored segments, without a person."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The rows of the pipeline's snapshot as of a batch, as the changeset of the batch that stands for them. The source is asked nothing.
+"""The rows of the pipeline's snapshot as of a batch, as the changeset of the batch that stands for them. The source is not asked.
 
-Decision: the rows are written to the batch's folder once, and loaded from there as those of any batch. So a load that is killed begins again with the
-same rows, and each kind of target loads them as it loads a copy.
+Decision: the rows are written to the batch's folder once, and loaded from there like those of any batch. So a load that is killed starts again with
+the same rows, and each kind of target loads them as it loads a copy.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from sluice.sources.table_filter import Selection
 from sluice.targets.base import TableVersion, VersionReader
 
 _WAIT_S = 60.0
-"""For the snapshot, which has the batch before this one at hand, or lags for a reason of its own."""
+"""Seconds to wait for the snapshot, which is about to have the batch before this one, or lags for its own reason."""
 
 _LOOK_S = 0.1
 
 _FILE_ROWS, _FILE_BYTES = 200_000, 64 * 2**20
-"""Rows of a file, and their bytes in memory: whichever comes first."""
+"""Rows of a file, and their bytes in memory: whichever limit is reached first."""
 
 _GENERATED = b"sluice.generated"
 _FLAVOURS = {"mysql": "MySQL", "mariadb": "MariaDB"}
@@ -220,7 +220,7 @@ class SnapshotTables:
                 yield found
         taken = {self.routes.route(table).target for table in captured}
         for (source, target), fields in sorted(noted.items(), key=lambda one: one[0]):
-            route = self.routes.whole_route(source)  # of a table that only rules send rows to
+            route = self.routes.whole_route(source)  # a table that only rules send rows to
             if route.target != target or target in taken or not wants(target):
                 continue
             version = self.reader.as_of(target, self.batch)

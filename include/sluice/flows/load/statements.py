@@ -1,4 +1,4 @@
-"""Statements of a target's on the pipeline's Spark."""
+"""Statements that a target runs on the pipeline's Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The source's unique keys as of a batch, under the target's names: by them a target is known whose own keys would merge rows."""
+"""The source's unique keys as of a batch, under the target's names: they show whether a target's own keys would merge rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The load's work units: what a target planned, with what keeps the rows that it rejects."""
+"""The load's work units: what a target planned, and what stores the rows that it rejects."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""adopt: a person decides which side counts where a target and ZooKeeper do not agree (see :mod:`sluice.flows.checkpoints`).
+"""adopt: a person decides which side counts if a target and ZooKeeper do not match (see :mod:`sluice.flows.checkpoints`).
 
-``from-target``: the target is right about its rows. The log is read again from where it is, and its batch numbers go on where ZooKeeper is.
-``reset``: ZooKeeper is right, or the target gets a new copy. What the target says is overwritten; what that leaves out is said before.
+``from-target``: the target is right about its rows. The log is read again from its position, and batch numbers continue from ZooKeeper's.
+``reset``: ZooKeeper is right, or the target gets a new copy. The target's checkpoint is overwritten; what that leaves out is said before.
 
 The order of the steps makes a half-done adoption an error again, not a loss: the captured position moves first, the target's row last.
 """
@@ -61,7 +61,7 @@ def adopt(runtime: Runtime, target: str, *, from_target: bool, by: str, reason: 
         plan = ActionPlan("adopt", (f"now: {before}", *steps))
         if dry_run:
             return plan
-        state.set_permit(open_=None, by=by, reason="adopt")  # who is at work begins again
+        state.set_permit(open_=None, by=by, reason="adopt")  # processes at work start again
         if wanted is None:
             state.forget_process(target)
             state.forget_batches()
@@ -188,7 +188,7 @@ def _write(
             cursor = state.cursor()
             if cursor is None:
                 for config in runtime.pipeline.targets:
-                    state.forget_process(config.name)  # of the state that was deleted
+                    state.forget_process(config.name)  # it belongs to the deleted state
                 state.begin(lease, wanted.captured, wanted.batch + 1)
             else:
                 state.advance(lease, cursor, wanted.captured, schema="")

@@ -1,4 +1,4 @@
-"""alert: tell people, once, when a target lags further behind than ``alert_lag`` or a subscription will expire, and once more when that is over."""
+"""alert: tell people, once, when a target lags more than ``alert_lag`` or a subscription will expire, and once more when that is over."""
 
 from __future__ import annotations
 

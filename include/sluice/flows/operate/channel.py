@@ -1,4 +1,4 @@
-"""Channels: made of two pipelines, shown, and looked at as a whole."""
+"""Channels, which are two pipelines each: show one, and check it as a whole."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sluice.sources import READ_MARKS
 from sluice.targets import MARK_LOADS
 
 _Server = tuple[str, int, str]
-"""Host, port, socket."""
+"""Host, port and socket."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,13 +129,13 @@ def _places(runtime: Runtime) -> list[CheckFinding]:
 
 
 ANSWER_S = 15.0
-"""How long each server is waited for; all are asked at a time."""
+"""Seconds to wait for each server; all are asked at the same time."""
 
 _SESSION_S = 5.0
-"""How long a session of ZooKeeper is waited for."""
+"""Seconds to wait for a ZooKeeper session."""
 
 _SILENT = {"no answer", "SourceUnavailable", "MissingConnection"}
-"""What is found where nothing more can be asked of the source."""
+"""The findings after which nothing more can be asked of the source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class _Asked:
         """Start the check in a thread, with its own session."""
         own = replace(runtime, _state=None)
         server = what
-        with suppress(SluiceError):  # the look says what the connection lacks
+        with suppress(SluiceError):  # the check itself reports what the connection lacks
             server = server_name(what, runtime.resolver, connection) if connection else what
         return cls(part, server, looks.begin(f"check of {server}", lambda: _guard(part, lambda: look(own))))
 
@@ -371,7 +371,7 @@ def _rules_on_tables(runtime: Runtime, tables: list[SourceTable]) -> list[CheckF
             if not matches(rule, table.id):
                 continue
             if rule.config.builtin is None and rule.kind is not RuleKind.SQL:
-                sure = False  # what columns it makes is known when it runs
+                sure = False  # its columns are known only when it runs
                 continue
             try:
                 held = resolved(rule.config.lookups, ruling.reader(rule))
@@ -500,7 +500,7 @@ def _guard(part: str, look: Any) -> list[CheckFinding]:
         return list(look())
     except SluiceError as error:
         return [CheckFinding("error", part, type(error).__name__, error.where or "", error.message, error.hint or "")]
-    except Exception as error:  # an answer that no server of its kind gives
+    except Exception as error:  # for example an answer that is not the protocol's
         _log.debug("check_failed", part=part, exc_info=True)
         why = f"what it answered is not understood: {type(error).__name__}: {error}"
         return [
@@ -543,7 +543,7 @@ def _same_offsets(runtimes: list[Runtime]) -> list[CheckFinding]:
             given.append(source.numbering())
     numbers = [(step, first % step) for step, first in filter(None, given)]
     if len(numbers) < 2 or min(step for step, _ in numbers) < 2 or len({first for _, first in numbers}) > 1:
-        return []  # a step of 1 is the pre-flight's to say
+        return []  # the pre-flight reports a step of 1
     why = "both sites give the same numbers to new rows, and one row overwrites the other"
     fix = "SET PERSIST auto_increment_offset = 1 at one site and 2 at the other one; reconnect the applications"
     value = " and ".join(str(first) for _, first in filter(None, given))

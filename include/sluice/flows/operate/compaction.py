@@ -27,16 +27,16 @@ from sluice.segments.store import FileInfo, SegmentStore, is_manifest
 _log = structlog.get_logger()
 
 MOST_BYTES = 128 * 2**20
-"""Of an archive. A batch of as many is left as it is: its files are large."""
+"""Bytes of an archive, at most. A batch that is this large is left as it is: its files are large."""
 
 MOST_FILES = 20_000
-"""In an archive: who reads one has its index in memory."""
+"""Files in an archive, at most: a reader has its index in memory."""
 
 SPAN_S = 24 * 3600.0
-"""The batches of an archive were written within this time: it is removed as a whole, when the newest of them may go."""
+"""Seconds within which the batches of an archive were written: it is removed as a whole, when the newest of them may be."""
 
 ABANDONED_S = 3600.0
-"""An archive that no process has written to for so long, and that is not finished, never will be."""
+"""Seconds after which an unfinished archive that no process writes to counts as abandoned."""
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ class Compaction:
     def _archive(self, store: SegmentStore, group: Sequence[BatchFiles]) -> None:
         name = write_archive(store, group)
         for one in group:
-            if self._is_delivered(one.batch):  # else it was taken back just now: it is to be delivered again
+            if self._is_delivered(one.batch):  # otherwise it was withdrawn just now, to be delivered again
                 store.delete_files(one.batch, [*one.kept, *one.left])
         _log.info("compacted", pipeline=self.runtime.name, archive=name.path, batches=len(group))
 

@@ -30,7 +30,7 @@ def who() -> str:
     """Return ``user@host`` for the audit; the user's number if the machine has no name for it, as in many containers."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # by the version of Python
+    except (KeyError, OSError):  # depends on the version of Python
         user = f"uid-{os.getuid()}"
     return f"{user}@{socket.gethostname()}"
 
@@ -77,7 +77,7 @@ def restart(runtime: Runtime, *, by: str, reason: str = "", grace_s: float | Non
             ``coordination.grace``.
     """
     grace = runtime.pipeline.coordination.grace.total_seconds() if grace_s is None else grace_s
-    if not 0 <= grace <= MAX_GRACE.total_seconds():  # nor for NaN
+    if not 0 <= grace <= MAX_GRACE.total_seconds():  # also refuses NaN
         raise ConfigError(
             f"a grace of {grace:g} s is out of range: from 0 to {MAX_GRACE.total_seconds():.0f} s ({MAX_GRACE.days} days)",
             hint=f"for longer: `sluice pause {runtime.name}`",
@@ -113,7 +113,7 @@ def rollback(runtime: Runtime, *, by: str, dry_run: bool) -> ActionPlan:
         if not steps:
             steps = ["every batch is acknowledged: there is nothing to roll back"]
         if not dry_run:
-            state.set_permit(open_=None, by=by, reason="rollback")  # who is at work on one of them begins again
+            state.set_permit(open_=None, by=by, reason="rollback")  # processes that work on one of them start again
             for number in waiting:
                 state.unmerge(number)
             state.audit(by=by, what="rollback", details={"batches": waiting})
@@ -322,7 +322,7 @@ def seek(runtime: Runtime, to: str, *, by: str, dry_run: bool, drop: bool = Fals
         if dry_run:
             return plan
         if waiting:
-            state.set_permit(open_=None, by=by, reason="seek")  # who is at work on one of them begins again
+            state.set_permit(open_=None, by=by, reason="seek")  # processes that work on one of them start again
         with state.replicator() as lease:
             cursor = state.cursor()
             if cursor is None:
@@ -388,7 +388,7 @@ def failover(runtime: Runtime, to: str, *, by: str, reason: str, dry_run: bool) 
         )
         if dry_run:
             return plan
-        state.set_permit(open_=None, by=by, reason="failover")  # who reads the present server begins again
+        state.set_permit(open_=None, by=by, reason="failover")  # processes that read the present server start again
         with state.replicator() as lease:
             cursor = state.cursor()
             assert cursor is not None

@@ -1,4 +1,4 @@
-"""What a pipeline would copy where: the source's tables as they are now, through the mapping, compared with what each target has."""
+"""The copies that a pipeline would make: the source's current tables, through the mapping, compared with each target's tables."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ def _explained(
         return with_definitions(plan, routes, stored)
     try:
         return with_definitions(plan, routes, source.history.definition(table.id, source.head))
-    except SchemaUnknown:  # it was changed since the table was read
+    except SchemaUnknown:  # the table was changed after it was read
         return plan
 
 

@@ -1,9 +1,8 @@
-"""Ask other servers with a deadline of a few seconds: one that accepts connections and stays silent delays neither the asker nor others.
+"""Ask other servers with a deadline of a few seconds: one that accepts connections and stays silent delays neither the caller nor others.
 
-No client library gives up in time in every state of a connection, so each question has a thread of its own, and no asker waits for a late one. A
-server that let a deadline pass is *silent* until it answers. Meanwhile it is tried again now and then, each time after twice the pause while
-earlier tries are still stuck, so that a server that never answers keeps a handful of threads; whoever else asks is told at once since when it is
-silent.
+No client library times out in every state of a connection, so each question has its own thread, and no caller waits for a late one. A server that let
+a deadline pass is *silent* until it answers. Meanwhile it is tried again from time to time, each time after twice the pause while earlier tries are
+still stuck, so that a server that never answers keeps a handful of threads; any other caller is told at once how long it has been silent.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ from sluice.errors import (
 _T = TypeVar("_T")
 
 ANSWER_S = 8.0
-"""How long a server is waited for, unless the asker says otherwise: longer than a login at a busy server takes."""
+"""Seconds to wait for a server, unless the caller sets another deadline: longer than a login at a busy server takes."""
 
 PROBE_S = 5.0
-"""The pause before a silent server is tried again; it doubles with each try that is still stuck."""
+"""Seconds before a silent server is tried again; doubled for each try that is still stuck."""
 
 _QUICK_S = 1.0
-"""A server that refuses within this time may be asked by everybody."""
+"""Seconds within which a server that refuses may be asked by everybody."""
 
 UNAVAILABLE = (SourceUnavailable, TargetUnavailable, CoordinationUnavailable, StorageUnavailable)
-"""Errors that say that no server answered, rather than what a server answered."""
+"""The errors that mean that no server answered, as opposed to a server's answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +192,8 @@ class Looks:
             error = question._error
             if isinstance(error, UNAVAILABLE):
                 known.slow = late or known.slow or time.monotonic() - question.began > _QUICK_S
-                known.because = "" if late else str(error)  # late, it may only say that the asker has hung up
+                # A late error may only say that the caller closed the connection.
+                known.because = "" if late else str(error)
                 if known.silent_since_ms is None:
                     known.silent_since_ms = question.began_ms
             elif error is None or not late:
@@ -208,7 +208,7 @@ class Looks:
 
 
 looks = Looks()
-"""Of this process."""
+"""The questions of this process."""
 
 
 def server_name(what: str, resolver: ConnectionResolver, connection: str) -> str:

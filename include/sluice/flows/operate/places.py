@@ -1,4 +1,4 @@
-"""Places of stages, as far as ``sluice check`` can look at them: Airflow alone knows its queues, pools and executors."""
+"""Queues, pools and executors of stages, as far as ``sluice check`` can check them: only Airflow knows them."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class PruneOutcome:
 
 
 SOON_S = 24 * 3600.0
-"""The disk is warned of when it would be full within this time at the present rate, or when less than a tenth of it is free."""
+"""Seconds until the disk is full, at the present rate, from which on a warning is given; so it is if less than a tenth of it is free."""
 
 
 def space_warnings(runtime: Runtime) -> list[str]:
@@ -112,7 +112,7 @@ def prune(runtime: Runtime, *, dry_run: bool = False, keep_audit_s: float = math
         removed: list[int] = []
         for unit in removable(store, before, may_go):
             if not dry_run and unit.last > state.delivered(waited_for):
-                break  # taken back just before: it is to be delivered again
+                break  # it was withdrawn just before, to be delivered again
             for batch in unit.batches:
                 held.let_go(batch, dry_run=dry_run)
             if not dry_run:

@@ -1,4 +1,4 @@
-"""What rules did lately, and what waits in the dead-letter store: for status, segments and the page."""
+"""The latest figures of rules, and the open dead letters: for status, segments and the page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sluice.model.batches import Batch
 from sluice.segments.changeset import read_changeset
 
 _counted: dict[str, tuple[tuple[str, ...], int]] = {}
-"""Store -> (files, letters that wait): a page asks again and again."""
+"""Store -> (files, open letters): cached, as a page asks again and again."""
 
 
 def rules_of(runtime: Runtime, batch: Batch) -> list[dict[str, Any]]:

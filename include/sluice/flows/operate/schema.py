@@ -1,4 +1,4 @@
-"""What a person asks of, and does to, the schema history."""
+"""The commands that show and change the schema history."""
 
 from __future__ import annotations
 

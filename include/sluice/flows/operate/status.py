@@ -40,13 +40,13 @@ from sluice.sources.base import Finding, Source
 _log = structlog.get_logger()
 
 STATUS_TIMEOUT_S = 3.0
-"""How long a session of ZooKeeper is waited for: a page asks for the status again and again."""
+"""Seconds to wait for a ZooKeeper session: a page asks for the status again and again."""
 
 SHOWN_TABLES = 20
-"""Of the last verification."""
+"""Tables of the last verification that are shown."""
 
 UNREAD_S = 30.0
-"""A dump without a reader for longer is a warning; a run that has just begun is not."""
+"""Seconds without a reader after which a dump gives a warning; a run that has just begun does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,7 @@ class TargetStatus:
         alert_since: since when its lag is above ``alert_lag`` (ISO 8601), or None.
         quarantined: since when and why it fails while the others continue; None: it is not quarantined.
         waits: which batches wait on purpose, and until when (``commit_every``); None: none does.
-        starts_again: the batch with which it starts again from the snapshot, as those before it are gone (``on_lost_batches``); None: it does
-        not.
+        starts_again: the batch with which it starts again from the snapshot, as those before it are gone (``on_lost_batches``); None: it does not.
         no_answer_since: since when it does not answer (ISO 8601); None: it answers.
     """
 
@@ -324,7 +323,7 @@ def _missing_connections(runtime: Runtime) -> str:
             runtime.resolver(name)
         except MissingConnection as error:
             missing.append((name, error))
-        except SluiceError:  # whoever opens it says what is wrong with it
+        except SluiceError:  # opening it reports what is wrong
             continue
     if len(missing) < 2:
         return str(missing[0][1]) if missing else ""
@@ -361,7 +360,7 @@ def _answered_source(asked: Question[_Source] | SluiceError, silent: list[Silenc
 
 
 _filtered: dict[tuple[str, str], tuple[float, list[Finding]]] = {}
-"""(pipeline, server) -> when a server of a group was asked what it leaves out (monotonic), and its answer."""
+"""(pipeline, server) -> when a server of a group was last asked what its replication leaves out (monotonic), and its answer."""
 
 
 def _ask_filters(runtime: Runtime, member: str, keep_s: float) -> Question[list[Finding]] | None:
@@ -376,7 +375,7 @@ def _ask_filters(runtime: Runtime, member: str, keep_s: float) -> Question[list[
 
     try:
         return looks.begin(server_name("source", runtime.resolver, member), partial(look, runtime.source_at(member)))
-    except SluiceError:  # the look at its log says it
+    except SluiceError:  # reading its log reports the error
         return None
 
 
@@ -547,7 +546,7 @@ def _target_status(config: TargetConfig, found: _Delivery, source: _Source) -> T
     waiting = found.waiting.get(config.name)
     position = acknowledged.position if acknowledged else None
     if acknowledged and cursor and acknowledged.batch >= cursor.next_batch - 1:
-        position = cursor.position  # nothing is on its way: idle log does not hold the position back
+        position = cursor.position  # nothing is in flight: idle log does not hold the position back
     return TargetStatus(
         name=config.name,
         type=config.type,
@@ -619,7 +618,7 @@ def _warnings(runtime: Runtime, targets: Sequence[TargetStatus], dumps: Sequence
 
 
 _agreed: dict[tuple[str, str], float] = {}
-"""(pipeline, target) -> when its checkpoint agreed last (monotonic): a page asks again and again, and some targets take long to open."""
+"""(pipeline, target) -> when its checkpoint last matched (monotonic): a page asks again and again, and some targets take long to open."""
 
 
 def _ask_targets(

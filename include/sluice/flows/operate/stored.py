@@ -1,4 +1,4 @@
-"""segments and tail: look at what is stored."""
+"""segments and tail: show what is stored."""
 
 from __future__ import annotations
 
@@ -93,7 +93,8 @@ def _verify_changeset(store: SegmentStore, record: Batch | None) -> None:
 
 
 def _rules_in_words(runtime: Runtime, batch: Batch | None) -> str:
-    from sluice.flows.operate.rule_stats import in_words, rules_of  # it reads dead letters, which looks things up here
+    # Imported here because it reads dead letters, whose module imports this one.
+    from sluice.flows.operate.rule_stats import in_words, rules_of
 
     return in_words(rules_of(runtime, batch)) if batch else ""
 

@@ -1,7 +1,7 @@
 """Named subscriptions for operators: their lag, which one will expire, and what retention keeps for them.
 
 A batch that a subscription has not acknowledged is kept until it is ``subscriptions.expire`` old, and no longer, whether the reader is slow or gone:
-so what subscriptions hold back is bounded in time, and no reader can fill the disk. When such a batch goes, the subscription has expired.
+so what subscriptions hold back is bounded in time, and no reader can fill the disk. When such a batch is removed, the subscription has expired.
 """
 
 from __future__ import annotations

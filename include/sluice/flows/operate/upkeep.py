@@ -1,4 +1,4 @@
-"""maintain: look after the files of targets that keep tables as files, while batches are loaded."""
+"""maintain: maintain the files of targets that keep tables as files, while batches are loaded."""
 
 from __future__ import annotations
 

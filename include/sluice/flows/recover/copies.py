@@ -1,4 +1,4 @@
-"""Copies of tables as a way back: recorded here, read by the running pipeline. Their ids say what they are for, so that none is made twice."""
+"""Copies of tables as a repair: recorded here, read by the running pipeline. Their ids say what they are for, so that none is made twice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sluice.sources.base import SourceSession
 from sluice.targets.base import refuses
 
 _NAMED = 5
-"""Tables that a sentence names."""
+"""Tables that a sentence names, at most."""
 
 
 def rows_of(runtime: Runtime, source: SourceSession, tables: Iterable[TableId] | None = None) -> dict[TableId, int]:

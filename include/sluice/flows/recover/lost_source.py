@@ -1,4 +1,4 @@
-"""The source's log: can it be read on from where it was captured to? If not, what would make both sides equal again."""
+"""The source's log: can it be read on from the captured position? If not, what would make both sides equal again."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _lost(
 
 def _elsewhere(runtime: Runtime, state: PipelineState, position: Position) -> Measure | None:
     """Return the measure that continues at another server of the group, if one answers and has every captured transaction; else None."""
-    cursor = Cursor(position, BatchNumber(0))  # only its place counts; a lost state is written first
+    cursor = Cursor(position, BatchNumber(0))  # only its position matters; a lost state is written first
     try:
         found = relocated(runtime, cursor, runtime.member(state))
     except SluiceError:

@@ -1,7 +1,7 @@
-"""ZooKeeper's nodes are gone, or older than what the targets hold: the state is rebuilt from the targets' checkpoints and the manifests.
+"""Rebuild ZooKeeper's state from the targets' checkpoints and the manifests, if it is gone or older than what the targets hold.
 
-The targets say which batch each of them holds and where it ends. The manifests say what follows. Where they end, the log is read on. Numbers
-go on without a gap, and every epoch from then on is above every epoch that a target or a file has seen.
+The targets say which batch each of them holds and where it ends. The manifests say what follows. From their end on, the log is read. Numbers continue
+without a gap, and every epoch from then on is above every epoch that a target or a file has seen.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SUBJECT = "zookeeper"
 
 _EPOCH = re.compile(r"-e(\d{6,})\b")
 REDELIVER, DELIVERED = "redeliver", "delivered"
-"""What a person says of a target that has no checkpoint: it gets every stored batch again, or it counts as holding all of them."""
+"""The answers about a target without a checkpoint: it gets every stored batch again, or it counts as holding all of them."""
 
 
 @dataclass
@@ -105,9 +105,9 @@ def look_at_zookeeper(
         return [StoreFinding(SUBJECT, "ok", f"{found}; {state.home}")], [], [], None
     finding = StoreFinding(SUBJECT, "loss", f"{why}; {state.home}")
     edited = [name for name, checkpoint in held.items() if checkpoint is not None and checkpoint.edited]
-    held |= dict.fromkeys(edited)  # what it says was never written, so that it says nothing
+    held |= dict.fromkeys(edited)  # an edited checkpoint was never written, so it tells nothing
     silent = [name for name, checkpoint in held.items() if checkpoint is None]
-    if cursor is not None:  # the older state still knows them
+    if cursor is not None:  # the older state still has them
         for name in list(silent):
             process = state.process(name)
             if process is not None:
@@ -135,7 +135,7 @@ def _member(runtime: Runtime, position: Position) -> str:
             with runtime.source_at(name).open() as session:
                 if session.identity.server == position.log_names[0]:
                     return name
-        except SluiceError:  # it does not answer: the next one may be it
+        except SluiceError:  # it does not answer: try the next one
             continue
     return ""
 

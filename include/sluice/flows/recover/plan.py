@@ -1,4 +1,4 @@
-"""What recover finds and what it would do: values, and for each measure the function that does it."""
+"""The findings of recover and its measures, as values, each measure with the function that carries it out."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _log = structlog.get_logger()
 
 _NO_LIMIT = 2**62
 _PATIENCE_S = 30.0
-"""The log of the batch is there: who waits longer for it waits for a server that does not answer."""
+"""Seconds to wait for the log of the batch. The log is there: a longer wait is for a server that does not answer."""
 
 
 def require_log_of(source: SourceSession, record: Batch) -> None:
@@ -58,7 +58,7 @@ def recapture(runtime: Runtime, state: PipelineState, lease: Lease, record: Batc
         manifest = None
         if not record.first.is_at(record.last):
             manifest = _read(runtime, source, placer, writer, record)
-        if manifest is None:  # the log has nothing of it: all of its rows were a dump's
+        if manifest is None:  # the log has none of its rows: a dump placed all of them
             at_us = record.first_commit_time_us or time.time_ns() // 1000
             writer.finish(record.first, record.last, changes=0, first_commit_time_us=at_us, last_commit_time_us=at_us)
             manifest = writer.seal(placer.plan)

@@ -1,4 +1,4 @@
-"""recover: look at all four stores, plan, and do it. Each measure ends in a state from which the next look goes on."""
+"""recover: look at all four stores, plan, and carry it out. Each measure ends in a state from which the next look continues."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sluice.model.positions import BatchNumber
 _log = structlog.get_logger()
 
 _LOOKS = 20
-"""Measures one after the other; each look after one finds fewer losses."""
+"""Measures that are taken one after the other, at most; after each one fewer losses are found."""
 
 
 def recover(runtime: Runtime, answers: Mapping[str, str], *, by: str, dry_run: bool) -> RecoveryPlan:
@@ -41,7 +41,7 @@ def recover(runtime: Runtime, answers: Mapping[str, str], *, by: str, dry_run: b
         if dry_run or plan.whole:
             return plan
         plan.require_answers()
-        state.set_permit(open_=None, by=by, reason="recover")  # who is at work begins again
+        state.set_permit(open_=None, by=by, reason="recover")  # processes at work start again
         done: list[Measure] = []
         left = plan
         for _ in range(_LOOKS):
@@ -79,7 +79,7 @@ def look(runtime: Runtime, state: PipelineState, answers: Mapping[str, str], *, 
         questions += found[2]
     for target in runtime.pipeline.targets:
         if rebuilt is not None or (questions and cursor is None):
-            continue  # they say where ZooKeeper's state begins; after that they agree
+            continue  # the targets define where ZooKeeper's state starts, and match it afterwards
         own = look_at_target(runtime, state, target.name, by)
         findings += own[0]
         measures += own[1]

@@ -1,4 +1,4 @@
-"""The segment store: which files of batches that some target still needs are gone or damaged, and how they come back."""
+"""The segment store: which files of batches that some target still needs are gone or damaged, and how to restore them."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _capture_again(runtime: Runtime, state: PipelineState, records: Sequence[Bat
     plain, whole = _placed(runtime, state, records)
     name = f"recover-{records[0].number:010d}-{records[-1].number:010d}"
     targets = records[0].targets if len({record.targets for record in records}) == 1 else ()
-    if plain | whole:  # recorded first: a batch that was captured again does not say any more what is missing in it
+    if plain | whole:  # recorded first: a batch that was captured again no longer says what it lacks
         with runtime.source.open() as source:
             copy(runtime, state, source, plain, f"{name}-rows", targets=targets, replace_rows=False)
             copy(runtime, state, source, whole, f"{name}-tables", targets=targets)
@@ -189,7 +189,7 @@ def _lost_for_streams(runtime: Runtime, records: Sequence[Batch]) -> tuple[str, 
 
 def _let_go(runtime: Runtime, state: PipelineState, records: Sequence[Batch]) -> None:
     with state.replicator() as lease:
-        with runtime.source.open() as source:  # the copy is recorded first: what dies in between does it again
+        with runtime.source.open() as source:  # the copy is recorded first, so that it is repeated after a crash
             copy(runtime, state, source, _tables(runtime, records), f"recover-{records[0].number:010d}-lost")
         cursor = state.cursor()
         if cursor is not None:

@@ -18,7 +18,7 @@ from sluice.errors import ConfigError
 from sluice.rules import builtin
 
 STEP = 10
-"""Between the order of one rule and of the next."""
+"""The distance between the order of one rule and of the next."""
 
 _HEAD = '''"""What this rule is for: one sentence.
 

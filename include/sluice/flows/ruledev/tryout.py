@@ -1,4 +1,4 @@
-"""Trying a rule out: over changes that a person wrote down, or over a stored batch. Nothing is written anywhere."""
+"""Try a rule out, on changes that a person wrote down or on a stored batch. Nothing is written anywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Merged rows on their way through rules and mapping into the files of a changeset: what the merge and every later stage end with."""
+"""Take merged rows through rules and mapping into the files of a changeset: the end of the merge and of every later stage."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def _by_version(rows: pa.Table, route: TableRoute, added: Sequence[tuple[int, st
     borders = sorted({seq for seq, _ in added})
     if not borders or not rows.num_rows:
         return [rows]
-    if "_present" in rows.schema.names:  # which says itself what a row has
+    if "_present" in rows.schema.names:  # ``_present`` itself says which columns a row has
         names = {stored_name(name): start for start, old in added if (name := route.target_name(old))}
         return [unknown_before(rows, user_columns(rows.schema), names)]
     pieces = []

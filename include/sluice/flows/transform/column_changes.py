@@ -1,9 +1,9 @@
-"""``send: changed_columns`` in a channel whose sites write the same rows: two that change different columns of a row both keep what they wrote.
+"""``send: changed_columns`` in a channel whose sites write the same rows: if the sites change different columns of a row, both changes are kept.
 
-Each column of a row is decided like a row of its own: of a row that goes to the other site, exactly those columns are sent that some change of the
-batch changed, whatever they are at its end. A column that was changed and changed back is sent, too: the other site may have written it meanwhile,
-and that would stay there. Which rows go back is told by row, which is never too few. A row that was inserted, or came to another key, is sent whole;
-an update of a row that the other site has deleted changes nothing, and the delete arrives. The tests have a model of it.
+Each column of a row is decided like a row of its own: from a row that goes to the other site, exactly those columns are sent that some change of the
+batch changed, whatever their value at its end. A column that was changed and changed back is sent, too: the other site may have written it meanwhile,
+and that would stay there. Which rows go back is decided by row, which never sends too few. A row that was inserted, or moved to another key, is sent
+whole; an update of a row that the other site has deleted changes nothing, and the delete arrives. The tests have a model of it.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ LETTER_FIELDS = (
     pa.field("_dl_offset", pa.uint64()),
     pa.field("_dl_gtid", pa.string()),
 )
-"""Id, why, where in a rule's file or at the target, and the row event in the source's log."""
+"""Id, reason, place in a rule's file or at the target, and the row event in the source's log."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What columns the rules and the mapping make of a table, told without a row of it."""
+"""The columns that the rules and the mapping make of a table, found without a row of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""merge: a batch becomes a changeset: one row a key, rules applied, columns mapped."""
+"""merge: a batch becomes a changeset: one row per key, rules applied, columns mapped."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class MergeOutcome:
     seconds: float = 0.0
     already: bool = False
     rules: tuple[RuleTotal, ...] = ()
-    """Total of each fused rule; a task's log has a line for each."""
+    """The total of each fused rule; a task's log has a line for each."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -102,7 +102,7 @@ def merge(runtime: Runtime, batch: int) -> MergeOutcome:
 
 
 _Recorded = tuple[str, int, Sequence[RuleTotal]]
-"""Path of the changeset ("": there is none yet), rows, what each rule did."""
+"""Path of the changeset ("": there is none yet), rows, and what each rule did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ def _small_enough(
         for piece, mine in zip(large, planned, strict=True):
             files = tuple(file for files in written[: len(mine)] for file in files)
             del written[: len(mine)]
-            if not files:  # all that happened was undone
+            if not files:  # all changes were undone within the batch
                 continue
             anew = MergePart(piece.source, files, (0, KEY_BUCKETS), (), piece.segments or piece.files)
             pieces += cut(anew, most // ROW_BYTES // 2)

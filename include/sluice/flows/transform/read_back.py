@@ -1,21 +1,21 @@
 """Rows of old changes as the source has them now: ``read_back_after`` of a channel.
 
-What was changed long ago (the link was cut, a pipeline was paused) may have been changed again since. Sent as logged it would overwrite, at a site
-that is written to, newer rows with older ones. So the row of an old change is read by its key at the source, and what is there now is sent; or a
+What was changed long ago (the link was cut, a pipeline was paused) may have been changed again since. Sent as logged, it would overwrite newer rows
+with older ones at a site that users write to. So the row of an old change is read by its key at the source, and its current state is sent; or a
 delete.
 
-Why it is right. Whatever changed the row after this batch comes with a later batch, and is sent then, too, as logged or as it is at that time. The
-last of these changes leaves the row as it is at the source. Until then the target may see a state that it gets a second time, or an older one once
-more. Rows are read after the merge and before the rules, which see what is sent. A batch that is merged again reads again: each state of a row from
-its change on is a right one, and the acknowledgement still says how far the *log* is delivered. A load that is repeated writes what the first attempt
-did, unless its changeset is old itself by then: it is made anew (:mod:`sluice.flows.load.load`).
+Why this is correct. Whatever changed the row after this batch is in a later batch, and is sent then, too, as logged or as it is at that time. The
+last of these changes leaves the row as it is at the source. Until then the target may see a state twice, or an older one once more. Rows are read
+after the merge and before the rules, which see what is sent. A batch that is merged again reads again: each state of a row since its change is a
+right one, and the acknowledgement still says how far the *log* is delivered. A repeated load writes what the first attempt did, unless its changeset
+is old itself by then: it is merged again (:mod:`sluice.flows.load.load`).
 
-What is sent as logged all the same, as rows from later on cannot be told apart, would not fit, or stop the batch:
+The following is sent as logged all the same, because later rows cannot be told apart, would not fit, or stop the batch:
 
-* rows of a table without a primary key, and rows that the key is not known of;
+* rows of a table without a primary key, and rows whose key is unknown;
 * rows of a table that has other columns or another key now, or is gone: the statements come later in the log;
-* rows of a table with further unique keys, or written with foreign keys checked: the value that a row has now may still be that of another row at
-  the target, or refer to a row that is not there yet;
+* rows of a table with further unique keys, or written with foreign keys checked: the value that a row has now may still be that of another row at the
+  target, or refer to a row that is not there yet;
 * keys that the source finds under another spelling;
 * everything while the source does not answer: it may be gone for good, and what was captured of it is delivered.
 """
@@ -88,7 +88,7 @@ class ReadBack:
         row_of[codes[len(places) :]] = np.arange(found.num_rows)
         at = row_of[codes[: len(places)]]
         there = at != _ABSENT
-        if there.sum() < found.num_rows:  # under another spelling of a key: which key is not there is not known
+        if there.sum() < found.num_rows:  # some keys have another spelling, so that it is unknown which key is missing
             places, at = places[there], at[there]
         return replaced(rows, places, at, found), len(places)
 

@@ -1,4 +1,4 @@
-"""A channel's other site decides, batch by batch, what of the partner's loads goes back to the main site (:mod:`sluice.merge.conflicts`)."""
+"""The decision of a channel's other site, batch by batch, which of the partner's loads go back to the main site (:mod:`sluice.merge.conflicts`)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sluice.segments.reader import read_file
 from sluice.segments.store import SegmentStore
 
 MOST_UNSEEN = 1_000
-"""Batches that the main site may not have seen. With more, all of the partner's loads go back, as with loop_back."""
+"""Batches that the main site may not have seen, at most. With more, all of the partner's loads go back, as with loop_back."""
 _MOST_TEXT = 100
 _NOTHING = np.zeros(0, np.uint64)
 
@@ -157,7 +157,7 @@ def plan_repair(
     loads = runtime.loads
     if loads is None or not loads.sends_back or (manifest.loads_saw is None and not loads.repairs):
         return None
-    unseen: Hashes | None = None  # also of a batch that was captured again, whose manifest does not say
+    unseen: Hashes | None = None  # also for a batch that was captured again, whose manifest does not tell
     if loads.repairs and manifest.loads_saw is not None:
         unseen = _unseen(runtime.store, state, range(manifest.loads_saw + 1, manifest.batch), merged)
     unique = with_unique_keys(runtime, state, manifest) if unseen is not None else frozenset[TableId]()

@@ -66,7 +66,7 @@ class MergePart:
 
 Added = tuple[tuple[int, str], ...]
 ColumnGroups = Sequence[Sequence[str]]
-"""Source columns that are sent together, where only changed columns are."""
+"""Source columns that are sent together if only changed columns are sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ def read_changes(
         tables.append(table.drop_columns(["_bucket"]) if "_bucket" in table.schema.names else table)
         if not part.key:
             tables = thin(tables)
-    if choice is not None:  # what is left out says nothing of the definition
+    if choice is not None:  # rows that are left out tell nothing about the definition
         tables = [table for table in tables if table.num_rows] or tables[:1]
     newest = max(tables, key=_last_seq).schema
     added = []

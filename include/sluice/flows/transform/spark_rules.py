@@ -1,4 +1,4 @@
-"""A stage that begins with a rule of type spark: DataFrame in, DataFrame out, then on in work units like any other stage."""
+"""A stage that begins with a rule of type spark: DataFrame in, DataFrame out, then work units like in any other stage."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 20_000
 _KEPT = ("_op", "_seq", "_commit_ts", "_image")
-"""What a rule of type spark has to keep."""
+"""The columns that a rule of type spark has to keep."""
 
 _USER_LINE = re.compile(r'File "([^"]+)", line (\d+)')
 
@@ -122,7 +122,7 @@ def run_frames(
         )
     except SluiceError:
         raise
-    except Exception as error:  # what Spark says of the rule's own plan or functions
+    except Exception as error:  # Spark's error about the rule's own plan or functions
         names = ", ".join(str(t.table_id) for t in concerned[:3]) + (" …" if len(concerned) > 3 else "")
         raise _failed(rule, error, names, withheld=bool(masking)) from None
     found: dict[TableId, list[ChangesetFile]] = {}

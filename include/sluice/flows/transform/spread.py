@@ -1,12 +1,12 @@
-"""Parts of a batch that no key bucket cuts small enough: their files are written anew, in finer buckets, before they are merged.
+"""Parts of a batch that no key bucket cuts small enough: their files are written again, in finer buckets, before they are merged.
 
 Such a part is a large table without a key (all of its rows are in one bucket, as equal rows are counted), one whose key the mapping names, or a
-bucket of a very large table. Its rows are spread over the buckets again, by a hash that has nothing to do with the first one: of the key, or without
-a key of all values. Rows that belong together stay together, so that each bucket is merged by itself, and what a merge does not need is left out on
-the way: of a row that was changed a million times, three changes are written.
+bucket of a very large table. Its rows are spread over the buckets again, by a hash that is independent of the first one: of the key, or without a key
+of all values. Rows that belong together stay together, so that each bucket is merged by itself, and what a merge does not need is left out on the
+way: of a row that was changed a million times, three changes are written.
 
-The files are in the attempt's folder, as large as the part for the time of the merge, and removed after it; those of an attempt that died go with
-the batch.
+The files are in the attempt's folder, as large as the part during the merge, and deleted after it; those of an attempt that died are deleted with the
+batch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from sluice.segments.store import SegmentStore
 from sluice.segments.writer import ROW_GROUP_ROWS, row_groups, uneven
 
 LEVELS = 2
-"""A part of a part is spread again, by another hash, if it is still too large; what is too large then is one row, or equal rows."""
+"""How often a part is spread, each time by another hash, if it is still too large; what is too large then is one row, or equal rows."""
 
 _BUCKET = pa.field("_bucket", pa.uint8(), nullable=False)
 

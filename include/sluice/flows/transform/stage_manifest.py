@@ -1,12 +1,12 @@
-"""Rules with an Airflow task of their own: a batch passes from stage to stage.
+"""Rules with their own Airflow task: a batch passes from stage to stage.
 
-The rules, in order, are cut into stages: the first is the merge with the fused rules before the first own one; each own rule begins a new stage
-and takes the fused rules after it along. Between two stages a batch is a :class:`StageManifest` and its files: merged rows under the
-source's names. The last stage maps them and makes the changeset. A pipeline without own rules has one stage, and none of this is written.
+The rules, in order, are cut into stages: the first is the merge with the fused rules before the first rule with its own task; each such rule begins a
+new stage and takes the fused rules after it along. Between two stages a batch is a :class:`StageManifest` and its files: merged rows under the
+source's names. The last stage maps them and makes the changeset. A pipeline without such rules has one stage, and none of this is written.
 
-Decision: which contents of the rule files run? The plan and the contents are taken when the merge begins and stored with its result, so that a
-file that changes while a batch is under way counts from the next batch on. After a stage failed, its next attempt takes the contents as they
-are then: fixing a rule is enough. It would be wrong to take them anew in every stage: a batch could then be made of two versions.
+Decision: which contents of the rule files run? The plan and the contents are taken when the merge begins and stored with its result, so that a file
+that changes while a batch is being processed counts from the next batch on. After a stage failed, its next attempt takes the contents as they are
+then: fixing a rule is enough. It would be wrong to read them again in every stage: a batch could then be made of two versions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rules inside a work unit: what they need travels with the unit, what they reject goes to the dead-letter store."""
+"""Rules inside a work unit: what they need is sent with the unit, what they reject goes to the dead-letter store."""
 
 from __future__ import annotations
 

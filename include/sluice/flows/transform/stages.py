@@ -1,4 +1,4 @@
-"""transform: the stages of rules that have a task of their own, after the merge."""
+"""transform: the stages of rules that have their own task, after the merge."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class RuleOutcome:
     seconds: float = 0.0
     already: bool = False
     rules: tuple[RuleTotal, ...] = ()
-    """Totals of the rule and of each fused rule after it."""
+    """The totals of the rule and of each fused rule after it."""
 
     def to_json(self) -> dict[str, Any]:
         told = asdict(replace(self, rules=())) | {"seconds": round(self.seconds, 3)}
@@ -186,7 +186,7 @@ class _Stage:
         """Write what the stage leaves, and say so in ZooKeeper. Returns what each of its rules did."""
         letters = [letter for result in results for letter in result.dead_letters]
         counts = [count for result in results for count in result.rules]
-        if spark is not None:  # the unit's own remark on rows that passed the rule by belongs to it
+        if spark is not None:  # the unit's count of rows that do not match the rule belongs to it
             results = [replace(r, rules=tuple(c for c in r.rules if c.name != spark.name)) for r in results]
             mine = [count for count in counts if count.name == spark.name]
             counts = [spark, *mine, *(count for count in counts if count.name != spark.name)]

@@ -1,7 +1,7 @@
 """A table without a key at one target: rows are counted by all of their values, as a load tells them apart.
 
-The rows of the source are sent while they are read. When the target holds the log up to the end of the read, it counts equal rows at both sides.
-A row whose number differs, and that no batch in between contains, was as often at the source all that while: it differs. One that the log changed
+The rows of the source are sent while they are read. When the target holds the log up to the end of the read, it counts equal rows on both sides. A
+row whose number differs, and that no batch in between contains, occurred as often at the source all that time: it differs. One that the log changed
 meanwhile is counted again in another look.
 """
 

@@ -1,11 +1,11 @@
-"""What the log changed between a look at the source and the look at the target, and when the target has reached a place.
+"""The changes of the log between the read of the source and the read of the target, and when the target has reached a position.
 
-Why a difference is one. ``newest`` is asked before the low watermark is written: all that stands in batches up to it was visible to the read at the
-source. What the target held when it was read came from batches up to the one after its checkpoint of then, as batches are loaded in order. So a key
-that no batch in between contains was the same at the source all that while, and the target holds all of the log up to the read: what it has otherwise
-is not on its way.
+Why a difference is one. ``newest`` is read before the low watermark is written: everything in batches up to it was visible to the read of the source.
+What the target held when it was read came from batches up to the one after its checkpoint at that time, as batches are loaded in order. So a key that
+no batch in between contains was the same at the source all that time, and the target holds all of the log up to the read: a difference is not in
+flight.
 
-A key that is changed all the time is in every window. What it has to be at the target is what the log left in the newest batch that the target holds,
+A key that changes all the time is in every window. Its expected state at the target is what the log left in the newest batch that the target holds,
 as long as no later batch contains it.
 """
 
@@ -41,10 +41,10 @@ from sluice.targets.base import CheckpointStore
 LOOK_EVERY_S = 0.05
 LITERALS_AT_A_TIME = 100_000
 REMEMBERED_KEYS = 2_000_000
-"""Of the batches looked at last, together."""
+"""Keys that are kept in memory, of the most recently compared batches together."""
 
 Hashes = np.ndarray[tuple[int], np.dtype[np.int64]]
-"""Of keys, sorted."""
+"""Hashes of keys, sorted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ class LogWindow:
                     n not in piece.schema.names or piece.schema.field(n).type != schema.arrow_schema.field(n).type
                     for n in names
                 ):
-                    return rows, frozenset(known)  # the table was another one
+                    return rows, frozenset(known)  # the table had another definition
                 literals = self.runtime.source.keys.literals(key.columns, piece.select(keys))
                 places = [place for place, literal in enumerate(literals) if literal in left]
                 some = piece.take(pa.array(places, pa.int64()))

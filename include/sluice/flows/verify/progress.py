@@ -1,4 +1,4 @@
-"""How far a verification is, and in words: rows, rows a second, and the time that is left."""
+"""The progress of a verification, as values and in words: rows, rows per second, and the remaining time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 _FIRST_S = 1.0
-"""Before this a rate says nothing."""
+"""Seconds before which a rate says nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a verification found: one versioned JSON document in the segment store, under the pipeline."""
+"""The result of a verification: one versioned JSON document in the segment store, under the pipeline."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sluice.segments.store import SegmentStore
 
 FOLDER = "verify"
 KEPT_RESULTS = 50
-"""Older ones go when a new one is written."""
+"""Results that are kept; older ones are deleted when a new one is written."""
 
 Outcome = Literal["equal", "different", "incomplete"]
 
@@ -139,7 +139,7 @@ def kept(store: SegmentStore, most: int = KEPT_RESULTS) -> list[VerifyResult]:
     for path in _paths(store)[-most:]:
         try:
             found.append(VerifyResult.model_validate_json(store.read_bytes(path)))
-        except ValueError:  # of a newer version
+        except ValueError:  # a newer version wrote it
             continue
     return found
 

@@ -1,4 +1,4 @@
-"""Which keys of the source were read, eight bytes each in a file on disk: the keys of a target that are not among them are looked at."""
+"""The keys that were read from the source, eight bytes each in a file on disk: a target's keys that are not among them are compared again."""
 
 from __future__ import annotations
 

@@ -1,14 +1,15 @@
 """One table at one target, compared while the log flows.
 
-1. Ranges of the key. Where both servers compute the same checksums, ranges of equal checksums are done, and others are cut smaller until few rows are
-   left. A range is read at the source first, and at the target when that holds the log up to the read.
-2. The rows of what is left (or of every range) are read, made into what would be loaded, and compared at the target. What differs is a suspect only.
-3. Suspects are looked at by their keys, between a low watermark and the place that the target has reached. A key that the log changed in this window
-   is compared with what the log left of it. One that it did not change differs.
+1. Ranges of the key. If both servers compute the same checksums, ranges with equal checksums are done, and others are cut smaller until few rows are
+   left. A range is read at the source first, and at the target once that holds the log up to the read.
+2. The rows of what is left (or of every range) are read, transformed into what would be loaded, and compared at the target. A difference is only a
+   suspect.
+3. Suspects are compared by their keys, between a low watermark and the position that the target has reached. A key that the log changed in this
+   window is compared with what the log left of it. One that it did not change differs.
 
-4. Where a range of the source is none at the target, the target's own keys are listed at the end. Those not read at the source are suspects.
+4. If a range of the source is none at the target, the target's own keys are listed at the end. Those not read at the source are suspects.
 
-So a row is reported after at least two looks, and in the last of them it cannot have been on its way.
+So a row is reported after at least two looks, and during the last of them it cannot have been in flight.
 """
 
 from __future__ import annotations
@@ -37,19 +38,19 @@ from sluice.sources.base import ChunkKey, ChunkReader, DigestReader, Key, KeyTex
 from sluice.targets.base import Comparer, KeyLister, KeyRange, RangeDifferences
 
 FEW_ROWS = 4_000
-"""A range of no more rows is read, and not cut again: each further cut waits for the log, and with changes everywhere all parts differ."""
+"""Rows of a range up to which it is read and not cut again: each further cut waits for the log, and with changes everywhere all parts differ."""
 CUTS = 16
-"""Parts of a range whose checksums differ."""
+"""Parts into which a range is cut whose checksums differ."""
 AHEAD = 32
-"""Checksums that the source may be ahead of the target."""
+"""Checksums by which the source may be ahead of the target."""
 RANGES_AT_A_TIME = 32
 RANGES_AHEAD = 6
-"""Ranges of rows that the source is ahead of the target: the target is waited for once for all of them."""
+"""Ranges of rows by which the source is ahead of the target, so that the target is waited for once for all of them."""
 DIGESTS_AT_A_TIME = 256
 KEYS_A_LOOK = 10_000
 KEYS_A_SELECT = 2_000
 LOOKS = 12
-"""Looks at a key of which it cannot be told what it has to be, as it changes all the time."""
+"""Comparisons of a key that changes all the time, before it counts as undecided."""
 
 Kind = Literal["missing", "different", "extra"]
 
@@ -249,7 +250,7 @@ class TableCheck:
             while todo:
                 few = [todo.popleft() for _ in range(min(len(todo), RANGES_AT_A_TIME))]
                 for stretch, differs, keys in self._read_ranges(few):
-                    if differs.more:  # one half has all of them, the other one is looked at again
+                    if differs.more:  # one half has all of them; compare the other one again
                         todo.extend((
                             replace(stretch, upto=differs.extra[-1]),
                             replace(stretch, after=differs.extra[-1]),

@@ -1,6 +1,6 @@
-"""Ranges of a large table as work units: a worker reads them at the source, applies the rules, and asks the target. What differs is a suspect only.
+"""Ranges of a large table as work units: a worker reads them at the source, applies the rules, and asks the target. A difference is only a suspect.
 
-A unit does not wait for the log, so that rows on their way are suspects, too. A range with many of them is left to the task, which waits first.
+A unit does not wait for the log, so rows in flight are suspects, too. A range with many of them is left to the task, which waits first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sluice.targets.registry import Kind, kind_of
 
 RANGES_A_UNIT = 8
 MOST_SUSPECTS = 1_000
-"""Of one range, that travel."""
+"""Suspects of one range that a worker returns, at most."""
 
 
 @dataclass(frozen=True)

@@ -55,12 +55,12 @@ from sluice.targets.registry import comparable_kinds
 _log = structlog.get_logger()
 
 READ_BYTES = 8 * 2**20
-"""Of rows of a range, by the server's own estimate of their size. Some ranges are in memory at the same time."""
+"""Bytes of the rows of a range, by the server's own estimate of their size. Some ranges are in memory at the same time."""
 MOST_RANGE_ROWS = 10_000
 SHOWN_COLUMNS = 5
-"""Of a row without a key."""
+"""Columns that are shown of a row without a key."""
 REASON = "repair"
-"""Why there is a dump."""
+"""The reason of a dump that repairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
         require_overwrite(runtime, asked.targets, overwrite=asked.overwrite, removes=True)
     began = int(time.time() * 1000)
     with runtime.state() as state, ExitStack() as stack:
-        cursor = state.cursor()  # before a connection to the source: a failover in between is noticed then
+        cursor = state.cursor()  # read before connecting to the source, so that a failover in between is noticed
         if cursor is None:
             raise ConfigError(
                 f"{runtime.name} has not captured anything yet", hint=f"`sluice run {runtime.name}`, then verify"
@@ -563,7 +563,7 @@ class _Side:
         hidden = Masking(runtime.pipeline.masked).hidden(table.schema, table.table, names)
         route = self.made.routes.route(table)
         secret = {(route.target_name(name) or name).casefold() for name in hidden}
-        every = bool(hidden) and self.made.is_ruled(table)  # a rule may have put them into any column
+        every = bool(hidden) and self.made.is_ruled(table)  # a rule may have copied masked values into any column
 
         def key(one: Odd) -> tuple[str, ...]:
             texts = runtime.source.keys.shown(one.key)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from sluice.flows.dump.progress import DumpView
 
 MOST_PARTS = 50
-"""Mapped tasks a run, at most; more tables share them."""
+"""Mapped tasks of a run, at most; more tables share them."""
 
 ENDED = "Airflow ended the task read of run {run}: somebody marked, cleared or deleted it, or its worker was shut down"
 
@@ -192,7 +192,7 @@ class PlanDumpOperator(SluiceOperator):
                     reason="backfill" if since or until else "asked for",
                     id_=name,
                 )
-            except ConfigError as error:  # nothing to wait for: somebody has to ask for something else
+            except ConfigError as error:  # retrying is useless: the request has to change
                 raise AirflowFailException(str(error)) from None
         if asked.get("dry_run"):
             lines = [f"| {t.table} | about {t.estimate:,} |" for t in dump.tables]
@@ -249,7 +249,7 @@ class ReadDumpOperator(SluiceOperator):
             with _Live(note, self.pipeline, name):
                 try:
                     work(runtime, name, tables=tables, stop=self._stop, why_stop=ended, until_placed=False)
-                except DumpRefused as error:  # nothing to wait for, either
+                except DumpRefused as error:  # retrying is useless here, too
                     raise AirflowFailException(str(error)) from None
             if self._stop.is_set():
                 note.write(progress_note(one_view(runtime, name)), last=True)
@@ -285,7 +285,7 @@ class PlacedOperator(SluiceOperator):
         name = as_text(context["params"].get("dump")) or _dump_id(run)
         try:
             seen = one_view(open_runtime(self.pipeline), name)
-        except ConfigError:  # a dry run records nothing
+        except ConfigError:  # a dry run has recorded nothing
             return {"rows": 0}
         RunNote(context).write(progress_note(seen), last=True)
         self.log.info("done %s", seen.to_json())

@@ -1,4 +1,4 @@
-"""What the DAG families share."""
+"""The arguments that all DAG families share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
-"""Before any run; sync DAGs don't catch up, so it says nothing about what is delivered."""
+"""The start date, before any run; sync DAGs don't catch up, so it says nothing about what is delivered."""
 
 OWNER = "sluice"
 
@@ -42,7 +42,7 @@ def _require_executor(name: str, stage: str) -> None:
     from airflow.executors.executor_loader import ExecutorLoader
 
     if conf.getboolean("core", "multi_team", fallback=False):
-        return  # which of them a team has is for Airflow to say
+        return  # only Airflow knows the executors of a team
     try:
         ExecutorLoader.lookup_executor_name_by_str(name, validate_teams=False)
     except UnknownExecutorException:

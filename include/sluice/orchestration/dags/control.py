@@ -102,7 +102,7 @@ def build_control_dag(folder: Path) -> DAG:
     for path in yaml_files(folder):
         try:
             files.setdefault(load_pipeline(path).pipeline, str(path.resolve()))
-        except SluiceError:  # its own DAG says what is wrong with it
+        except SluiceError:  # its own DAG shows the error
             continue
     with DAG(
         dag_id=CONTROL_ID,

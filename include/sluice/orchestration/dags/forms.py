@@ -1,4 +1,4 @@
-"""What the DAGs with a form share: how they are built from the pipeline files, their fields, and the note of a run."""
+"""The common part of the DAGs with a form: how they are built from the pipeline files, their fields, and the note of a run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def build_each(
             dags.setdefault(named(pipeline.pipeline), build(pipeline, path))
         except SluiceError:
             continue
-        except Exception:  # whatever one file leads to, the others' DAGs are made; its sync DAG says what is wrong
+        except Exception:  # an error of one file must not prevent the other DAGs; its sync DAG shows it
             _log.warning("dag_not_made", dag=named(path.stem), file=str(path), exc_info=True)
     return dags if dags or only is None else build_each(folder, named, build, only=None)
 

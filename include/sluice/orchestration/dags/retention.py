@@ -29,11 +29,11 @@ from sluice.targets.registry import WITHOUT_FILES
 KEEP_IDLE_RUNS = timedelta(hours=1)
 
 DEFAULTS = {"keep_runs": "2d", "keep_logs": "14d", "keep_audit": "365d"}
-"""How long things stay; ``SLUICE_KEEP_RUNS`` and so on in the environment of the DAG processor say otherwise."""
+"""The default time for which things are kept; ``SLUICE_KEEP_RUNS`` and so on in the environment of the DAG processor override it."""
 
 OWN_RUNS = ("sync", "catchup", "upkeep")
 ASKED_RUNS = ("backfill", "verify", "control")
-"""Tags of DAGs by how long their runs stay."""
+"""The tags of DAGs whose runs are kept as long as logs."""
 
 _DOC = f"""Every hour:
 
@@ -203,7 +203,7 @@ class PruneLogsOperator(BaseOperator):  # type: ignore[misc]
 
 
 MOST_LINES = 100
-"""Lines of the log about what goes; the rest is a number."""
+"""Lines of the log about what is removed, at most; the rest is a number."""
 
 
 def db_clean(dags: Sequence[str], before: datetime) -> str:
@@ -257,7 +257,7 @@ def build_retention_dag(folder: Path) -> DAG:
 
 
 DAG_FILES = ("sync.py", "backfill.py", "verify.py", "control.py", "retention.py")
-"""In the folder ``dags``."""
+"""The files in the folder ``dags``."""
 
 
 def own_dags(files: Mapping[Path, PipelineConfig | None]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Pipeline files to DAGs."""
+"""Build DAGs from pipeline files."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _build(files: list[Path]) -> dict[str, DAG]:
             first[pipeline.pipeline] = path
         except SluiceError as error:
             made = [build_invalid_dag(path, error)]
-        except Exception as error:  # whatever one file leads to, the others' DAGs are made
+        except Exception as error:  # an error of one file must not prevent the other DAGs
             made = [build_invalid_dag(path, unexpected(error, path))]
         dags |= {dag.dag_id: dag for dag in made}
     return dags
@@ -292,7 +292,7 @@ def _default_args(pipeline: PipelineConfig) -> dict[str, Any]:
     return {
         "owner": OWNER,
         "retries": retry.attempts,
-        "retry_delay": retry.delay,  # after a killed process, which no policy sees
+        "retry_delay": retry.delay,  # applies after a killed process, which no policy sees
         "retry_policy": SluiceRetryPolicy(retry.delay, retry.max_delay),
         "on_failure_callback": say_it_holds,
         **shares(pipeline.workers.pool, pipeline.workers.priority),

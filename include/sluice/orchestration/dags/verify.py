@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sluice.flows.verify.result import TableResult, VerifyResult
 
 NOTED_DIFFERENCES = 10
-"""Of a table, in the note of a run."""
+"""Differences of a table in the note of a run, at most."""
 
 _DOC = """Compares what the targets hold with **`{source}`**, row by row, while the log flows, without a lock.
 A row that is merely on its way is not reported.
@@ -131,7 +131,7 @@ class VerifyOperator(SluiceOperator):
                 by=f"airflow:{run.run_id}",
             )
             result = verify(runtime, spec, _Told(note))
-        except ConfigError as error:  # nothing to wait for: somebody has to ask for something else
+        except ConfigError as error:  # retrying is useless: the request has to change
             raise AirflowFailException(str(error)) from None
         note.write(result_note(result, page_of(result)), last=True)
         self.log.info("verified %s", result.in_a_line())

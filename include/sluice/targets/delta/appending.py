@@ -1,4 +1,4 @@
-"""``changes: all``: every change of a batch is appended to the table of its table, one commit a table."""
+"""``changes: all``: append every change of a batch to its table of changes, one commit per table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sluice.targets.lake.site import Note
 
 
 def append(site: Site, fence: Fence, table: TableId, pieces: Sequence[ChangePiece]) -> WriteResult:
-    """All changes of a batch for one table. Raises what the port says."""
+    """Append all changes of a batch for one table. Raises what the port says."""
 
     def write(found: Any, note: Note) -> WriteResult:
         schema = pa.schema(found.schema().to_arrow())

@@ -20,19 +20,19 @@ _TABLE = {
 
 @dataclass(frozen=True)
 class DeltaCheckpoints(LakeCheckpoints):
-    """``owner``: pipeline/target."""
+    """The checkpoint of a Delta target. ``owner``: pipeline/target."""
 
     tables: Place
     owner: str
 
     @property
     def path(self) -> str:
-        """Of the small table."""
+        """The path of the small table."""
         return f"{RESERVED}/{self.owner}"
 
     @property
     def place(self) -> str:
-        """For people."""
+        """The location of the checkpoint, for messages."""
         return f"Delta table {self.tables.uri(self.path)}"
 
     def _open(self) -> Any:
@@ -61,7 +61,7 @@ class DeltaCheckpoints(LakeCheckpoints):
         delta = library()
         text = wanted.to_text(self.owner) if wanted is not None else ""
         epoch = wanted.checkpoint.epoch if wanted is not None else 0
-        # every commit carries the same application: of two that read the same version one is refused
+        # all commits carry the same application, so that of two that read the same version one is refused
         noted = delta.CommitProperties(
             custom_metadata={"sluice.doing": doing},
             max_commit_retries=0,

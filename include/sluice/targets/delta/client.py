@@ -1,4 +1,4 @@
-"""The client library (delta-rs), where a target's tables lie, and errors in the words of the error tree."""
+"""The client library (delta-rs), the location of a target's tables, and the library's errors as Sluice's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _AWS = {
     "region_name": "AWS_REGION", "endpoint_url": "AWS_ENDPOINT_URL", "aws_session_token": "AWS_SESSION_TOKEN",
     "aws_access_key_id": "AWS_ACCESS_KEY_ID", "aws_secret_access_key": "AWS_SECRET_ACCESS_KEY",
 }  # fmt: skip
-"""What Airflow's Amazon provider calls it -> what the library does."""
+"""Names of settings: Airflow's Amazon provider -> the library."""
 _UNSAFE = "aws_s3_allow_unsafe_rename"
 _CONDITIONAL = frozenset({
     "aws_conditional_put",
@@ -29,7 +29,7 @@ _CONDITIONAL = frozenset({
 
 
 def library() -> Any:
-    """``deltalake``. Raises ConfigError where it is not installed."""
+    """Import ``deltalake``. Raises ConfigError if it is not installed."""
     try:
         import deltalake
         import deltalake.exceptions  # noqa: F401 - used through the package
@@ -43,13 +43,13 @@ def library() -> Any:
 
 @dataclass(frozen=True)
 class Place:
-    """Where tables lie: ``root`` is a folder or a URL without a slash at its end. ``storage`` holds secrets and is never shown."""
+    """The location of the tables: ``root`` is a folder or a URL without a slash at its end. ``storage`` holds secrets and is never shown."""
 
     root: str
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def uri(self, path: str) -> str:
-        """Of a table."""
+        """Return the URI of a table."""
         return f"{self.root}/{path}"
 
     @property
@@ -58,7 +58,7 @@ class Place:
         return _S3.match(self.root) is not None
 
     def require_conditional_puts(self, target: str) -> None:
-        """Spark commits by them, and what commits by other means does not see it. Raises ConfigError."""
+        """Raise ConfigError if S3 is not written by conditional puts: Spark commits by them, and does not see commits made by other means."""
         lowered = {name.lower(): value.lower() for name, value in self.storage.items()}
         other = sorted(_CONDITIONAL & lowered.keys() - {"aws_conditional_put", "conditional_put"})
         put = lowered.get("aws_conditional_put") or lowered.get("conditional_put")
@@ -70,12 +70,12 @@ class Place:
             )
 
     def path(self, uri: str) -> str | None:
-        """The inverse of :meth:`uri`, None for what lies elsewhere."""
+        """Return the inverse of :meth:`uri`, None for what lies elsewhere."""
         path = uri.removeprefix(f"{self.root}/")
         return path if path != uri and path and ".." not in path.split("/") else None
 
     def open(self, path: str, doing: str) -> Any:
-        """The newest version of a table (``DeltaTable``), None if there is none. Raises TargetUnavailable, LoadError."""
+        """Return the newest version of a table (``DeltaTable``), None if there is none. Raises TargetUnavailable, LoadError."""
         delta = library()
         with errors(self, doing, path):
             try:
@@ -84,7 +84,7 @@ class Place:
                 return None
 
     def hidden(self, text: str) -> str:
-        """``text`` without the secrets of the connection."""
+        """Return ``text`` without the secrets of the connection."""
         for value in sorted(filter(None, self.storage.values()), key=len, reverse=True):
             if len(value) > 3:
                 text = text.replace(value, "***")
@@ -92,10 +92,10 @@ class Place:
 
 
 def place_of(endpoint: Endpoint, location: str, target: str) -> Place:
-    """From the connection (types fs, aws, or any other with ``storage_options`` in its extra) and the option ``location``.
+    """Build the location from the connection (types fs, aws, or any other with ``storage_options`` in its extra) and the option ``location``.
 
     Raises:
-        ConfigError: no place is named, or the guarantee could not hold there.
+        ConfigError: no location is given, or the guarantee could not hold there.
     """
     extra = dict(endpoint.extra)
     root = location or str(extra.get("location") or extra.get("path") or "")
@@ -148,7 +148,7 @@ def _storage(endpoint: Endpoint, extra: Mapping[str, Any]) -> dict[str, str]:
 
 @contextmanager
 def errors(place: Place, doing: str, where: str) -> Iterator[None]:
-    """Inside, errors of the library become Sluice's, without secrets; a lost race becomes :class:`Raced`."""
+    """Turn errors of the library into Sluice's, without secrets; a lost race becomes :class:`Raced`."""
     delta = library()
     own = delta.exceptions
     try:

@@ -20,25 +20,28 @@ import pyarrow as pa
 from sluice.targets.delta.client import library
 
 SHARE = 10
-"""Files that came since hold at least a tenth of the bytes of their partitions. So each byte that comes costs about ten that are written, and a
-reader that looks for a value opens files with a tenth of the bytes at most besides those that have it."""
+"""The share of new files, one tenth of the bytes of their partitions, from which on they are clustered.
+
+So each new byte costs about ten that are written, and a reader that looks for a value opens files with at most a tenth of the bytes besides those
+that have it.
+"""
 _MEMORY = 2**30
-"""Bytes to sort in; the rest is on disk meanwhile."""
+"""Bytes of memory for sorting; the rest is on disk meanwhile."""
 _DOING = "sluice.doing"
 
 
 @dataclass(frozen=True)
 class Files:
-    """Of a table (``DeltaTable``) at a version: partition, size_bytes, modification_time (ms since 1970), as lists."""
+    """The files of a table (``DeltaTable``) at a version: partition, size_bytes, modification_time (ms since 1970), as lists."""
 
     partitions: tuple[str, ...]
     rows: tuple[Mapping[str, Any], ...]
     since: int
-    """Up to when they were clustered, 0: they were not."""
+    """The time up to which they were clustered, 0: they were not."""
 
     @classmethod
     def of(cls, table: Any, application: str) -> Files:
-        """As a table is. ``application``: what a clustering is noted under."""
+        """Read the files of a table as it is. ``application``: the name under which a clustering is noted."""
         names = tuple(table.metadata().partition_columns)
         actions = pa.table(table.get_add_actions(flatten=True))
         wanted = ["size_bytes", "modification_time", *(f"partition.{name}" for name in names)]
@@ -47,11 +50,11 @@ class Files:
 
     @property
     def newest(self) -> int:
-        """When the last one was made."""
+        """The time at which the newest file was written."""
         return max((one["modification_time"] for one in self.rows), default=0)
 
     def due(self) -> dict[tuple[Any, ...], int]:
-        """Partitions that are to be clustered, each with the number of its files: all that came to, if that is a notable share of them."""
+        """Return the partitions to cluster, with the number of their files: all that got new files, if those are a notable share of them."""
         count: dict[tuple[Any, ...], int] = {}
         total: dict[tuple[Any, ...], int] = {}
         new: dict[tuple[Any, ...], int] = {}
@@ -67,20 +70,20 @@ class Files:
         return {place: count[place] for place in sorted(touched, key=lambda place: -new[place])}
 
     def small(self, size_bytes: int) -> int:
-        """Files that came since and are smaller."""
+        """Return the number of files that were written since and are smaller."""
         return sum(one["size_bytes"] < size_bytes and one["modification_time"] > self.since for one in self.rows)
 
 
 def application(owner: str, columns: Sequence[str]) -> str:
-    """What a clustering by these columns is noted under. ``owner``: pipeline/target. Other columns are another clustering."""
+    """Return the name under which a clustering by these columns is noted; other columns are another clustering. ``owner``: pipeline/target."""
     return f"sluice/{owner}#clustered/{','.join(columns)}" if columns else ""
 
 
 def cluster(table: Any, columns: Sequence[str], place: Mapping[str, Any], size_bytes: int) -> tuple[int, int]:
-    """One commit for the files of a partition. In the library's contexts.
+    """Rewrite the files of a partition in one commit. Call it inside the library's contexts.
 
     Returns:
-        Files that went, and that came.
+        (number of files removed, number of files added).
     """
     said = table.optimize.z_order(
         list(columns),
@@ -95,7 +98,7 @@ def cluster(table: Any, columns: Sequence[str], place: Mapping[str, Any], size_b
 
 
 def note(table: Any, name: str, newest: int) -> None:
-    """A commit without rows. In the library's contexts."""
+    """Commit a note without rows. Call it inside the library's contexts."""
     delta = library()
     noted = delta.CommitProperties(
         custom_metadata={_DOING: "clustering"}, app_transactions=[delta.Transaction(name, newest)]
@@ -110,7 +113,7 @@ def note(table: Any, name: str, newest: int) -> None:
 
 
 def _text(value: Any) -> str:
-    """A value of a partition as the library compares it; "" is NULL."""
+    """Format a partition's value as the library compares it; "" is NULL."""
     if value is None:
         return ""
     if isinstance(value, dt.datetime):

@@ -29,7 +29,7 @@ class DeltaComparer(LakeComparer):
 
 
 def read(site: Site, target: TableId, table: Any, names: Sequence[str], where: str = "") -> Iterator[pa.RecordBatch]:
-    """Columns of the rows of a table (``DeltaTable``). ``where``: a condition in SQL. Raises LoadError, TargetUnavailable."""
+    """Yield columns of the rows of a table (``DeltaTable``). ``where``: a condition in SQL. Raises LoadError, TargetUnavailable."""
     sql = f"SELECT {', '.join(map(_quoted, names))} FROM t WHERE {where or 'TRUE'}"  # noqa: S608 - quoted names, numbers
     with errors(site.place, f"reading rows of {target}", site.path(target)):
         reader = library().QueryBuilder().register("t", table).execute(sql)

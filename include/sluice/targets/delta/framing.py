@@ -1,9 +1,9 @@
-"""Large tables by Spark: workers store the rows next to the tables, and one MERGE or INSERT a table takes them.
+"""Large tables by Spark: workers store the rows next to the tables, and one MERGE or INSERT per table takes them.
 
-Decision: the rows are not a DataFrame of Python functions. What is noted of a batch is a setting of a Spark session
-(``spark.databricks.delta.write.txnAppId``), so each statement needs a session of its own, and a session with Python workers costs seconds and keeps
-processes; nor would errors of rows cross Spark as what they are. So Python converts and refuses rows as for delta-rs, in the units of every load, and
-Spark reads Parquet files. A MERGE with options of its own would make it wrong.
+Decision: the rows are not a DataFrame of Python functions. The note of a batch is a setting of a Spark session
+(``spark.databricks.delta.write.txnAppId``), so each statement needs its own session, and a session with Python workers costs seconds and keeps
+processes; nor would errors of rows cross Spark as they are. So Python converts and refuses rows as for delta-rs, in the units of every load, and
+Spark reads Parquet files. A MERGE with options of its own would make this wrong.
 """
 
 from __future__ import annotations
@@ -41,16 +41,17 @@ from sluice.targets.lake.statements import quoted
 _SHARE = 500_000
 """Changes that one unit stores."""
 STORED = "~stored"
-"""Folder of the rows, next to the checkpoints. No pipeline has such a name."""
+"""The folder of the rows, next to the checkpoints. No pipeline has such a name."""
 _HINT = (
     "has the Spark server the jars of Delta, and may it read and write the tables' location? See docs/delta-target.md"
 )
 _AT_ONCE = 4
-"""Statements on Spark at a time."""
+"""Statements on Spark at the same time."""
 _LOG_STORE = {"spark.delta.logStore.s3a.impl": "sluice.delta.ConditionalPutLogStore"}
-"""Of a server that commits to S3. Delta's own looks whether a version is there and then writes it: what delta-rs commits between the two is lost."""
+"""The log store of a server that commits to S3. Delta's own checks whether a version exists and then writes it: a commit of delta-rs between is lost.
+"""
 _RACED = re.compile(r"DELTA_CONCURRENT_|DELTA_METADATA_CHANGED|PATH_NOT_FOUND|FAILED_READ_FILE")
-"""Another commit came first; or the stored rows are gone, which a newer process removed: the fence says which."""
+"""The errors of a lost race: another commit was first, or a newer process removed the stored rows; the fence tells which."""
 _SETTINGS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # nanoseconds, the default, do not hold every year
@@ -71,7 +72,7 @@ class DeltaFraming:
         return rows >= self.site.options.frame_from
 
     def merged(self, fence: Fence, batch: BatchInput, scope: str, table: TableInput) -> list[StoreRows]:
-        """A unit a file."""
+        """Return one unit per file."""
         path = self._path(batch)
         return [
             StoreRows(self.site, fence, batch.reader, replace(table, files=(file,)), scope, path, number)
@@ -79,7 +80,7 @@ class DeltaFraming:
         ]
 
     def changes(self, fence: Fence, batch: BatchInput) -> list[StoreChanges]:
-        """Units of about as many changes each."""
+        """Return units of about equally many changes each."""
         count, path = -(-batch.changes // _SHARE), self._path(batch)
         rows = batch.changes // count
         return [
@@ -91,11 +92,11 @@ class DeltaFraming:
         return f"{RESERVED}/{STORED}/{self.site.owner}"
 
     def _path(self, batch: BatchInput) -> str:
-        """A folder that no other attempt has."""
+        """Return a folder that no other attempt has."""
         return f"{self._root}/{batch.number}-{secrets.token_hex(6)}"
 
     def commit(self, spark: StatementRunner, fence: Fence, stored: Sequence[WriteResult]) -> None:
-        """A MERGE or INSERT a table, several at a time. Then the folders go, and those that earlier batches left behind."""
+        """Run a MERGE or INSERT per table, several at a time. Then delete the folders, including those that earlier batches left."""
         folders: dict[str, Stored] = {}
         for one in (one for result in stored for one in result.message):
             folders[one.path] = folders[one.path] + one if one.path in folders else one
@@ -103,7 +104,7 @@ class DeltaFraming:
         self._tidy(fence.batch, set(folders))
 
     def _commit(self, spark: StatementRunner, fence: Fence, stored: Stored) -> WriteResult:
-        """Of one table. What another process delivered meanwhile is skipped by Spark itself: the batch is noted."""
+        """Commit the rows of one table. Spark itself skips what another process delivered meanwhile, as the batch is noted."""
 
         def write(found: Any, note: Note) -> WriteResult:
             site, path = self.site, self.site.path(stored.table)
@@ -162,7 +163,7 @@ class DeltaFraming:
         return " ".join(parts)
 
     def _tidy(self, batch: int, done: set[str]) -> None:
-        """Folders of earlier batches are of processes that died, or that are fenced."""
+        """Delete folders of earlier batches: they belong to processes that died or are fenced."""
         with errors(self.site.place, "removing stored rows", self._root):
             files = files_of(self.site)
             for one in files.get_file_info(FileSelector(self._root, allow_not_found=True)):
@@ -173,7 +174,7 @@ class DeltaFraming:
 
 
 def _for_spark(uri: str) -> str:
-    """Spark's own client of S3 has another scheme."""
+    """Return the URI with the scheme that Spark's own S3 client uses."""
     return f"s3a://{uri[5:]}" if uri.startswith("s3://") else uri
 
 

@@ -1,4 +1,4 @@
-"""Values as expressions of the SQL that the library runs, exactly: no number goes through another type."""
+"""Values as SQL expressions of the library, exact: no number goes through another type."""
 
 from __future__ import annotations
 

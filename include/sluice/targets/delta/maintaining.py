@@ -1,7 +1,6 @@
-"""Upkeep of a target's tables: small files become larger ones, and files that no version needs any more are removed.
+"""Maintenance of a target's tables: small files become larger ones, and files that no version needs any more are deleted.
 
-Nothing here is fenced: a compaction or clustering changes no row, and a commit of it that meets a load's is refused, as the load's is that meets one
-of these.
+Nothing here is fenced: a compaction or clustering changes no row. If its commit conflicts with a load's, the later one of the two is refused.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from sluice.targets.lake.checkpoints import Raced
 T = TypeVar("T")
 _ATTEMPTS = 5
 _COMMIT_EVERY = timedelta(minutes=1)
-"""A long compaction commits what it has, so that a load that comes between costs a minute of it at most."""
+"""The time after which a long compaction commits what it has, so that a load that is committed meanwhile costs a minute of it at most."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class DeltaMaintainer:
         return [one for one in done if one != Upkeep(one.table)]
 
     def _rewritten(self, table: TableId, dry_run: bool) -> Upkeep | None:
-        """Clustered if that is due, else compacted. None: there is no such table."""
+        """Cluster the table if that is due, else compact it. Return None if there is no such table."""
         found = self.site.open(table)
         if found is None:
             return None
@@ -62,7 +61,7 @@ class DeltaMaintainer:
         )
 
     def _clustered(self, table: TableId, found: Any, columns: Sequence[str], dry_run: bool) -> Upkeep:
-        """Partition by partition. One that loads write to all the time waits until more came, and is an error; the others are done."""
+        """Cluster partition by partition. One that loads write to all the time is an error and waits for more files; the others are done."""
         name = application(self.site.owner, columns)
         with errors(self.site.place, f"reading the files of {table}", self.site.path(table)):
             files = Files.of(found, name)
@@ -90,7 +89,7 @@ class DeltaMaintainer:
         return done
 
     def _compacted(self, table: TableId, clustered: str, dry_run: bool) -> Upkeep:
-        """``clustered``: what a clustering is noted under. Files of one stay, as far as they are not small."""
+        """Compact small files. ``clustered``: the name under which a clustering is noted; clustered files that are not small stay."""
         wanted = self.site.options.maintenance
         least, size = (
             (wanted.file_size // 16, wanted.file_size // 8) if clustered else (wanted.file_size // 2, wanted.file_size)
@@ -108,7 +107,7 @@ class DeltaMaintainer:
         return self._until_taken(table, "compacting", compact)
 
     def _until_taken(self, table: TableId, doing: str, write: Callable[[Any], T]) -> T:
-        """``write`` (DeltaTable as it is now) is called until its commit is taken. Raises TargetUnavailable, LoadError, MappingError."""
+        """Call ``write`` (with the current DeltaTable) until its commit succeeds. Raises TargetUnavailable, LoadError, MappingError."""
         for attempt in range(_ATTEMPTS):
             found = self.site.required(table)
             try:

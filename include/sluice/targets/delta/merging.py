@@ -1,4 +1,4 @@
-"""Merged rows into a table: one MERGE, one commit."""
+"""Merge rows into a table: one MERGE, one commit."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from sluice.targets.lake.statements import quoted
 from sluice.targets.lake.values import aligned
 
 GONE = "sluice_gone"
-"""Column of the rows: true for one that is deleted."""
+"""The column that marks deleted rows."""
 _EXACT_DIGITS = 15
-"""That a floating-point number keeps."""
+"""Digits that a floating-point number keeps."""
 
 
 @dataclass
 class Merging:
-    """Rows of one source table on their way."""
+    """Merges the rows of one source table into its Delta table."""
 
     site: Site
     fence: Fence
@@ -38,7 +38,7 @@ class Merging:
     replay: str = ""
 
     def run(self, rejected: RejectedRows | None) -> WriteResult:
-        """Raises Fenced, LoadError, MappingError, TargetUnavailable."""
+        """Write the rows. Raises Fenced, LoadError, MappingError, TargetUnavailable."""
         rows = MergedRows(self.reader, self.table, self.fence.batch, self.site.options.zero_dates)
 
         def write(table: Any, note: Note) -> WriteResult:
@@ -78,12 +78,12 @@ class Terms:
 
     @property
     def values(self) -> dict[str, str]:
-        """Of a new row."""
+        """The expressions for the columns of a new row."""
         return {quoted(name): f"s.c{number}" for name, number in self.numbers.items()}
 
     @property
     def settings(self) -> dict[str, str]:
-        """Of a row that is there."""
+        """The expressions for the columns of an existing row."""
         return {quoted(name): self._setting(name) for name in self.numbers if name not in self.key}
 
     def _setting(self, name: str) -> str:
@@ -96,7 +96,7 @@ class Terms:
 
 
 def merge_parts(table: Any, noted: Any, parts: Sequence[Part], info: TableInfo, key: Sequence[str]) -> None:
-    """In the library's contexts. Rows of an empty table are appended: what comes is new."""
+    """Merge the parts into the table. Rows for an empty table are appended, as all are new. Call it inside the library's contexts."""
     names = names_of(parts)
     columns = {name: together(parts, info, name) for name in names}
     gone = np.concatenate([part.gone for part in parts])
@@ -134,9 +134,9 @@ def merge_parts(table: Any, noted: Any, parts: Sequence[Part], info: TableInfo, 
 
 
 def _bounded(info: TableInfo, name: str) -> bool:
-    """True if files without any of these keys can be told by their bounds in the log.
+    """Return True if files without any of these keys can be recognised by their bounds in the log.
 
-    The library keeps bounds of decimals as floating-point numbers: of 2**63 and its neighbour they are the same, and a row would not be found.
+    The library keeps bounds of decimals as floating-point numbers: 2**63 and its neighbour have the same ones, and a row would not be found.
     """
     column = info.find(name)
     kind = arrow_of(column.kind) if column is not None and isinstance(column.kind, str) else pa.null()

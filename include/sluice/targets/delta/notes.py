@@ -1,11 +1,11 @@
-"""What a table itself says about the batches that it holds: ``txn`` actions of its commits.
+"""The notes in a table about the batches that it holds: ``txn`` actions of its commits.
 
-A commit notes the batch for the application ``sluice/PIPELINE/TARGET/SCOPE@DELIVERY``. The number of the delivery is drawn anew by each rewind
-(:mod:`sluice.targets.lake.checkpoints`): batches that another delivery noted do not count, they are delivered again. Of two commits that carry the
-same application the later one is refused, unless it has seen the earlier one; so says delta-rs, and so says Spark, which in addition skips a commit
-whose number is noted already. So a writer that reads the table, compares and commits either was the only one since, or is told.
+A commit notes the batch for the application ``sluice/PIPELINE/TARGET/SCOPE@DELIVERY``. Each rewind draws a new delivery number
+(:mod:`sluice.targets.lake.checkpoints`): batches that another delivery noted do not count and are delivered again. Of two commits that carry the same
+application the later one is refused, unless it has seen the earlier one; delta-rs and Spark both do this, and Spark also skips a commit whose number
+is already noted. So a writer that reads the table, compares and commits either was the only one since, or is refused.
 
-The first commit of a delivery ends the one before it: it notes ``…#delivery``, and for the application of the delivery before a number that no batch
+The first commit of a delivery ends the previous one: it notes ``…#delivery``, and for the application of the previous delivery a number that no batch
 has. So a writer of that one, by delta-rs or by Spark, is refused or skipped from then on.
 
 Tables that older versions wrote have the batch noted without ``@DELIVERY``.
@@ -21,11 +21,11 @@ from sluice.targets.delta.client import library
 from sluice.targets.lake.site import Note
 
 _ENDED = 2**62
-"""More than any batch. Numbers are 64 bits."""
+"""A number greater than any batch. Numbers have 64 bits."""
 
 
 def application(owner: str, note: Note) -> str:
-    """The ``appId`` under which a batch is noted. ``owner``: pipeline/target."""
+    """Return the ``appId`` under which a batch is noted. ``owner``: pipeline/target."""
     return f"{_name(owner, note.scope)}@{note.delivery}"
 
 
@@ -34,7 +34,10 @@ def _name(owner: str, scope: str) -> str:
 
 
 def held(table: Any, owner: str, scope: str, delivery: int) -> int | None:
-    """The number that a table (``DeltaTable``) has noted in this delivery. ``scope``: the source table, or what else is noted of the table."""
+    """Return the number that a table (``DeltaTable``) has noted in this delivery.
+
+    ``scope``: the source table, or what else is noted about the table.
+    """
     name = _name(owner, scope)
     found = table.transaction_version(f"{name}@{delivery}")
     if found is None and table.transaction_version(f"{name}#delivery") == delivery:
@@ -43,12 +46,12 @@ def held(table: Any, owner: str, scope: str, delivery: int) -> int | None:
 
 
 def begun(table: Any, owner: str, note: Note) -> bool:
-    """True if a table has noted that this delivery began."""
+    """Return True if a table has noted that this delivery began."""
     return bool(table.transaction_version(f"{_name(owner, note.scope)}#delivery") == note.delivery)
 
 
 def noting(table: Any, owner: str, note: Note, *, alone: bool = False) -> Any:
-    """Properties of a commit (``CommitProperties``). ``alone``: it is refused if there was any other commit since the table was read."""
+    """Return the properties of a commit (``CommitProperties``). ``alone``: it is refused if any other commit was made since the table was read."""
     delta, name = library(), _name(owner, note.scope)
     numbers = {application(owner, note): note.number}
     if not begun(table, owner, note):
@@ -64,10 +67,10 @@ def noting(table: Any, owner: str, note: Note, *, alone: bool = False) -> Any:
 
 
 def said_by(commit: Mapping[str, Any]) -> dict[str, str]:
-    """What a commit of a table's history says of itself: delta-rs keeps the words apart, Spark keeps one text."""
+    """Return the notes in a commit of a table's history: delta-rs stores the words separately, Spark stores one text."""
     try:
         text = json.loads(commit.get("userMetadata") or "{}")
-    except ValueError:  # of another program
+    except ValueError:  # another program wrote it
         text = {}
     found = {**commit, **(text if isinstance(text, dict) else {})}
     return {str(name): str(value) for name, value in found.items() if str(name).startswith("sluice.")}

@@ -1,4 +1,4 @@
-"""``options:`` of a target of type delta."""
+"""The ``options:`` of a target of type delta."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sluice.targets.lake.options import LakeOptions
 
 
 class DeltaMaintenance(BaseModel):
-    """What the DAG ``retention`` does for the tables while batches are loaded."""
+    """The maintenance that the DAG ``retention`` does for the tables while batches are loaded."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -37,7 +37,7 @@ class DeltaMaintenance(BaseModel):
 
 
 class DeltaOptions(LakeOptions):
-    """``options:`` of a target of type delta."""
+    """The ``options:`` of a target of type delta."""
 
     location: str = Field(
         "",
@@ -88,7 +88,7 @@ class DeltaOptions(LakeOptions):
         return self
 
     def path_of(self, table: TableId, pipeline: str, target: str) -> str:
-        """Path of a table. Characters that are odd in a path are written as ~XX, so that two tables never share one."""
+        """Return the path of a table. Characters that are odd in a path are written as ~XX, so that two tables never share one."""
         schema, name = map(legal, (table.schema, table.table))
         return self.table.format(schema=schema, table=name, pipeline=legal(pipeline), target=legal(target)).strip("/")
 

@@ -1,4 +1,4 @@
-"""Rows that only a Delta table has go in one commit."""
+"""Delete rows that only a Delta table has, in one commit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class DeltaReconciler(LakeReconciler):
 
 
 def remove(site: Site, fence: Fence, reader: RowReader, stored: StoredRange, scope: str) -> WriteResult:
-    """Listed keys of one table. Raises Fenced, LoadError, MappingError, TargetUnavailable."""
+    """Remove listed keys of one table. Raises Fenced, LoadError, MappingError, TargetUnavailable."""
     plan = stored.plan
 
     def write(table: Any, note: Note) -> WriteResult:

@@ -1,9 +1,9 @@
-"""A table written anew in one commit: columns that go, have another name, or a wider type.
+"""Rewrite a table in one commit: columns that are dropped, renamed, or get a wider type.
 
 Decision: not column mapping and type widening, Delta's means to do these without touching the files. delta-rs 1.6 adds no columns to tables with
-mapped columns and does not compact them, and some of its own readers show NULLs there; it does not write tables with widened types. DuckDB and
-others read a table that was written anew like any other. It costs one pass over the table, which ``options.rewrite_up_to`` bounds. A delta-rs that
-does all of it would make this wrong.
+mapped columns and does not compact them, and some of its own readers show NULLs there; it does not write tables with widened types. DuckDB and others
+read a rewritten table like any other. It costs one pass over the table, which ``options.rewrite_up_to`` bounds. A delta-rs that does all of it would
+make this wrong.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ class Recast:
         cls, info: TableInfo, *, gone: frozenset[str] = frozenset(), names: Mapping[str, str] | None = None,
         kinds: Mapping[str, Shape] | None = None,
     ) -> Recast | None:  # fmt: skip
-        """``gone``, and the keys of ``names`` and ``kinds``: names of columns now. None: nothing changes."""
+        """Return the recast of a table's columns; None if nothing changes.
+
+        ``gone``, and the keys of ``names`` and ``kinds``, are current names of columns.
+        """
         names, kinds = names or {}, kinds or {}
         columns = tuple(
             (one, replace(one, name=names.get(one.name, one.name), kind=kinds.get(one.name, one.kind)))
@@ -92,7 +95,7 @@ def read_columns(table: Any, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
 
 
 def recast(values: pa.Array, kind: Shape) -> pa.Array:
-    """As the Delta type ``kind``; of a struct, its parts, which have the same names."""
+    """Convert values to the Delta type ``kind``; for a struct its parts, which have the same names."""
     if isinstance(kind, str):
         return _as(values, arrow_of(kind))
     parts = [recast(values.field(one.name), one.kind) for one in kind]
@@ -104,7 +107,7 @@ def _as(values: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def require_small(table: Any, uri: str, up_to: int | str) -> None:
-    """Raises LoadError for a table (``DeltaTable``) with more bytes of files, or with any if that is never done."""
+    """Raise LoadError for a table (``DeltaTable``) with more bytes of files than ``up_to``, or with any if rewriting is never done."""
     total = pc.sum(pa.table(table.get_add_actions(flatten=True))["size_bytes"]).as_py() or 0
     if total and (isinstance(up_to, str) or total > up_to):
         raise LoadError(

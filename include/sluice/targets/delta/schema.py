@@ -1,4 +1,4 @@
-"""Planned tables compared with the Delta tables that are there."""
+"""Compare planned tables with the existing Delta tables."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class DeltaSchema(LakeSchema):
 
 
 def _refusal(configuration: Mapping[str, str], *, appends: bool) -> str:
-    """Why the client cannot write to a table with these properties, "" if it can."""
+    """Return why the client cannot write to a table with these properties, "" if it can."""
     if configuration.get("delta.columnMapping.mode", "none") != "none":
         return "the table maps its columns to other names (delta.columnMapping.mode), which the client (delta-rs) does not write"
     if configuration.get("delta.enableDeletionVectors", "false") == "true":

@@ -1,4 +1,4 @@
-"""One target's tables: where each lies, and how it is opened, made and extended."""
+"""The tables of one target: the location of each, and how it is opened, created and extended."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ class Site(LakeSite):
 
     @property
     def checkpoints(self) -> DeltaCheckpoints:
-        """Of this target."""
+        """The checkpoint store of this target."""
         return DeltaCheckpoints(self.place, self.owner)
 
     def path(self, table: TableId) -> str:
-        """Of a table."""
+        """Return the path of a table."""
         return self.options.path_of(table, self.pipeline, self.target)
 
     def uri(self, table: TableId) -> str:
-        """For people, and for statements."""
+        """Return the URI of a table, for messages and statements."""
         return self.place.uri(self.path(table))
 
     def open(self, table: TableId) -> Any:
-        """``DeltaTable``, None if there is none."""
+        """Open a table as ``DeltaTable``, None if there is none."""
         return self.place.open(self.path(table), f"reading the log of {table}")
 
     def info(self, table: Any) -> TableInfo:
-        """Of a ``DeltaTable``."""
+        """Return the columns and partitions of a ``DeltaTable``."""
         return info_of(table)
 
     def odd_name(self, name: str) -> bool:
@@ -56,7 +56,7 @@ class Site(LakeSite):
         return held(table, self.owner, scope, delivery)
 
     def noting(self, table: Any, note: Note, *, alone: bool = False) -> Any:
-        """Properties of a commit, see :func:`sluice.targets.delta.notes.noting`."""
+        """Return the properties of a commit, see :func:`sluice.targets.delta.notes.noting`."""
         return noting(table, self.owner, note, alone=alone)
 
     def create(self, uri: str, columns: Sequence[LakeColumn], partitions: Sequence[str]) -> None:

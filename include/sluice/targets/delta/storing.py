@@ -1,4 +1,4 @@
-"""Rows of a batch as the tables have them, in files next to the tables, for Spark to take. On workers."""
+"""Store rows of a batch as the tables have them, in files next to the tables, for Spark to take. On workers."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ from sluice.targets.lake.values import aligned
 
 @dataclass(frozen=True)
 class Stored:
-    """Rows that a unit stored for one table, in a folder of its own.
+    """Rows that a unit stored for one table, in its own folder.
 
     Attributes:
         names: columns of the table; merged rows have them as c0, c1, ….
-        present: those that some of the rows have. lacking: and some of them have not.
-        gone, live: rows that are deleted, and others. bounds: of whole numbers in columns of the key.
+        present: those that some of the rows have.
+        lacking: those that some of the rows lack.
+        gone, live: number of rows that are deleted, and of others.
+        bounds: of whole numbers in columns of the key.
     """
 
     table: TableId
@@ -50,7 +52,7 @@ class Stored:
     bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def __add__(self, other: Stored) -> Stored:
-        """Both, of the same folder. Raises TargetUnavailable if they are of different definitions."""
+        """Join both, which are in the same folder. Raises TargetUnavailable if they have different definitions."""
         if self.names != other.names:
             raise TargetUnavailable(
                 f"the columns of {self.table} changed while rows were stored for it", where=str(self.table)
@@ -79,17 +81,17 @@ class StoreRows:
 
     @property
     def cost(self) -> int:
-        """In rows."""
+        """The cost of the unit, in rows."""
         return self.table.rows
 
     @property
     def memory_bytes(self) -> int:
-        """They are read piece by piece."""
+        """The memory that the unit takes of a process; rows are read piece by piece."""
         size = sum(file.arrow_bytes for file in self.table.files)
         return self.reader.memory_of(size, len(self.table.files))
 
     def write(self, rejected: RejectedRows | None = None) -> WriteResult:
-        """Nothing if the table holds the batch. Raises what the port says."""
+        """Store the rows, or nothing if the table holds the batch. Raises what the port says."""
         began, target = time.monotonic(), self.table.target
         if holds(self.site, self.fence, target, self.scope):
             return WriteResult()
@@ -118,7 +120,7 @@ class StoreRows:
 
 
 def _schema(info: TableInfo) -> pa.Schema:
-    """Of stored rows: whether they are deleted, and of each column its value and whether it is there."""
+    """Return the schema of stored rows: whether a row is deleted, and for each column its value and whether it is present."""
     fields = [pa.field(GONE, pa.bool_())]
     for number, kind in _kinds(info).items():
         fields += [pa.field(f"c{number}", kind), pa.field(f"k{number}", pa.bool_())]
@@ -126,11 +128,11 @@ def _schema(info: TableInfo) -> pa.Schema:
 
 
 def _kinds(info: TableInfo) -> dict[int, pa.DataType]:
-    """Of the columns that a source's can go to, by their places."""
+    """Return the types of the columns that a source's columns can be loaded into, by position."""
     found = {}
     for number, column in enumerate(info.columns):
         if isinstance(column.kind, str):
-            with suppress(KeyError):  # of a type that no source has: nothing is sent for it
+            with suppress(KeyError):  # no source has the type, so nothing is sent for it
                 found[number] = arrow_of(column.kind)
     return found
 
@@ -169,16 +171,16 @@ class StoreChanges:
 
     @property
     def cost(self) -> int:
-        """In rows."""
+        """The cost of the unit, in rows."""
         return self.rows
 
     @property
     def memory_bytes(self) -> int:
-        """As of the unit that appends all changes: not known before they are read."""
+        """The memory that the unit takes of a process: 0, as it is unknown before the changes are read."""
         return 0
 
     def write(self, rejected: RejectedRows | None = None) -> WriteResult:
-        """Nothing for a table that holds the batch. Raises what the port says."""
+        """Store the changes, or nothing for a table that holds the batch. Raises what the port says."""
         began, found = time.monotonic(), []
         for table, pieces in changes_by_table(self.reader, self.share).items():
             there = self.site.required(table)
@@ -196,7 +198,7 @@ class StoreChanges:
 
 
 def files_of(site: Site) -> FileSystem:
-    """Of the target's location."""
+    """Return the file system of the target's location."""
     if "://" not in site.place.root:
         return SubTreeFileSystem(site.place.root, LocalFileSystem())
     library()

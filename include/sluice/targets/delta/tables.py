@@ -1,4 +1,4 @@
-"""What the target's tables are, as the library has them."""
+"""The target's tables, described by the library's metadata."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from sluice.targets.delta.client import library
 from sluice.targets.lake.columns import LakeColumn, Shape, TableInfo
 
 _LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
-"""Where Spark keeps the type of CHAR(n) and VARCHAR(n) columns. It refuses longer texts, and so does Sluice."""
+"""The metadata key in which Spark keeps the type of CHAR(n) and VARCHAR(n) columns. It refuses longer texts, and so does Sluice."""
 _ODD = frozenset(" ,;{}()\n\t=")
-"""Characters that Delta does not take in names of columns, unless they are mapped."""
+"""The characters that Delta does not accept in column names, unless they are mapped."""
 
 
 def info_of(table: Any) -> TableInfo:
-    """Of a ``DeltaTable``."""
+    """Return the columns and partitions of a ``DeltaTable``."""
     meta = table.metadata()
     partitions = tuple(meta.partition_columns)
     columns = map(_column, table.schema().fields)
@@ -36,12 +36,12 @@ def _shape(kind: Any) -> Shape:
 
 
 def odd_name(name: str) -> bool:
-    """True for a name that Delta does not take."""
+    """Return True for a name that Delta does not accept."""
     return bool(_ODD & set(name)) or not name
 
 
 def field_of(column: LakeColumn) -> Any:
-    """As the library has it."""
+    """Convert a column to the library's field."""
     delta = library()
     metadata = {_LENGTH: f"varchar({column.length})"} if column.length else None
     return delta.Field(column.name, _type(column.kind), nullable=column.nullable, metadata=metadata)
@@ -54,5 +54,5 @@ def _type(kind: Shape) -> Any:
 
 
 def schema_of(columns: Sequence[LakeColumn]) -> Any:
-    """As the library has it."""
+    """Convert columns to the library's schema."""
     return library().Schema([field_of(column) for column in columns])

@@ -44,7 +44,7 @@ from sluice.targets.options import options_of
 
 @dataclass(frozen=True)
 class DeltaWork(LakeWork):
-    """What delta-rs does."""
+    """The work of a Delta target, by delta-rs."""
 
     site: Site
 
@@ -72,7 +72,7 @@ class DeltaWork(LakeWork):
 
     @property
     def framing(self) -> DeltaFraming | None:
-        """See :class:`DeltaFraming`."""
+        """The writer through Spark, see :class:`DeltaFraming`; None without Spark."""
         return DeltaFraming(self.site) if self.site.options.execution == "frame" else None
 
 
@@ -91,12 +91,12 @@ class DeltaTarget(LakeTarget):
 
     @property
     def work(self) -> DeltaWork:
-        """See :class:`DeltaWork`."""
+        """The work of this target, see :class:`DeltaWork`."""
         return DeltaWork(self.site)
 
     @property
     def capabilities(self) -> Capabilities:
-        """Of merged rows, or of every change; with Spark, or without."""
+        """The abilities of the target: for merged rows or every change, with or without Spark."""
         frame = self.options.execution == "frame"
         return replace(super().capabilities, execution=Execution.FRAME if frame else Execution.UNITS)
 
@@ -106,17 +106,17 @@ class DeltaTarget(LakeTarget):
         return self.site.checkpoints
 
     def reconciler(self) -> DeltaReconciler | None:
-        """Of merged rows, for listed keys."""
+        """Return what removes listed keys, for merged rows; else None."""
         return DeltaReconciler(self.site) if self.input is Input.MERGED else None
 
     def comparer(self) -> DeltaComparer | None:
-        """By key; every change is not compared."""
+        """Return what compares rows by key; None for a target with every change, which is not compared."""
         return DeltaComparer(self.site) if self.input is Input.MERGED else None
 
     def maintainer(self) -> DeltaMaintainer:
-        """Compaction and vacuum."""
+        """Return what compacts and vacuums tables."""
         return DeltaMaintainer(self.site)
 
     def versions(self) -> DeltaVersions:
-        """Each batch is a commit."""
+        """Return what reads older versions; each batch is a commit."""
         return DeltaVersions(self.site)

@@ -20,10 +20,10 @@ from sluice.targets.lake.columns import TableInfo
 from sluice.targets.lake.versions import Commit, LakeVersions
 
 _FIRST_LOOK = 32
-"""Commits: the newest ones answer most questions, and a log may have a million."""
+"""Commits to read first: the newest ones answer most questions, and a log may have a million."""
 
 _LOOKS = 100
-"""At a log that grows: a look takes milliseconds, a commit more."""
+"""Attempts to read a log that grows: a read takes milliseconds, a commit more."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ class DeltaVersions(LakeVersions):
             limit *= 8
 
     def _history(self, found: Any, table: TableId, limit: int) -> list[dict[str, Any]]:
-        """The newest ``limit`` commits, each with its version.
+        """Return the newest ``limit`` commits, each with its version.
 
-        The library lists the commits of now, and numbers them down from the version that it has read. With one that came in between each would be
-        taken for the one before it. So the answer counts if the table has no newer version after it.
+        The library lists the current commits, and numbers them down from the version that it has read. If one was added in between, each would be
+        taken for the one before it. So the answer is valid only if the table has no newer version after it.
         """
         for _ in range(_LOOKS):
             with errors(self.site.place, f"reading the history of {table}", self.site.path(table)):

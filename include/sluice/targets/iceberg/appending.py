@@ -1,4 +1,4 @@
-"""``changes: all``: every change of a batch is appended to the table of its table, one snapshot a table."""
+"""``changes: all``: append every change of a batch to its table of changes, one snapshot per table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sluice.targets.lake.site import Note
 
 
 def append(site: Site, fence: Fence, table: TableId, pieces: Sequence[ChangePiece]) -> WriteResult:
-    """All changes of a batch for one table. Raises what the port says."""
+    """Append all changes of a batch for one table. Raises what the port says."""
 
     def write(found: Any, change: Any, note: Note) -> WriteResult:
         schema = arrow_schema(found.metadata)

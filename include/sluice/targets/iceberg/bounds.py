@@ -1,14 +1,14 @@
 """Bounds of texts in a file's entry, which the library cuts at 16 characters.
 
-Decision: the library makes the end of a cut bound larger by adding one to the number of its last character. After U+D7FF there is a number that is no
-character, so that the file could not be written. The function is put in the place of the library's. A version of the library that does it right would
-make this module wrong, and its test would say so.
+Decision: the library raises the end of a cut bound by adding one to the number of its last character. U+D7FF is followed by a number that is no
+character, so that the file could not be written. The function here replaces the library's. A version of the library that does it right would make
+this module wrong, and its test would say so.
 """
 
 from __future__ import annotations
 
 _LAST_BEFORE, _FIRST_AFTER = 0xD7FF, 0xE000
-"""Characters on both sides of the numbers that are no characters."""
+"""The characters next to the range of surrogates, which are no characters."""
 _LAST = 0x10FFFF
 
 
@@ -26,7 +26,7 @@ def upper_bound(value: str, length: int | None) -> str | None:
 
 
 def use_own_bounds() -> None:
-    """Let the library cut bounds by :func:`upper_bound`. A repeat does nothing."""
+    """Make the library cut bounds by :func:`upper_bound`. A repeat does nothing."""
     from pyiceberg.io import pyarrow as library
 
     library.truncate_upper_bound_text_string = upper_bound

@@ -25,19 +25,19 @@ _MOST_SNAPSHOTS = 20
 
 @dataclass(frozen=True)
 class IcebergCheckpoints(LakeCheckpoints):
-    """In the namespace ``_sluice.PIPELINE``."""
+    """The checkpoint of an Iceberg target, in the namespace ``_sluice.PIPELINE``."""
 
     tables: Place
     owner: str
 
     @property
     def identifier(self) -> Identifier:
-        """Of the small table."""
+        """The identifier of the small table."""
         return (RESERVED, *map(legal, self.owner.split("/", 1)))
 
     @property
     def place(self) -> str:
-        """For people."""
+        """The location of the checkpoint, for messages."""
         return f"Iceberg table {'.'.join(self.identifier)} in {self.tables.said}"
 
     def _open(self) -> Any:
@@ -67,7 +67,7 @@ class IcebergCheckpoints(LakeCheckpoints):
                 self._expire(gone)
 
     def _expire(self, gone: list[Any]) -> None:
-        """Snapshots of earlier moves, with their files, which are lists of nothing."""
+        """Expire snapshots of earlier moves and delete their files, which list nothing."""
         table = self._open()
         table.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in gone]).commit()
         for one in gone:

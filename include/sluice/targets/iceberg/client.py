@@ -1,4 +1,4 @@
-"""The client library (pyiceberg), the catalog of a target's tables, and errors in the words of the error tree."""
+"""The client library (pyiceberg), the catalog of a target's tables, and the library's errors as Sluice's."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Identifier = tuple[str, ...]
 """Namespace and table."""
 
 _MOST_OPEN = 8
-"""Catalogs of a process."""
+"""Open catalogs of a process, at most."""
 _SHOWN = frozenset({"type", "uri", "warehouse", "name"})
 
 
 def library() -> Any:
-    """``pyiceberg``. Raises ConfigError where it is not installed."""
+    """Import ``pyiceberg``. Raises ConfigError if it is not installed."""
     try:
         import pyiceberg.catalog
         import pyiceberg.exceptions  # noqa: F401 - used through the package
@@ -38,7 +38,7 @@ def library() -> Any:
 
 
 class _Catalogs:
-    """Those of this process; the one that was asked for longest ago is closed. A forked child begins with none: connections are its parent's."""
+    """The catalogs of this process; the least recently used is closed. A forked child starts with none: the connections are its parent's."""
 
     def __init__(self) -> None:
         self._parents: Any = None
@@ -46,21 +46,21 @@ class _Catalogs:
         os.register_at_fork(after_in_child=self.begin)
 
     def begin(self) -> None:
-        """With none."""
+        """Start with no catalog."""
         self._parents = getattr(self, "_open", None)  # not closed here
         self._open: OrderedDict[tuple[tuple[str, str], ...], Any] = OrderedDict()
         self._lock = threading.Lock()
         self.turn = threading.Lock()
 
     def of(self, properties: Mapping[str, str]) -> Any:
-        """Opened if it is not open."""
+        """Return the catalog; opens it if it is not open."""
         key = tuple(sorted(properties.items()))
         with self._lock:
             if key not in self._open:
                 self._open[key] = _load(properties)
             self._open.move_to_end(key)
             while len(self._open) > _MOST_OPEN:
-                self._open.popitem(last=False)[1].close()  # whoever uses it still is given a new connection
+                self._open.popitem(last=False)[1].close()  # a thread that still uses it gets a new connection
             return self._open[key]
 
 
@@ -91,7 +91,7 @@ class Place:
     folder: str = ""
 
     def catalog(self) -> Any:
-        """Opened once in a process. Raises ConfigError, TargetUnavailable."""
+        """Return the catalog, opened once per process. Raises ConfigError, TargetUnavailable."""
         library()
         with errors(self, "opening the catalog", ""):
             if self.folder:
@@ -100,10 +100,10 @@ class Place:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Inside, this thread alone commits, if the catalog is a file of this machine.
+        """Let only this thread commit inside the context, if the catalog is a file of this machine.
 
-        Such a commit hardly waits for anything but the interpreter: threads that make some at a time hold each other up, and take longer than one.
-        Other processes, as Spark's workers are, are not waited for.
+        Such a commit waits for hardly anything but the interpreter: threads that commit at the same time hold each other up, and take longer than
+        one. Other processes, such as Spark's workers, are not waited for.
         """
         if not self.properties.get("uri", "").startswith("sqlite"):
             yield
@@ -112,7 +112,7 @@ class Place:
             yield
 
     def open(self, identifier: Identifier, doing: str) -> Any:
-        """A table (``pyiceberg.table.Table``) as it is now, None if there is none. Raises TargetUnavailable, LoadError."""
+        """Return a table (``pyiceberg.table.Table``) as it is now, None if there is none. Raises TargetUnavailable, LoadError."""
         catalog, missing = self.catalog(), library().exceptions
         with errors(self, doing, ".".join(identifier)):
             try:
@@ -121,7 +121,7 @@ class Place:
                 return None
 
     def hidden(self, text: str) -> str:
-        """``text`` without the secrets of the connection."""
+        """Return ``text`` without the secrets of the connection."""
         secrets = (value for name, value in self.properties.items() if name not in _SHOWN)
         for value in sorted(filter(None, secrets), key=len, reverse=True):
             if len(value) > 3:
@@ -139,9 +139,9 @@ def transaction(table: Any) -> Any:
 
 
 def place_of(endpoint: Endpoint, catalog: Mapping[str, str], target: str) -> Place:
-    """From the connection: of type fs a SQL catalog in its folder; of any other ``catalog`` of the extra, and the login as ``credential``.
+    """Build the location from the connection: for type fs a SQL catalog in its folder, else ``catalog`` of the extra and the login as ``credential``.
 
-    If no catalog is named, and the warehouse is a folder of this machine, it is a SQL catalog in that folder.
+    If no catalog is named and the warehouse is a folder of this machine, it is a SQL catalog in that folder.
 
     Raises:
         ConfigError: no catalog is named.
@@ -174,14 +174,14 @@ def place_of(endpoint: Endpoint, catalog: Mapping[str, str], target: str) -> Pla
 
 
 def _bare(uri: str) -> str:
-    """Without a login and without parameters."""
+    """Return the URI without a login and without parameters."""
     scheme, sep, rest = uri.partition("://")
     return f"{scheme}{sep}{rest.rpartition('@')[2].partition('?')[0]}"
 
 
 @contextmanager
 def errors(place: Place, doing: str, where: str) -> Iterator[None]:
-    """Inside, errors of the library become Sluice's, without secrets; a lost race becomes :class:`Raced`."""
+    """Turn errors of the library into Sluice's, without secrets; a lost race becomes :class:`Raced`."""
     from sqlalchemy.exc import SQLAlchemyError
 
     own = library().exceptions

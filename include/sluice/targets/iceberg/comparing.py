@@ -33,9 +33,9 @@ class IcebergComparer(LakeComparer):
 
 
 def read(site: Site, target: TableId, scan: Any, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Columns of the rows of a scan (``DataScan``), a file at a time in memory. Raises LoadError, TargetUnavailable.
+    """Yield columns of the rows of a scan (``DataScan``), one file at a time in memory. Raises LoadError, TargetUnavailable.
 
-    Decision: not the library's reader of batches, which reads all files at once and holds those that are not asked for yet.
+    Decision: not the library's reader of batches, which reads all files at once and holds those that are not requested yet.
     """
     from pyiceberg.io.pyarrow import ArrowScan
 

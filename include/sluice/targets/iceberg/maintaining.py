@@ -1,6 +1,6 @@
-"""Upkeep of a target's tables: small files become larger ones; old snapshots are given up, and the files that only they need are removed.
+"""Maintenance of a target's tables: small files become larger ones; old snapshots expire, and the files that only they need are deleted.
 
-Nothing here is fenced: a compaction changes no row, and a commit of it that meets a load's is refused, as the load's is that meets a compaction.
+Nothing here is fenced: a compaction changes no row. If its commit conflicts with a load's, the later one of the two is refused.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from sluice.targets.lake.checkpoints import Raced
 
 _ATTEMPTS = 5
 _SORTED_FILES = 8
-"""Rows of this number of files of full size are sorted together where a table is clustered. They are in memory twice meanwhile: 1 GiB with the
-default size. A reader that looks for a value opens one file in eight."""
+"""Files of full size whose rows are sorted together if a table is clustered.
+
+They are in memory twice meanwhile: 1 GiB with the default size. A reader that looks for a value opens one file in eight.
+"""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class IcebergMaintainer:
         return [one for one in done if one != Upkeep(one.table)]
 
     def _compacted(self, table: TableId, dry_run: bool) -> Upkeep:
-        """Raises Raced."""
+        """Merge small files into larger ones. Raises Raced."""
         wanted = self.site.options.maintenance
         for attempt in range(_ATTEMPTS):
             found = self.site.open(table)
@@ -69,7 +71,10 @@ class IcebergMaintainer:
         return Upkeep(table)
 
     def _small(self, name: TableId, table: Any) -> list[Any]:
-        """Tasks of small files, those next to each other that hold neighbouring rows, by the first column that the table is clustered by, or has."""
+        """Return the tasks of small files, ordered so that files with neighbouring rows are adjacent.
+
+        The order is that of the first column by which the table is clustered, or its first column.
+        """
         from pyiceberg.conversions import from_bytes
 
         tasks = [
@@ -91,12 +96,12 @@ class IcebergMaintainer:
         return sorted(tasks, key=place)
 
     def _bin_bytes(self, name: TableId, table: Any) -> int:
-        """On disk, where rows take about a quarter of what they take in memory."""
+        """Return how many bytes on disk to merge together; rows take about a quarter of what they take in memory."""
         files = _SORTED_FILES if self.site.clusters(name, self.site.info(table)) else 1
         return files * self.site.options.file_size // 4
 
     def _merged(self, table: TableId, found: Any, bins: Sequence[Sequence[Any]]) -> Upkeep:
-        """One commit. Raises Raced."""
+        """Merge the files in one commit. Raises Raced."""
         with errors(self.site.place, f"compacting {table}", self.site.uri(table)):
             change = transaction(found)
             said = {"sluice.doing": "compaction", **still_holding(found)}
@@ -110,7 +115,7 @@ class IcebergMaintainer:
         return Upkeep(table, merged=sum(map(len, bins)), written=files.written)
 
     def _expired(self, done: Upkeep, dry_run: bool) -> Upkeep:
-        """Raises Raced."""
+        """Expire old snapshots and delete their files. Raises Raced."""
         table = done.table
         found = self.site.open(table) if self.site.options.maintenance.expire else None
         if found is None:
@@ -128,7 +133,7 @@ class IcebergMaintainer:
             now = self.site.open(table)
             if now is None:
                 raise TargetUnavailable(f"{table} is gone")
-            # what was committed since may use files of the newest snapshot alone, which is kept
+            # later commits may use only files of the newest snapshot, which is kept
             for path in gone - files_of(now, now.snapshots()):
                 found.io.delete(path)
         return replace(done, removed=len(gone), expired=len(old))
@@ -138,7 +143,7 @@ class IcebergMaintainer:
         found = self.site.open(table) if wanted.orphans else None
         from pyiceberg.io.pyarrow import PyArrowFileIO
 
-        if found is None or not isinstance(found.io, PyArrowFileIO):  # another client has no times of files
+        if found is None or not isinstance(found.io, PyArrowFileIO):  # another client does not tell the times of files
             return done
         with errors(self.site.place, f"removing files of {table} that nothing names", self.site.uri(table)):
             left = orphans(found, datetime.now(UTC) - wanted.keep)
@@ -148,14 +153,14 @@ class IcebergMaintainer:
 
 
 def _as_of(table: Any, time_ms: float) -> set[int]:
-    """Older snapshots by which a table (``Table``) is read as it was at a time: the newest, back to one that says which batch the table held."""
+    """Return the older snapshots needed to read a table (``Table``) as it was at a time: the newest, back to one that names the batch it held."""
     older = [one for one in lineage(table) if one.timestamp_ms < time_ms]
     said = next((place for place, one in enumerate(older) if names_batch(one)), 0)
     return {one.snapshot_id for one in older[: said + 1]}
 
 
 def _bins(tasks: Iterable[Any], size_bytes: int) -> Iterator[list[Any]]:
-    """Of one partition each, of about this size on disk; a file alone stays as it is."""
+    """Yield groups of files of one partition and of about this size on disk; a single file stays as it is."""
     some: list[Any] = []
     for task in tasks:
         full = sum(one.file.file_size_in_bytes for one in some) >= size_bytes

@@ -1,9 +1,9 @@
-"""Merged rows into a table: one snapshot, in which files that have a changed row are replaced.
+"""Merge rows into a table: one snapshot, in which files that have a changed row are replaced.
 
-Decision: not the library's ``upsert``. It compares whole rows of all that may match, and makes a snapshot of the deletes and one of the inserts;
-neither are its filters made for the keys of a batch. Files are left out by the bounds of their keys, the keys of the others are read, and only files
-with a key of the batch are written anew, with the new rows in the place of the old ones, so that bounds stay narrow. A client that writes delete
-files would make it wrong.
+Decision: not the library's ``upsert``. It compares whole rows of all that may match, and makes a snapshot of the deletes and one of the inserts; nor
+are its filters made for the keys of a batch. Here files are left out by the bounds of their keys, the keys of the others are read, and only files
+with a key of the batch are rewritten, with the new rows in the place of the old ones, so that bounds stay narrow. A client that writes delete files
+would make this wrong.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from sluice.targets.lake.site import Note
 from sluice.targets.lake.values import aligned
 
 _PRUNED = (pa.types.is_integer, pa.types.is_date32, pa.types.is_string, pa.types.is_timestamp)
-"""Key types whose values are between the bounds that a file's entry has."""
+"""The key types whose values lie between the bounds in a file's entry."""
 
 
 @dataclass(frozen=True)
 class Merging:
-    """Rows of one source table on their way."""
+    """Merges the rows of one source table into its Iceberg table."""
 
     site: Site
     fence: Fence
@@ -42,7 +42,7 @@ class Merging:
     replay: str = ""
 
     def run(self, rejected: RejectedRows | None) -> WriteResult:
-        """Raises Fenced, LoadError, MappingError, TargetUnavailable."""
+        """Write the rows. Raises Fenced, LoadError, MappingError, TargetUnavailable."""
         rows = MergedRows(self.reader, self.table, self.fence.batch, self.site.options.zero_dates)
 
         def write(found: Any, change: Any, note: Note) -> WriteResult:
@@ -62,7 +62,10 @@ def merge_parts(
     table: Any, change: Any, said: dict[str, str], info: TableInfo, key: Sequence[str], parts: Sequence[Part],
     order: Sequence[str] = (),
 ) -> None:  # fmt: skip
-    """One snapshot of a transaction, also of no rows. ``order``: columns by which rows of a file are sorted. In the library's contexts."""
+    """Merge the parts in one snapshot of a transaction, even without rows. Call it inside the library's contexts.
+
+    ``order``: columns by which the rows of a file are sorted.
+    """
     gone = np.concatenate([part.gone for part in parts]) if parts else np.zeros(0, bool)
     with change.replacing(said) as snapshot:
         if len(gone):
@@ -70,9 +73,9 @@ def merge_parts(
 
 
 class Files:
-    """Data files read and written as ``change`` (Transaction) has the table. ``snapshot`` gets those that come.
+    """The data files as ``change`` (Transaction) has the table. ``snapshot`` gets new ones.
 
-    ``order``: columns by which rows that are written together are sorted, so that several files have ranges of their own.
+    ``order``: columns by which rows that are written together are sorted, so that several files have distinct ranges.
     """
 
     def __init__(self, table: Any, change: Any, snapshot: Any, order: Sequence[str] = ()) -> None:
@@ -82,7 +85,7 @@ class Files:
         self.written = 0
 
     def read(self, task: Any, names: Sequence[str] = ()) -> pa.Table:
-        """Rows of a file; ``names``: these columns alone. Any value may be NULL."""
+        """Read the rows of a file; ``names``: only these columns. Any value may be NULL."""
         from pyiceberg.expressions import AlwaysTrue
         from pyiceberg.io.pyarrow import ArrowScan
 
@@ -92,7 +95,7 @@ class Files:
         return found.select(names).cast(loose(pa.schema([self.schema.field(name) for name in names]))).combine_chunks()
 
     def write(self, rows: pa.Table) -> None:
-        """As new files."""
+        """Write rows as new files."""
         from pyiceberg.io.pyarrow import _dataframe_to_data_files
 
         if not rows.num_rows:
@@ -112,7 +115,7 @@ class Files:
 
 
 class _Merge:
-    """In the library's contexts. ``snapshot`` gets files that go, and those that come."""
+    """A merge inside the library's contexts. ``snapshot`` gets the files to remove and those to add."""
 
     def __init__(
         self, files: Files, info: TableInfo, key: Sequence[str], parts: Sequence[Part], gone: np.ndarray
@@ -128,11 +131,11 @@ class _Merge:
             for name in self.schema.names
             if any(name not in part.columns for part in parts)
         }
-        """Rows of which a column stays as it is."""
+        """The rows whose column stays as it is."""
         self.met = np.zeros(len(gone), bool)
 
     def run(self) -> None:
-        """All files."""
+        """Merge all files."""
         for task in self._tasks():
             place = self._matches(self.files.read(task, self.key))
             if place is None:
@@ -150,7 +153,7 @@ class _Merge:
         self.files.write(self.rows.filter(pa.array(~self.met & ~self.gone)))
 
     def _tasks(self) -> Iterator[Any]:
-        """Files that may have a row of the batch."""
+        """Yield the files that may have a row of the batch."""
         from pyiceberg.conversions import from_bytes
         from pyiceberg.expressions import AlwaysTrue, And, GreaterThanOrEqual, LessThanOrEqual
 
@@ -176,7 +179,7 @@ class _Merge:
             yield task
 
     def _matches(self, keys: pa.Table) -> pa.Array | None:
-        """The number of the batch's row for each of a file's; None: it has none of them."""
+        """Return, for each row of a file, the number of the batch's row with its key; None if no row matches."""
         if len(self.key) == 1:
             [name] = self.key
             place = pc.index_in(_one(keys[name]), value_set=_one(self.rows[name]))
@@ -190,9 +193,10 @@ class _Merge:
         return place if place.null_count < len(place) else None
 
     def _with_old(self, new: pa.Table, old: pa.Table, numbers: np.ndarray) -> pa.Table:
-        """``new`` with the values of ``old``, row by row, in columns that stay as they are."""
+        """Return ``new`` with the values of ``old``, row by row, in columns that stay as they are."""
         for name, kept in self.kept.items():
-            both = pa.concat_arrays([_one(old[name]), _one(new[name])])  # of any type, so values are chosen by number
+            # Values may have any type, so they are chosen by number.
+            both = pa.concat_arrays([_one(old[name]), _one(new[name])])
             count = np.arange(len(numbers))
             values = both.take(pa.array(np.where(kept[numbers], count, count + len(numbers))))
             new = new.set_column(new.schema.get_field_index(name), new.schema.field(name), values)
@@ -200,7 +204,7 @@ class _Merge:
 
 
 def loose(schema: pa.Schema) -> pa.Schema:
-    """Any value may be NULL: rows that are deleted have their keys alone."""
+    """Return the schema with all fields nullable: deleted rows have only their keys."""
     return pa.schema([field.with_nullable(True) for field in schema])
 
 

@@ -1,4 +1,4 @@
-"""``options:`` of a target of type iceberg."""
+"""The ``options:`` of a target of type iceberg."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluice.targets.lake.options import LakeOptions
 
 
 class IcebergMaintenance(BaseModel):
-    """What the DAG ``retention`` does for the tables while batches are loaded."""
+    """The maintenance that the DAG ``retention`` does for the tables while batches are loaded."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -37,7 +37,7 @@ class IcebergMaintenance(BaseModel):
 
 
 class IcebergOptions(LakeOptions):
-    """``options:`` of a target of type iceberg."""
+    """The ``options:`` of a target of type iceberg."""
 
     catalog: dict[str, str] = Field(
         default_factory=dict,

@@ -1,4 +1,4 @@
-"""Files in a table's folders that nothing names: of commits that were not taken, by processes that were killed before they could remove them."""
+"""Files in a table's folders that nothing names: those of failed commits, by processes that were killed before they could delete them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from pyarrow.fs import FileSelector, FileType
 
 _FOLDERS = ("data", "metadata")
-"""In which the client writes. What lies elsewhere in the table's location may be another table's."""
+"""The folders in which the client writes. What lies elsewhere in the table's location may be another table's."""
 
 
 def files_of(table: Any, snapshots: Iterable[Any]) -> set[str]:
-    """All that snapshots consist of."""
+    """Return all files that snapshots consist of."""
     found: set[str] = set()
     for one in snapshots:
         found.add(one.manifest_list)
@@ -27,9 +27,10 @@ def files_of(table: Any, snapshots: Iterable[Any]) -> set[str]:
 
 
 def orphans(table: Any, before: datetime) -> list[str]:
-    """Paths of files that no snapshot and no metadata of a table (``Table``) names, last changed before a time. In the library's contexts.
+    """Return the paths of files that no snapshot and no metadata of a table (``Table``) names, last changed before a time.
 
-    Files of a commit that is on its way are younger. A file that is named by a path of another spelling (``s3a://`` for ``s3://``) is the same file.
+    Call it inside the library's contexts. Files of a commit that is in progress are younger. A file that is named by a path with another scheme
+    (``s3a://`` for ``s3://``) is the same file.
     """
     named = {_path(table, one)[1] for one in _named(table)}
     found = []
@@ -43,7 +44,7 @@ def orphans(table: Any, before: datetime) -> list[str]:
 
 
 def remove(table: Any, paths: list[str]) -> None:
-    """What :func:`orphans` found."""
+    """Delete the files that :func:`orphans` found."""
     files, _ = _path(table, table.location())
     for path in paths:
         files.delete_file(path)
@@ -57,6 +58,6 @@ def _named(table: Any) -> set[str]:
 
 
 def _path(table: Any, location: str) -> tuple[Any, str]:
-    """The file system of a location, and the path there."""
+    """Return the file system of a location, and the path there."""
     scheme, host, path = table.io.parse_location(location, table.io.properties)
     return table.io.fs_by_scheme(scheme, host), path

@@ -1,4 +1,4 @@
-"""Rows that only an Iceberg table has go in one snapshot."""
+"""Delete rows that only an Iceberg table has, in one snapshot."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class IcebergReconciler(LakeReconciler):
 
 
 def remove(site: Site, fence: Fence, reader: RowReader, stored: StoredRange, scope: str) -> WriteResult:
-    """Listed keys of one table. Raises Fenced, LoadError, MappingError, TargetUnavailable."""
+    """Remove listed keys of one table. Raises Fenced, LoadError, MappingError, TargetUnavailable."""
 
     def write(found: Any, change: Any, note: Note) -> WriteResult:
         info = site.info(found)

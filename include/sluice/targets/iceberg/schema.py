@@ -1,4 +1,4 @@
-"""Planned tables compared with the Iceberg tables that are there."""
+"""Compare planned tables with the existing Iceberg tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class IcebergSchema(LakeSchema):
     site: Site
 
     def apply(self, statement: str) -> None:
-        """Also the property without which a table is not written to. Raises LoadError."""
+        """Run a statement, or set the property without which a table is not written to. Raises LoadError."""
         head, found, _ = statement.partition(f" {_SET}")
         if not found:
             super().apply(statement)
@@ -53,7 +53,7 @@ class IcebergSchema(LakeSchema):
                     for part in column.kind if inner and not isinstance(column.kind, str) else (column,):
                         path = (column.name, part.name) if inner else (part.name,)
                         schema.add_column(path, type_of(part.kind))
-            if table.current_snapshot() is not None:  # a snapshot is read with the columns that it came with
+            if table.current_snapshot() is not None:  # a snapshot is read with the columns of its time
                 said = {"sluice.doing": "columns", **still_holding(table)}
                 with change.update_snapshot(snapshot_properties=said).fast_append():
                     pass

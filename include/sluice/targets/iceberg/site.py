@@ -1,4 +1,4 @@
-"""One target's tables: what each is called, and how it is opened and made."""
+"""The tables of one target: the name of each, and how it is opened and created."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sluice.targets.lake.names import legal
 from sluice.targets.lake.site import LakeSite, Note
 
 RETRIES = "commit.retry.num-retries"
-"""The library would commit a lost race by itself."""
+"""The property that keeps the library from committing a lost race by itself."""
 
 
 @dataclass(frozen=True)
@@ -32,30 +32,30 @@ class Site(LakeSite):
 
     @property
     def checkpoints(self) -> IcebergCheckpoints:
-        """Of this target."""
+        """The checkpoint store of this target."""
         return IcebergCheckpoints(self.place, self.owner)
 
     def identifier(self, table: TableId) -> Identifier:
-        """Of a table."""
+        """Return the identifier of a table."""
         return (legal(table.schema), legal(table.table))
 
     def uri(self, table: TableId) -> str:
-        """For people."""
+        """Return the name of a table, for messages."""
         return ".".join(self.identifier(table))
 
     def open(self, table: TableId) -> Any:
-        """``Table``, None if there is none."""
+        """Open a table as ``Table``, None if there is none."""
         return self.place.open(self.identifier(table), f"reading the metadata of {table}")
 
     def required(self, table: TableId) -> Any:
-        """``Table``. Raises MappingError, and LoadError for one whose lost races the library would commit by itself."""
+        """Return the ``Table``. Raises MappingError, and LoadError for one whose lost races the library would commit by itself."""
         found = super().required(table)
         if str(found.properties.get(RETRIES)) != "0":
             raise LoadError(retries_said(self.uri(table)), where=str(table), hint=RETRIES_HINT)
         return found
 
     def info(self, table: Any) -> TableInfo:
-        """Of a ``Table``."""
+        """Return the columns and partitions of a ``Table``."""
         return info_of(table)
 
     def create(self, identifier: Identifier, columns: Sequence[LakeColumn], partitions: Sequence[str]) -> None:
@@ -86,7 +86,7 @@ class Site(LakeSite):
     def _order(
         self, identifier: Identifier, columns: Sequence[LakeColumn], partitions: Sequence[str], schema: Any
     ) -> Any:
-        """For other writers, such as Spark, which follow it."""
+        """Return the sort order of a table, which other writers such as Spark follow."""
         from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, NullOrder, SortDirection, SortField, SortOrder
         from pyiceberg.transforms import IdentityTransform
 
@@ -100,12 +100,12 @@ class Site(LakeSite):
         return UNSORTED_SORT_ORDER
 
     def noted(self, table: Any, scope: str, delivery: int) -> int | None:
-        """The number that a table (``Table``) has noted under ``scope`` in this delivery."""
+        """Return the number that a table (``Table``) has noted under ``scope`` in this delivery."""
         found = str(table.properties.get(self._property(scope), "")).split()
         return int(found[1]) if len(found) == 2 and found[0] == str(delivery) else None
 
     def write_note(self, change: Any, note: Note) -> None:
-        """Into a transaction (``Transaction``) that also has a snapshot, by which it is refused if another came first."""
+        """Add a note to a transaction (``Transaction``) that also has a snapshot, by which it is refused if another was committed first."""
         change.set_properties({self._property(note.scope): f"{note.delivery} {note.number}"})
 
     def _property(self, scope: str) -> str:
@@ -116,7 +116,7 @@ RETRIES_HINT = f"`sluice check --apply` sets {RETRIES} to 0"
 
 
 def retries_said(name: str) -> str:
-    """Why a table is not written to."""
+    """Return why a table is not written to."""
     return f"the Iceberg table {name} does not have {RETRIES} = 0, and the client would commit a lost race by itself, so that rows would be doubled"
 
 

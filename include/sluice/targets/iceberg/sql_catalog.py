@@ -1,10 +1,10 @@
 """The library's SQL catalog, which reads each metadata file once.
 
-Decision: a commit loads its table three times (to look whether it holds the batch, for the fence, by the library before it writes), and each time the
-file is read that the catalog's row names. Such a file never changes: a commit writes another one. So the row is asked for each time, and the file is
-read if it is another than before.
+Decision: a commit loads its table three times (to check whether it holds the batch, for the fence, by the library before it writes), and each time
+the file that the catalog's row names is read. Such a file never changes: a commit writes another one. So the row is read each time, and the file only
+if it is another than before.
 
-Imports the library: only functions of this room import it.
+Imports the library: only functions of this package import it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 
 _MOST_BYTES = 16 * 2**20
-"""Of files whose content is kept in a process; in memory it is a few times as much."""
+"""Bytes of files whose content is cached in a process; in memory it takes a few times as much."""
 
 
 class KeptCatalog(SqlCatalog):  # type: ignore[misc]
@@ -33,7 +33,7 @@ class KeptCatalog(SqlCatalog):  # type: ignore[misc]
         super().__init__(name, **properties)
 
     def _convert_orm_to_iceberg(self, orm_table: Any) -> Table:
-        """As the library has it, but for the file's content."""
+        """Convert a row of the catalog as the library does, except that the file's content is cached."""
         location = orm_table.metadata_location
         if not location or not orm_table.table_namespace or not orm_table.table_name:
             return super()._convert_orm_to_iceberg(orm_table)

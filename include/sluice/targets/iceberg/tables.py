@@ -1,4 +1,4 @@
-"""What the target's tables are, as the library has them."""
+"""The target's tables, described by the library's metadata."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ MERGE_MANIFESTS: Mapping[str, str] = {
     "commit.manifest.min-count-to-merge": "20",
     "commit.manifest.target-size-bytes": str(8 * 2**20),
 }
-"""Of tables that Sluice makes: every commit adds a manifest, and a merge of rows reads all of them."""
+"""The properties of tables that Sluice creates: every commit adds a manifest, and a merge of rows reads all of them."""
 
 _NAMES: Mapping[str, str] = {
     "integer": "int", "byte": "int", "short": "int", "timestamp": "timestamptz", "timestamp_ntz": "timestamp",
 }  # fmt: skip
-"""Delta's name of a type -> Iceberg's, where they differ. It has no narrower whole numbers."""
+"""Names of types: Delta's -> Iceberg's, if they differ. Iceberg has no narrower integers."""
 _KINDS = {"int": "integer", "timestamptz": "timestamp", "timestamp": "timestamp_ntz"}
 _DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")
 
 
 def info_of(table: Any) -> TableInfo:
-    """Of a ``Table``. Partitions are columns that a table is partitioned by as they are."""
+    """Return the columns of a ``Table``. Its partitions are the columns by which it is partitioned unchanged."""
     return info_in(table.metadata)
 
 
 def info_in(metadata: Any, as_of: Any = None) -> TableInfo:
-    """Of a ``TableMetadata``; ``as_of``: with an older ``Schema``."""
+    """Return the columns of a ``TableMetadata``; ``as_of``: with an older ``Schema``."""
     schema, spec = as_of or metadata.schema(), metadata.spec()
     by = [schema.find_column_name(field.source_id) for field in spec.fields if str(field.transform) == "identity"]
     columns = tuple(_column(field, field.name in by) for field in schema.fields)
@@ -53,7 +53,7 @@ def _shape(kind: Any) -> Shape:
 
 
 def type_of(kind: Shape, number: Callable[[], int] = lambda: 0) -> Any:
-    """As the library has it; ``number``: gives ids of a struct's parts."""
+    """Convert a type to the library's; ``number``: gives ids to a struct's parts."""
     from pyiceberg.types import DecimalType, NestedField, PrimitiveType, StructType
 
     if not isinstance(kind, str):
@@ -65,7 +65,7 @@ def type_of(kind: Shape, number: Callable[[], int] = lambda: 0) -> Any:
 
 
 def schema_of(columns: Sequence[LakeColumn]) -> Any:
-    """As the library has it; a catalog numbers the columns anew."""
+    """Convert columns to the library's schema; a catalog numbers the columns anew."""
     from pyiceberg.schema import Schema
     from pyiceberg.types import NestedField
 
@@ -75,7 +75,7 @@ def schema_of(columns: Sequence[LakeColumn]) -> Any:
 
 
 def arrow_schema(metadata: Any) -> pa.Schema:
-    """Of rows for the table (``TableMetadata``). Columns of types that no source has are the library's."""
+    """Return the Arrow schema of rows for the table (``TableMetadata``). Columns of types that no source has get the library's type."""
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
     theirs = schema_to_pyarrow(metadata.schema(), include_field_ids=False)
@@ -95,7 +95,7 @@ def _struct(parts: Sequence[LakeColumn], theirs: pa.DataType) -> pa.DataType:
 
 
 def promotes(there: str, wanted: str) -> bool:
-    """True if the format itself makes a column of one type one of the other, without touching files."""
+    """Return True if the format itself promotes a column of one type to the other without touching files."""
     old, new = _DECIMAL.fullmatch(there), _DECIMAL.fullmatch(wanted)
     if old is not None and new is not None:
         return old[2] == new[2] and int(old[1]) <= int(new[1])

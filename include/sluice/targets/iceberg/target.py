@@ -41,7 +41,7 @@ from sluice.targets.options import options_of
 
 @dataclass(frozen=True)
 class IcebergWork(LakeWork):
-    """What pyiceberg does."""
+    """The work of an Iceberg target, by pyiceberg."""
 
     site: Site
 
@@ -81,7 +81,7 @@ class IcebergTarget(LakeTarget):
 
     @property
     def work(self) -> IcebergWork:
-        """See :class:`IcebergWork`."""
+        """The work of this target, see :class:`IcebergWork`."""
         return IcebergWork(self.site)
 
     @property
@@ -90,17 +90,17 @@ class IcebergTarget(LakeTarget):
         return self.site.checkpoints
 
     def reconciler(self) -> IcebergReconciler | None:
-        """Of merged rows, for listed keys."""
+        """Return what removes listed keys, for merged rows; else None."""
         return IcebergReconciler(self.site) if self.input is Input.MERGED else None
 
     def comparer(self) -> IcebergComparer | None:
-        """By key; every change is not compared."""
+        """Return what compares rows by key; None for a target with every change, which is not compared."""
         return IcebergComparer(self.site) if self.input is Input.MERGED else None
 
     def maintainer(self) -> IcebergMaintainer:
-        """Compaction, old snapshots, and files that nothing names."""
+        """Return what compacts tables, expires old snapshots, and deletes files that nothing names."""
         return IcebergMaintainer(self.site)
 
     def versions(self) -> IcebergVersions:
-        """Each batch is a snapshot."""
+        """Return what reads older versions; each batch is a snapshot."""
         return IcebergVersions(self.site)

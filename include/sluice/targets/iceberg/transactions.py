@@ -1,14 +1,14 @@
-"""The library's transaction of a table, without its copies; and its snapshot that replaces files, which puts manifests together.
+"""The library's transaction of a table, without its copies; and its snapshot that replaces files, which merges manifests.
 
-Decision: the library makes what a table is inside a transaction anew, with a deep copy of all its metadata, each time that it looks: twenty times
-a commit, and the more snapshots a table has, the longer. Nothing changes in a copy once it is made, so one is enough for each step of a transaction.
-A version of the library that keeps it would make this needless.
+Decision: inside a transaction the library computes the table's metadata anew, with a deep copy, at each access: twenty times per commit, and the
+longer the more snapshots a table has. Nothing changes in a copy once it is made, so one is enough for each step of a transaction. A version of the
+library that caches it would make this needless.
 
-Each commit of rows adds a manifest, and each merge of rows reads all of them. The library puts those of appends together, where a table's properties
-say so, and not those of snapshots that replace files. Here these are put together in the same way, so that what a commit costs does not grow with the
-number of commits before it.
+Each commit of rows adds a manifest, and each merge of rows reads all of them. The library merges those of appends, if a table's properties say so,
+but not those of snapshots that replace files. Here these are merged in the same way, so that the cost of a commit does not grow with the number of
+earlier commits.
 
-Imports the library: only functions of this room import it.
+Imports the library: only functions of this package import it.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ class KeptTransaction(Transaction):  # type: ignore[misc]
     """See above."""
 
     _kept: tuple[Any, Any, TableMetadata] | None = None
-    """Of which metadata and updates; and what they come to."""
+    """The base metadata and updates, and the resulting metadata."""
 
     @property
     def table_metadata(self) -> TableMetadata:
-        """As the library has it."""
+        """The metadata as the library computes it, cached."""
         base, updates, kept = self._table.metadata, self._updates, self._kept
         if kept is None or kept[0] is not base or kept[1] is not updates:
             self._kept = kept = (base, updates, super().table_metadata)
         return kept[2]
 
     def unsort(self) -> None:
-        """The table has no sort order from now on. The library's ``update_sort_order`` fails unless it had none before."""
+        """Remove the table's sort order. The library's ``update_sort_order`` fails unless it had none before."""
         there, none = self.table_metadata, UNSORTED_SORT_ORDER
         new = () if there.sort_order_by_id(none.order_id) is not None else (AddSortOrderUpdate(sort_order=none),)
         held = AssertDefaultSortOrderId(default_sort_order_id=there.default_sort_order_id)
         self._apply((*new, SetDefaultSortOrderUpdate(sort_order_id=none.order_id)), (held,))
 
     def replacing(self, said: Mapping[str, str]) -> ReplacedFiles:
-        """A snapshot of this transaction with these words, in which files come and go. A context."""
+        """Open a snapshot of this transaction with these words, to which files are added and from which they are removed. A context."""
         there = self.table_metadata.current_snapshot() is not None
         operation = Operation.OVERWRITE if there else Operation.APPEND
         return ReplacedFiles(operation, self, self._table.io, snapshot_properties=dict(said))

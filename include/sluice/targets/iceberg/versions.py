@@ -20,7 +20,7 @@ from sluice.targets.lake.columns import TableInfo
 from sluice.targets.lake.versions import Commit, LakeVersions
 
 _NONE = 0
-"""Stands for the snapshot of a table that had none yet."""
+"""The number that stands for a table without a snapshot."""
 _TOTALS = ("total-records", "total-data-files", "total-files-size", "total-delete-files")
 
 
@@ -41,7 +41,7 @@ class IcebergVersions(LakeVersions):
     def _version(self, found: Any, table: TableId, version: int, commit: Commit) -> TableVersion:
         said = said_by(found.snapshot_by_id(version))
         totals = [int(said.get(name, -1)) for name in _TOTALS]
-        if totals[3] != 0 or min(totals) < 0:  # other writers: how many rows are left is not in a summary
+        if totals[3] != 0 or min(totals) < 0:  # after other writers the number of remaining rows is not in a summary
             with errors(self.site.place, f"counting the rows of snapshot {version} of {table}", self.site.uri(table)):
                 scan = found.scan(snapshot_id=version)
                 files = [task.file for task in scan.plan_files()]
@@ -60,7 +60,7 @@ class IcebergVersions(LakeVersions):
         if version.version == _NONE:
             return None, self.site.info(found)
         head = found.current_snapshot()
-        if head is not None and head.snapshot_id == version.version:  # columns may have come since that snapshot
+        if head is not None and head.snapshot_id == version.version:  # columns may have been added since that snapshot
             return found.scan(), self.site.info(found)
         if found.snapshot_by_id(version.version) is None:
             raise LoadError(

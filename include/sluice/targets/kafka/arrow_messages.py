@@ -22,7 +22,10 @@ _NOT_SENT = ("_bucket",)
 def arrow_messages(
     piece: ChangePiece, batch: int, limit: int, at: Position | None = None
 ) -> Iterator[tuple[bytes, int, int]]:
-    """(message, number of its first row, rows), of at most ``limit`` bytes unless one row is larger. ``at``: the batch's end, for merged rows."""
+    """Yield (message, number of its first row, rows), of at most ``limit`` bytes unless one row is larger.
+
+    ``at``: the batch's end, for merged rows.
+    """
     yield from _cut(_described(piece, batch, at), 0, limit)
 
 
@@ -39,7 +42,7 @@ def _described(piece: ChangePiece, batch: int, at: Position | None) -> pa.Table:
 
 
 def _cut(rows: pa.Table, first: int, limit: int) -> Iterator[tuple[bytes, int, int]]:
-    """In equal parts, until each fits."""
+    """Cut rows in equal parts until each fits."""
     value, count = stream(rows), rows.num_rows
     if len(value) <= limit or count == 1:
         yield value, first, count
@@ -50,7 +53,7 @@ def _cut(rows: pa.Table, first: int, limit: int) -> Iterator[tuple[bytes, int, i
 
 
 def stream(rows: pa.Table) -> bytes:
-    """One IPC stream, with one record batch."""
+    """Return one IPC stream with one record batch."""
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, rows.schema) as writer:
         writer.write_table(rows.combine_chunks())

@@ -1,13 +1,13 @@
-"""The one transactional producer of a pipeline and target, and the topic that says what the target holds.
+"""The one transactional producer of a pipeline and target, and the topic with the target's checkpoint.
 
 ``transactional.id`` is the pipeline's and target's. Everything that moves the checkpoint is a transaction of it, and the checkpoint is a record in
 the same transaction as the rows. So two fences work together:
 
 * Kafka's: ``init_transactions`` ends what an older producer left open, waits for what it is committing, and refuses it from then on;
-* ours: the epoch in the record. Kafka's fence goes to whoever came last. So the record is read before (a process that is out of date does not
+* Sluice's: the epoch in the record. Kafka's fence favours whoever came last. So the record is read before (a process that is out of date does not
   disturb a newer one) and after ``init_transactions`` (nothing can be committed in between any more), and a higher epoch in it stops this process.
 
-The topic belongs to one target alone. In a shared one, a transaction that another pipeline left open would hide what comes after it from
+The topic belongs to one target alone. In a shared one, a transaction that another pipeline left open would hide what follows it from
 ``read_committed``, which includes this target's own newest record.
 """
 
@@ -47,7 +47,7 @@ _SETTLES_S = 5.0
 _RECORD_AND_MARKER = 2
 _QUEUE = 200_000
 _QUEUE_BYTES = 200 * 2**20
-"""Messages, and bytes, that wait in this process for the broker."""
+"""Bytes of messages that wait in this process for the broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a target keeps what, and how to get there. Picklable."""
+    """The topics of a target, and the clients to reach them. Picklable."""
 
     endpoint: Endpoint
     options: KafkaOptions
@@ -82,25 +82,25 @@ class Place:
 
     @property
     def record_place(self) -> str:
-        """Where the checkpoint is, for people."""
+        """The location of the checkpoint, for messages."""
         return f"topic {self.ack_topic}, {self.owner}"
 
     @property
     def key(self) -> bytes:
-        """Of the record."""
+        """The key of the record."""
         return self.owner.encode()
 
     @property
     def timeout_s(self) -> float:
-        """Of a transaction."""
+        """The timeout of a transaction, in seconds."""
         return self.options.transaction_timeout.total_seconds()
 
     def client(self, kind: str, **more: Any) -> Any:
-        """A client of the connection."""
+        """Return a client of the connection."""
         return client(kind, {**settings(self.endpoint), **more}, self.endpoint)
 
     def producer(self, on_delivery: Callable[[Any, Any], None]) -> Any:
-        """The transactional one."""
+        """Return the transactional producer."""
         options, timeout_ms = self.options, int(self.timeout_s * 1000)
         given = {
             "linger.ms": 20,
@@ -122,10 +122,12 @@ class Place:
     # -- the record -----------------------------------------------------------------------------------------------------
 
     def read(self, settle_s: float = _SETTLES_S, *, settled: bool = False) -> Held | None:
-        """What the target says it holds; None if nothing. Takes nothing over.
+        """Return what the target says it holds; None if nothing. Takes nothing over.
 
-        ``settle_s``: how long to wait for a transaction that is in the topic and has no end there: the client returns from a commit before its
-        marker is written. After that it is taken for one that a dead process left, and not looked at. ``settled``: there can be none.
+        Args:
+            settle_s: how long to wait for a transaction that is in the topic and has no end there: the client returns from a commit before its marker
+                is written. After that it counts as left by a dead process, and is ignored.
+            settled: there can be no such transaction.
         """
         doing = f"reading the checkpoint of {self.owner}"
         consumer = self.client(
@@ -155,7 +157,7 @@ class Place:
             consumer.close()
 
     def _last(self, consumer: Any, doing: str, settle_s: float, settled: bool) -> Held | None:
-        """The newest record. The topic has one key, so it is the last one there is; most of the topic need not be read."""
+        """Return the newest record. The topic has one key, so it is the last one; most of the topic need not be read."""
         lib = library()
         partition = lib.TopicPartition(self.ack_topic, 0)
         low, high = consumer.get_watermark_offsets(partition, timeout=ANSWER_S, cached=False)
@@ -198,7 +200,7 @@ class Place:
             back *= 32
 
     def end(self, admin: Any) -> int | None:
-        """Where the topic ends of what is committed; None: it is not there. Raises TargetUnavailable, LoadError."""
+        """Return the end of what is committed in the topic; None if there is no topic. Raises TargetUnavailable, LoadError."""
         from confluent_kafka.admin import OffsetSpec
 
         lib, doing = library(), f"looking at the end of the topic {self.ack_topic}"
@@ -231,7 +233,7 @@ class Place:
             if data["format"] != FORMAT_VERSION:
                 raise ValueError(f"format {data['format']}")
             position = Position.from_json(data["position"]) if data["position"] else None
-            seal = data.get("seal")  # older versions wrote none
+            seal = data.get("seal")  # older versions wrote no seal
             edited = seal is not None and seal != seal_of([self.owner], int(data["batch"]), data["position"])
             checkpoint = Checkpoint(int(data["epoch"]), int(data["batch"]), position, str(data["identity"]), edited)
             return Held(checkpoint, dict(data.get("partitions", {})), tuple(data.get("replayed", ())))
@@ -243,7 +245,7 @@ class Place:
             ) from error
 
     def record(self, held: Held) -> bytes:
-        """The record as stored."""
+        """Return the record as stored."""
         at = held.checkpoint
         position = at.position.to_json() if at.position else None
         return json.dumps({
@@ -258,7 +260,7 @@ class Place:
         }).encode()
 
     def make_ack_topic(self) -> None:
-        """The compacted topic, where it is missing. Its segments are small: little is left to be read and stored."""
+        """Create the compacted topic if it is missing. Its segments are small: little is left to be read and stored."""
         from confluent_kafka.admin import NewTopic
 
         doing = f"making the topic {self.ack_topic}"
@@ -275,7 +277,7 @@ class Place:
                     raise
             end = time.monotonic() + ANSWER_S
             while self.ack_topic not in _known(admin, self.ack_topic) and time.monotonic() < end:
-                time.sleep(0.02)  # the brokers learn of it one after the other
+                time.sleep(0.02)  # the brokers learn about it one after the other
 
 
 def _known(admin: Any, topic: str) -> set[str]:
@@ -292,7 +294,7 @@ class Failure:
     key: bytes | None = None
 
     def note(self, error: Any, message: Any) -> None:
-        """For the client's delivery reports."""
+        """Note a failed delivery; a callback for the client's delivery reports."""
         if error is not None and (self.error is None or self.error.name().startswith("_PURGE")):
             self.error, self.topic, self.key = error, message.topic() or "", message.key()
 
@@ -314,9 +316,10 @@ class Channel:
         self.held = place.read(settled=True)
 
     def knows(self) -> bool:
-        """True if the newest record is the one that was read, or that this channel wrote: no other process wrote to the topic, which a person may.
+        """Return True if the newest record is the one that was read, or that this channel wrote: no other process wrote to the topic.
 
-        Each transaction of this channel adds one record and one marker. The marker of the last one may not be there yet.
+        Each transaction of this channel adds one record and one marker. The marker of the last one may not be there yet. A person may write to the
+        topic.
         """
         until = time.monotonic() + _SETTLES_S
         while (end := self.place.end(self._admin)) is not None and self._end is not None:
@@ -326,10 +329,10 @@ class Channel:
         return False
 
     def commit(self, held: Held | None, send: Callable[[Any], None] | None = None) -> None:
-        """A transaction: what ``send`` produces, and the record (None: the record is removed).
+        """Commit a transaction: what ``send`` produces, and the record (None: the record is removed).
 
         Raises:
-            KicksOut: another producer began. Then, and after any other error, this channel is of no use.
+            KicksOut: another producer began. Then, and after any other error, this channel is unusable.
         """
         place = self.place
         doing = f"writing to {place.owner}"
@@ -368,7 +371,7 @@ class Channel:
         partitions: Sequence[int],
         headers: Sequence[list[tuple[str, bytes]]],
     ) -> None:
-        """Messages with headers, in order; waits where the client's queue is full."""
+        """Produce messages with headers, in order; waits if the client's queue is full."""
         produce = self.producer.produce
         for key, value, partition, header in zip(keys, values, partitions, headers, strict=True):
             while True:
@@ -380,7 +383,10 @@ class Channel:
         self.breathe()
 
     def produce_all(self, topic: str, messages: list[dict[str, Any]], size_bytes: int) -> None:
-        """Messages without headers, in order. The client's queue must never be full: it would take later ones and leave out earlier ones."""
+        """Produce messages without headers, in order.
+
+        The client's queue must never be full: it would accept later ones and leave out earlier ones.
+        """
         while len(self.producer) and len(self.producer) + len(messages) > _QUEUE:
             self.breathe(0.05)
         if self._queued_bytes > _QUEUE_BYTES:
@@ -394,12 +400,12 @@ class Channel:
         self.breathe()
 
     def breathe(self, wait_s: float = 0.0) -> None:
-        """Look at what was delivered meanwhile. Raises what went wrong."""
+        """Process delivery reports. Raises what went wrong."""
         self.producer.poll(wait_s)
         self.require_taken()
 
     def require_taken(self) -> None:
-        """Raises what a message was refused for, with its topic and key."""
+        """Raise the error for which a message was refused, with its topic and key."""
         failure = self.failure
         if failure.error is None:
             return
@@ -433,7 +439,7 @@ _guard = threading.Lock()
 
 @contextmanager
 def slot(place: Place) -> Iterator[_Slot]:
-    """This process's channel of a target, for one thread at a time."""
+    """Yield this process's channel of a target, for one thread at a time."""
     name = (os.getpid(), str(settings(place.endpoint)["bootstrap.servers"]), place.transactional_id)
     with _guard:
         found = _slots.setdefault(name, _Slot())
@@ -444,7 +450,7 @@ def slot(place: Place) -> Iterator[_Slot]:
 
 
 def end_all() -> None:
-    """Let go of every channel of this process, as a crash does: nothing is committed or aborted."""
+    """Drop every channel of this process, as a crash does: nothing is committed or aborted."""
     with _guard:
         _slots.clear()
 

@@ -24,12 +24,12 @@ class KafkaCheckpoints:
         return f"topic {self._place.ack_topic}"
 
     def read(self) -> Checkpoint | None:
-        """What the target says, None if nothing."""
+        """Return the target's checkpoint, None if there is none."""
         found = self._place.read()
         return found.checkpoint if found is not None else None
 
     def take_over(self, epoch: int, first: int = 0, *, identity: str = "", agrees: Agrees | None = None) -> Checkpoint:
-        """Raises Fenced, and what ``agrees`` raises."""
+        """Take the target over. Raises Fenced, and what ``agrees`` raises."""
 
         def made(found: Held | None) -> Held:
             if agrees is not None:
@@ -42,7 +42,7 @@ class KafkaCheckpoints:
         return self._moved(epoch, made).checkpoint
 
     def advance(self, to: Checkpoint) -> None:
-        """Raises Fenced."""
+        """Store a later checkpoint. Raises Fenced."""
 
         def made(found: Held | None) -> Held:
             held = self._own(found, to.epoch)
@@ -53,7 +53,7 @@ class KafkaCheckpoints:
         self._moved(to.epoch, made, make=False)
 
     def rewind(self, to: Checkpoint, *, anew: bool = False) -> None:
-        """Raises Fenced."""
+        """Store a checkpoint that may be earlier. Raises Fenced."""
 
         def made(found: Held | None) -> Held:
             held = found.checkpoint if found else Checkpoint(0, to.batch)
@@ -64,7 +64,7 @@ class KafkaCheckpoints:
         self._moved(to.epoch, made)
 
     def forget(self) -> None:
-        """The record; messages stay."""
+        """Remove the record; messages stay."""
         if self._place.read() is None:
             return
         with slot(self._place) as mine:
@@ -79,7 +79,7 @@ class KafkaCheckpoints:
         return found
 
     def _moved(self, epoch: int, made: Callable[[Held | None], Held], *, make: bool = True) -> Held:
-        """What is held becomes what ``made`` says of it, with every other producer shut out."""
+        """Change the record to what ``made`` returns for it, with every other producer fenced off."""
         place = self._place
         with slot(place) as mine:
             moved = self._moved_by(mine.channel, made)
@@ -100,9 +100,10 @@ class KafkaCheckpoints:
             return held
 
     def _moved_by(self, channel: Channel | None, made: Callable[[Held | None], Held]) -> Held | None:
-        """By the producer that this process has already. What it knows is only true if its commit is taken, so that nothing else is concluded.
+        """Change the record through this process's existing producer; return None if that fails.
 
-        If somebody else wrote to the topic, what is there now is asked for.
+        What the producer knows is true only if its commit succeeds, so nothing else is concluded. If another process wrote to the topic, the topic is
+        read again.
         """
         if channel is None or channel.held is None:
             return None
@@ -122,7 +123,7 @@ def _begun(place: Place) -> Channel:
 
 
 class _kicked:
-    """Another producer began meanwhile: who is right is seen at the next attempt."""
+    """Turns a fenced producer into an error: another producer began meanwhile, and the next attempt sees which one is right."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -139,7 +140,7 @@ class _kicked:
 
 
 def gone(place: Place) -> Fenced:
-    """There is no record where there must be one."""
+    """Return the error that there is no record where there must be one."""
     return Fenced(
         "the target's checkpoint is gone",
         where=place.record_place,
@@ -148,7 +149,7 @@ def gone(place: Place) -> Fenced:
 
 
 def guarded(place: Place, fence: Fence, held: Held | None) -> Held:
-    """What is held, if it is what a unit of ``fence`` was told. Raises Fenced."""
+    """Return what is held, if it is what a unit of ``fence`` was told. Raises Fenced."""
     if held is None:
         raise gone(place)
     if held.checkpoint.edited:

@@ -1,4 +1,4 @@
-"""The client library and a Kafka connection of Airflow: settings, and errors in the words of the error tree."""
+"""The client library and a Kafka connection of Airflow: settings, and the library's errors as Sluice's."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from sluice.model.client_packages import install_hint
 
 _log = logging.getLogger("sluice.kafka")
 REGISTRY = "schema.registry."
-"""Settings of the schema registry's client begin so."""
+"""The prefix of settings of the schema registry's client."""
 
 _SECRET = re.compile(r"user\.info|password|secret|token|jaas|key\.pem|keystore|assertion|credential", re.IGNORECASE)
 _CONSUMER = frozenset({
     "group.id", "auto.offset.reset", "enable.auto.commit", "auto.commit.interval.ms", "session.timeout.ms", "max.poll.interval.ms",
     "partition.assignment.strategy", "group.instance.id", "enable.auto.offset.store", "isolation.level", "enable.partition.eof",
 })  # fmt: skip
-"""What connections made for consumers have, too."""
+"""Settings for consumers that a connection may also have."""
 
 ANSWER_S = 30.0
-"""For metadata and other short requests."""
+"""Seconds to wait for metadata and other short requests."""
 
 
 def library() -> Any:
-    """``confluent_kafka``. Raises ConfigError where it is not installed."""
+    """Import ``confluent_kafka``. Raises ConfigError if it is not installed."""
     try:
         import confluent_kafka
     except ImportError as error:
@@ -43,7 +43,7 @@ def library() -> Any:
 
 
 def settings(endpoint: Endpoint) -> dict[str, Any]:
-    """Settings of every client, from the connection: ``extra`` as the Kafka provider has it, or host, port, login and password.
+    """Return the settings of every client: the connection's ``extra`` as the Kafka provider has it, or host, port, login and password.
 
     Raises:
         ConfigError: no broker is named, or a setting is no plain value.
@@ -75,7 +75,7 @@ def settings(endpoint: Endpoint) -> dict[str, Any]:
 
 _SHOWN_S = 60.0
 _failed: dict[str, tuple[float, str]] = {}
-"""Connection -> when one of its brokers was last not reached, and why."""
+"""Connection -> when one of its brokers last could not be reached, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +85,20 @@ class _Listener:
     connection_id: str
 
     def log(self, level: int, message: str, *args: object) -> None:
-        """As :meth:`logging.Logger.log`; the client gives facility, name of the client, and text."""
+        """Log as :meth:`logging.Logger.log` does; the client passes facility, client name and text."""
         _log.log(level, message, *args)
         if len(args) == 3 and args[0] == "FAIL":
             _failed[self.connection_id] = (time.monotonic(), re.sub(r"^\[thrd:[^]]*\]: ", "", str(args[2])))
 
 
 def _last_failure(endpoint: Endpoint) -> str:
-    """Why a broker of the connection was not reached just now, "" if none was tried."""
+    """Return why a broker of the connection was not reached just now, "" if none was tried."""
     at, why = _failed.get(endpoint.connection_id, (0.0, ""))
     return f": {scrubbed(why, endpoint)}" if why and time.monotonic() - at < _SHOWN_S else ""
 
 
 def client(kind: str, given: Mapping[str, Any], endpoint: Endpoint) -> Any:
-    """A Producer, Consumer or AdminClient. Raises ConfigError for settings that do not exist."""
+    """Create a Producer, Consumer or AdminClient. Raises ConfigError for settings that do not exist."""
     lib = library()
     if kind == "AdminClient":
         from confluent_kafka.admin import AdminClient as made
@@ -114,7 +114,7 @@ def client(kind: str, given: Mapping[str, Any], endpoint: Endpoint) -> Any:
 
 
 def scrubbed(text: str, endpoint: Endpoint) -> str:
-    """Without secrets of the connection."""
+    """Return the text without secrets of the connection."""
     secrets = [str(value) for name, value in endpoint.extra.items() if _SECRET.search(name)]
     registry = urlsplit(str(endpoint.extra.get(f"{REGISTRY}url", ""))).password or ""
     parts = [secret.partition(":")[2] for secret in secrets]
@@ -125,7 +125,7 @@ def scrubbed(text: str, endpoint: Endpoint) -> str:
 
 
 def kafka_error(error: BaseException) -> Any:
-    """The KafkaError inside of an exception; None if there is none."""
+    """Return the KafkaError inside an exception; None if there is none."""
     given = error.args[0] if error.args else None
     return given if isinstance(given, library().KafkaError) else None
 
@@ -136,7 +136,7 @@ def _text(error: BaseException) -> str:
 
 
 class KicksOut(Exception):
-    """Another producer with the same transactional id began, or the broker gave the transaction up."""
+    """Another producer with the same transactional id began, or the broker aborted the transaction."""
 
 
 _OUT = (
@@ -146,7 +146,7 @@ _OUT = (
     "INVALID_PRODUCER_ID_MAPPING",
     "UNKNOWN_PRODUCER_ID",
     "INVALID_TXN_STATE",
-    "_FATAL",  # said for one of the above that the client learned of between two calls
+    "_FATAL",  # stands for one of the above that the client learned of between two calls
 )
 _TOO_LARGE = ("MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
 _NO_TOPIC = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID", "TOPIC_EXCEPTION")
@@ -162,17 +162,17 @@ _ANSWERS_LATER = (
 
 
 def named(error: Any) -> str:
-    """The name of a KafkaError's code."""
+    """Return the name of a KafkaError's code."""
     return str(error.name())
 
 
 def is_out(error: Any) -> bool:
-    """True if the error says that this producer may not write any more."""
+    """Return True if the error says that this producer may not write any more."""
     return named(error) in _OUT
 
 
 def translated(error: Any, endpoint: Endpoint, doing: str, *, where: str = "") -> SluiceError:
-    """A KafkaError as an error of Sluice."""
+    """Translate a KafkaError into an error of Sluice."""
     name, why = named(error), scrubbed(str(error.str()), endpoint)
     text = f"{doing} at Kafka {endpoint.connection_id!r}: {why}"
     place = where or None
@@ -209,21 +209,21 @@ def translated(error: Any, endpoint: Endpoint, doing: str, *, where: str = "") -
 
 @contextmanager
 def errors(endpoint: Endpoint, doing: str, *, where: str = "", asked: Any = None) -> Iterator[None]:
-    """Turns errors of the client into ours; of ``asked``, which made the call, with what its log says of them.
+    """Turn errors of the client into Sluice's; with what the log of the client ``asked``, which made the call, says about them.
 
     Raises KicksOut if the producer may not write any more.
     """
     lib = library()
     try:
         yield
-    except SystemError:  # the client raised a fatal error while it was giving a report: what it was is not told
+    except SystemError:  # the client raised a fatal error during a delivery report, without its cause
         raise KicksOut("the client gave up") from None
     except lib.KafkaException as error:
         found = kafka_error(error)
         if found is None:
             raise LoadError(f"{doing}: {scrubbed(str(error), endpoint)}", where=where or None) from None
         if asked is not None and named(found) in _NOT_REACHED:
-            asked.poll(0)  # it gives its log then
+            asked.poll(0)  # this delivers its log lines
         if is_out(found):
             raise KicksOut(scrubbed(str(found.str()), endpoint)) from None
         raise translated(found, endpoint, doing, where=where) from None

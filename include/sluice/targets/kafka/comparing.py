@@ -1,7 +1,7 @@
-"""Rows compared with the newest message of their key: the messages that a load would send are made, and their rows compared with those in the topic.
+"""Compare rows with the newest message of their key: the messages that a load would send are made, and their rows compared with the topic's.
 
-A topic is read once, and from then on what was added to it. The newest message of each key is kept in a file on disk, so that a large topic takes no
-memory. Only rows are compared, not what a message says of its batch.
+A topic is read once, and later only what was added to it. The newest message of each key is kept in a file on disk, so that a large topic takes no
+memory. Only rows are compared, not what a message says about its batch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sluice.targets.kafka.topics import Topics, configs_of
 
 Entries = Callable[[bytes | None, bytes | None], Iterable[tuple[bytes, bytes | None]]]
 _NO_PLACE = Position("", "binlog.000001", 4)
-"""What messages say of their batch is not compared."""
+"""A placeholder: what messages say about their batch is not compared."""
 
 
 @dataclass
@@ -84,16 +84,16 @@ class KafkaComparer(ComparesRowsOnly):
             yield self._back.keys(plan, rows)
 
     def _read_on(self, plan: PlannedTable) -> _Topic:
-        """The topic as it is now."""
+        """Read the topic up to its current end."""
         topic = self._topic(plan)
         try:
             topic.read_on()
-        except KicksOut as error:  # said to producers only
+        except KicksOut as error:  # raised for producers only
             raise TargetUnavailable(f"reading topic {topic.name}: {error}") from None
         return topic
 
     def _beyond(self, plan: PlannedTable, rows: pa.Table, topic: _Topic, item: KeyRange) -> tuple[tuple[str, ...], ...]:
-        """Listed keys that only the topic has."""
+        """Return the listed keys that only the topic has."""
         listed = item.listed or ()
         keys = listed_keys(plan, listed, rows.schema)
         sent = {key for key, _, _ in self._made(plan, rows)} if rows.num_rows else set()
@@ -105,13 +105,13 @@ class KafkaComparer(ComparesRowsOnly):
         )
 
     def _told_apart(self, plan: PlannedTable, keys: pa.Table) -> list[bytes]:
-        """What tells rows with these keys apart in a topic."""
+        """Return, for each key, what tells its row apart in a topic."""
         if self.place.options.arrow:
             return arrow_keys(keys)
         return [self._back.key(key) for key in self._writer.tombstones(removed_piece(plan, keys)).keys.to_pylist()]
 
     def _made(self, plan: PlannedTable, rows: pa.Table) -> Iterator[tuple[bytes, int, bytes | None]]:
-        """(what tells the row apart, its number, value) of each message that a load of the rows would send."""
+        """Yield (what tells the row apart, its number, value) of each message that a load of the rows would send."""
         piece = merged_piece(plan.target, plan.key, rows)
         if self.place.options.arrow:
             for message, first, _ in arrow_messages(piece, 0, self.place.options.max_message_bytes, _NO_PLACE):
@@ -158,7 +158,10 @@ class _Topic:
     """The newest message of each key of a topic, as of the last look."""
 
     def __init__(self, place: Place, name: str, entries: Entries) -> None:
-        """``entries``: what tells each row of a message apart, and its value, of the message's key and value."""
+        """Open a store for the topic's newest messages.
+
+        ``entries``: what tells each row of a message apart, and its value, from the message's key and value.
+        """
         self.place, self.name, self.partitions, self._entries = place, name, 0, entries
         self._reader = TopicReader(place, name, "verify", self._require_whole)
         self._file = tempfile.NamedTemporaryFile(prefix="sluice-verify-", suffix=".db")  # noqa: SIM115
@@ -170,19 +173,19 @@ class _Topic:
         )
 
     def newest(self, key: bytes) -> bytes | None:
-        """The value; None if there is no message, or the newest one says that the row was deleted."""
+        """Return the value of a key; None if there is no message, or the newest one says that the row was deleted."""
         found = self._known.execute("SELECT value FROM newest WHERE key = ?", (key,)).fetchone()
         return found[0] if found is not None else None
 
     def after(self, key: bytes, count: int) -> list[tuple[bytes, bytes]]:
-        """Rows that are there and whose keys, in any order that stays, come after one."""
+        """Return existing rows whose keys follow ``key`` in an arbitrary but stable order."""
         found = self._known.execute(
             "SELECT key, value FROM newest WHERE key > ? AND value IS NOT NULL ORDER BY key LIMIT ?", (key, count)
         )
         return found.fetchall()
 
     def read_on(self) -> None:
-        """Up to the end of every partition. Raises LoadError if old messages were removed, TargetUnavailable."""
+        """Read up to the end of every partition. Raises LoadError if old messages were removed, TargetUnavailable."""
         self._reader.read_on(self.partitions, self._take)
 
     def _require_whole(self, number: int, low: int) -> None:
@@ -197,9 +200,10 @@ class _Topic:
             )
 
     def _take(self, messages: Sequence[Any]) -> None:
-        """Keep messages.
+        """Keep the newest message of each key.
 
-        In a partition the later message is the newer one, whatever the producer's clock said. Clocks tell only of keys that went to another one.
+        In a partition the later message is the newer one, whatever the producer's clock said. Clocks only decide for keys that went to another
+        partition.
         """
         found = [
             (key, message.partition(), message.timestamp()[1], value)
@@ -215,7 +219,7 @@ class _Topic:
 
 
 def _told(value: Any) -> Any:
-    """With its kind: 1 is not true, and not 1.0."""
+    """Tag a value with its type, so that ``1``, ``True`` and ``1.0`` compare as different."""
     return type(value), value
 
 

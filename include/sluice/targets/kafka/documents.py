@@ -27,7 +27,7 @@ from sluice.targets.kafka.transactions import NumberedPiece, places_of
 Header = tuple[str, bytes]
 _CONTENT_TYPES = {"cloudevents-json": [("content-type", f"{cloudevents.CONTENT_TYPE}; charset=UTF-8".encode())]}
 _RARE = 50
-"""Where one row in this number changes its key, all of a piece goes the slow way."""
+"""One row in this number: if more change their key, the whole piece is made the slow way."""
 
 
 @dataclass(slots=True)
@@ -35,8 +35,10 @@ class Messages:
     """Messages of one table, in order.
 
     Attributes:
-        rows: for each message, the number of the row it came of. keys, values: bytes, or null.
-        routes: the bytes whose hash is the partition. headers: of each message; None: no message has any.
+        rows: for each message, the number of the row it was made from.
+        keys, values: bytes, or null.
+        routes: the bytes whose hash is the partition.
+        headers: of each message; None: no message has any.
     """
 
     rows: np.ndarray[Any, Any]
@@ -49,35 +51,35 @@ class Messages:
         return len(self.values)
 
     def too_large(self, limit: int) -> list[tuple[int, int]]:
-        """(number, bytes) of each message of more than ``limit`` bytes, key and value together."""
+        """Return (number, bytes) of each message of more than ``limit`` bytes, key and value together."""
         key, value = (pc.fill_null(pc.binary_length(part), 0) for part in (self.keys, self.values))
         sizes = pc.add(key, value).to_numpy(zero_copy_only=False)
         return [(int(number), int(sizes[number])) for number in np.flatnonzero(sizes > limit)]
 
 
 class Envelope:
-    """How texts of keys and documents become the bytes of messages: as they are."""
+    """Converts texts of keys and documents to the bytes of messages: as they are."""
 
     def key(self, text: str) -> bytes:
-        """A key."""
+        """Return the bytes of a key."""
         return text.encode()
 
     def value(self, text: str) -> bytes:
-        """A document."""
+        """Return the bytes of a document."""
         return text.encode()
 
     def keys(self, texts: pa.Array) -> pa.Array:
-        """The same of many."""
+        """Return the bytes of many keys."""
         return texts
 
     def values(self, texts: pa.Array) -> pa.Array:
-        """The same of many."""
+        """Return the bytes of many documents."""
         return texts
 
 
 @dataclass(frozen=True, slots=True)
 class WithSchemas(Envelope):
-    """Each with its schema, as JSON. ``key_schema``: "" for messages without keys."""
+    """Wraps each key and document with its schema, as JSON. ``key_schema``: "" for messages without keys."""
 
     key_schema: str
     value_schema: str
@@ -100,18 +102,18 @@ class WithSchemas(Envelope):
 
 
 class Encoder(Protocol):
-    """Turns documents into a binary form. ``schema``: its text; ``name``: full name of the record or message."""
+    """Encodes documents in a binary format. ``schema``: its text; ``name``: full name of the record or message."""
 
     schema: str
     name: str
 
     def encode(self, document: str) -> bytes:
-        """Without any header."""
+        """Encode a document without any header."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registered(Envelope):
-    """In Avro or Protobuf, each after the number of its schema, as Confluent's serializers write it. ``keyed``: None for messages without keys."""
+    """Encodes in Avro or Protobuf, each after its schema's number, as Confluent's serializers do. ``keyed``: None for messages without keys."""
 
     keyed: tuple[bytes, Encoder] | None
     valued: tuple[bytes, Encoder]
@@ -147,8 +149,10 @@ class Numbers(Protocol):
 class Writer:
     """Makes messages as the options say.
 
-    ``source``: the name under which documents speak of their source; ``at``: the end of the batch, for changes: latest; None: changes: all.
-    ``numbers``: of the schemas of formats with a registry.
+    Args:
+        source: the name under which documents refer to their source.
+        at: the end of the batch, for changes: latest; None: changes: all.
+        numbers: of the schemas, for formats with a registry.
     """
 
     options: KafkaOptions
@@ -159,11 +163,11 @@ class Writer:
     _encoders: dict[tuple[TableId | str, str, str], tuple[bytes, Encoder]] = field(default_factory=dict, init=False)
 
     def key_of(self, table: TableId, key: tuple[str, ...]) -> tuple[str, ...]:
-        """Columns of the message key."""
+        """Return the columns of the message key."""
         return self.options.key_columns.get(str(table), key)
 
     def messages(self, piece: ChangePiece) -> Messages:
-        """Of the rows of a piece, in its order."""
+        """Return the messages of the rows of a piece, in its order."""
         piece, envelope = self._enveloped(piece)
         if not self.options.enveloped or not columns.can(piece.rows):
             return self._one_by_one(piece, envelope)
@@ -188,7 +192,7 @@ class Writer:
         return _after_another(made)
 
     def tombstones(self, piece: ChangePiece) -> Messages:
-        """A message without a value for each row's key. Of the rows only the key's columns are needed."""
+        """Return a message without a value for each row's key. Only the key's columns of the rows are needed."""
         key, options = self.key_of(piece.table, piece.key), self.options
         rows, envelope = piece.rows, Envelope()
         if options.schemas or options.registered:
@@ -213,7 +217,7 @@ class Writer:
         return Registered(encoder, encoder)
 
     def _enveloped(self, piece: ChangePiece) -> tuple[ChangePiece, Envelope]:
-        """The rows as they go into documents, and what is put around these."""
+        """Return the rows as they go into documents, and the envelope around these."""
         if not self.options.schemas and not self.options.registered:
             return piece, Envelope()
         rows, key = connect.exact(piece.rows), self.key_of(piece.table, piece.key)
@@ -222,7 +226,7 @@ class Writer:
         return replace(piece, rows=rows), self.envelope(piece.table, key_schema, value_schema)
 
     def envelope(self, table: TableId | str, key_schema: str, value_schema: str) -> Envelope:
-        """What is put around the documents of a table, or of a topic without rows, whose schemas these are. ``key_schema``: "" for no keys."""
+        """Return the envelope for a table, or for a topic without rows, whose schemas these are. ``key_schema``: "" for no keys."""
         if self.options.schemas:
             return WithSchemas(key_schema, value_schema)
         if not self.options.registered:
@@ -231,7 +235,7 @@ class Writer:
         return Registered(keyed, self._encoder(table, "value", value_schema))
 
     def _encoder(self, table: TableId | str, side: str, connect_schema: str) -> tuple[bytes, Encoder]:
-        """What stands before each message, and the encoder. Raises what :class:`Numbers` raises."""
+        """Return what precedes each message, and the encoder. Raises what :class:`Numbers` raises."""
         found = self._encoders.get((table, side, connect_schema))
         if found is None:
             assert self.numbers is not None
@@ -241,7 +245,7 @@ class Writer:
         return found
 
     def _together(self, piece: ChangePiece, rows: columns.Rows, key: tuple[str, ...], envelope: Envelope) -> Messages:
-        """The quick way, for rows of which none changed its key."""
+        """Make messages the fast way, for rows whose keys did not change."""
         count, ops = piece.rows.num_rows, piece.rows["_op"].combine_chunks()
         places: pa.Array | str = "null"
         if isinstance(piece, NumberedPiece):
@@ -304,7 +308,7 @@ class Writer:
         ]
 
     def one_by_one(self, piece: ChangePiece) -> Messages:
-        """The slow way, which is right for every row: through the formats of single changes."""
+        """Make messages the slow way, which is right for every row: through the formats of single changes."""
         return self._one_by_one(*self._enveloped(piece))
 
     def _one_by_one(self, piece: ChangePiece, envelope: Envelope) -> Messages:
@@ -335,7 +339,7 @@ class Writer:
     def _documents(
         self, texts: tuple[str, ...], one: Change, key: tuple[str, ...]
     ) -> list[tuple[dict[str, Any], str | None]]:
-        """(the row whose key it is, document); a document of None is a tombstone."""
+        """Return (the row whose key it is, document) for each message; a document of None is a tombstone."""
         before, after = one.before or {}, one.after if one.after is not None else one.before or {}
         tombstone: list[tuple[dict[str, Any], str | None]] = [(before, None)] if key and self.options.tombstones else []
         if one.op == Op.DELETE:
@@ -348,7 +352,7 @@ class Writer:
         return [*(tombstone if moved else ()), (after, texts[0])]
 
     def _key(self, one: Change, image: dict[str, Any], key: tuple[str, ...]) -> str:
-        whole = {**(one.before or {}), **image}  # an after image may lack what did not change
+        whole = {**(one.before or {}), **image}  # an after image may lack unchanged columns
         return key_text(self.options.format, one.table, key, whole, columns_of(one.fields))
 
     def _route(self, one: Change, image: dict[str, Any], key: bytes | None) -> bytes:
@@ -374,7 +378,7 @@ class Writer:
 
 
 def _encoder(form: str, connect_schema: str) -> tuple[Encoder, str, bytes]:
-    """The encoder of a format, what the registry calls it, and what stands between a schema's number and a message."""
+    """Return the encoder of a format, the registry's name for it, and what stands between a schema's number and a message."""
     if form == "debezium-avro":
         from sluice.formats import avro
 
@@ -385,7 +389,7 @@ def _encoder(form: str, connect_schema: str) -> tuple[Encoder, str, bytes]:
 
 
 def _after_another(made: list[tuple[int, Messages]]) -> Messages:
-    """As one; each with the number of its first row."""
+    """Concatenate messages; each part comes with the number of its first row."""
     rows = np.concatenate([part.rows + begin for begin, part in made])
     parts = [part for _, part in made]
     listed = [part.headers for part in parts if part.headers is not None]
@@ -399,12 +403,14 @@ def _after_another(made: list[tuple[int, Messages]]) -> Messages:
 
 
 REMOVED, EMPTIED = 1, 2
-"""Parts of the id of a message (the header ``sluice.change``) that no change of the log made: a key that a verification or a dump found, or one of
-a topic that was emptied. Rows of the log are of part 0."""
+"""Parts of the id of a message (the header ``sluice.change``) that no change of the log made.
+
+The first is for a key that a verification or a dump found, the second for one of a topic that was emptied. Rows of the log have part 0.
+"""
 
 
 def removed_piece(plan: PlannedTable, keys: pa.Table, first: int = 0) -> ChangePiece:
-    """Rows of which only the key's columns are known, and that are gone. ``first``: number of the first one among those of the batch."""
+    """Return deleted rows of which only the key's columns are known. ``first``: number of the first one among those of the batch."""
     count = keys.num_rows
     nothing = pa.nulls(count, pa.struct(list(keys.schema)))
     now = pa.array([time.time_ns() // 1000] * count, pa.timestamp("us", tz="UTC"))
@@ -421,6 +427,6 @@ def removed_piece(plan: PlannedTable, keys: pa.Table, first: int = 0) -> ChangeP
 
 
 def merged_piece(table: TableId, key: tuple[str, ...], rows: pa.Table) -> ChangePiece:
-    """CHANGESET_ROWS as a piece."""
+    """Return CHANGESET_ROWS as a piece."""
     nothing = pa.array([0] * rows.num_rows, pa.uint64())
     return ChangePiece(table, key, rows.combine_chunks(), nothing, nothing.cast(pa.uint32()))

@@ -1,6 +1,6 @@
 """The message keys that a topic holds, and how they are removed: each gets a message without a value, in the transaction of a batch.
 
-The topic itself is asked, by the process that holds its transactions: so the keys are those as of the batch before, in the bytes in which they were
+The topic itself is read, by the process that holds its transactions: so the keys are those as of the batch before, in the bytes in which they were
 written, whatever rules, masks and definitions made them. They are kept in a file on disk, so that a large topic takes no memory.
 """
 
@@ -22,7 +22,7 @@ from sluice.targets.kafka.topic_reader import MESSAGES, TopicReader, committed_e
 
 @dataclass
 class HeldKeys:
-    """Keys of a table whose newest message in their partition has a value. To be closed."""
+    """The keys of a table whose newest message in their partition has a value. Must be closed."""
 
     place: Place
     table: TableId
@@ -33,7 +33,7 @@ class HeldKeys:
         opening = key_document(self.place.options.format, self.table, ())[0]
         self._begins = (
             opening.encode() if self.place.options.format == "maxwell-json" else b""
-        )  # its keys name the table
+        )  # the format's keys name the table
         self._file = tempfile.NamedTemporaryFile(prefix="sluice-keys-", suffix=".db")  # noqa: SIM115
         self._known = sqlite3.connect(self._file.name)
         self._known.execute("PRAGMA journal_mode = OFF")
@@ -73,7 +73,7 @@ class HeldKeys:
         self._known.commit()
 
     def _writer(self, value: bytes) -> str:
-        """The pipeline that a message names; "" where its format does not say."""
+        """Return the pipeline that a message names; "" if its format does not name it."""
         options = self.place.options
         if not options.debezium or options.registered:
             return ""
@@ -87,7 +87,7 @@ class HeldKeys:
             return "another program"
 
     def pieces(self) -> Iterator[list[tuple[int, bytes]]]:
-        """(partition, key) of each, in pieces."""
+        """Yield (partition, key) of each, in pieces."""
         found = self._known.execute("SELECT partition, key FROM held ORDER BY partition, key")
         while piece := found.fetchmany(MESSAGES):
             yield piece

@@ -1,4 +1,4 @@
-"""Does a changed definition change the bytes of a table's message keys? Asked of the code that makes them, with sample rows.
+"""Whether a changed definition changes the bytes of a table's message keys, found by the code that makes them, with sample rows.
 
 Each format writes a key in its own way, with or without its schema: INT to BIGINT changes a key of debezium-avro and none of debezium-json, DATETIME
 to DATETIME(6) changes both. So keys of the same values are made under both definitions, and compared.
@@ -30,7 +30,7 @@ _NOWHERE = Position("", "binlog.000001", 4)
 
 
 class _Numbers:
-    """Equal schemas have equal numbers, as in a registry; nothing is registered."""
+    """Numbers schemas as a registry does, equal ones equally; nothing is registered."""
 
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
@@ -41,7 +41,7 @@ class _Numbers:
 
 @dataclass(frozen=True, slots=True)
 class KeyForms:
-    """Keys of a target's messages. ``source``: the name under which documents speak of their source."""
+    """The keys of a target's messages. ``source``: the name under which documents refer to their source."""
 
     options: KafkaOptions
     source: str
@@ -54,9 +54,7 @@ class KeyForms:
         if not after:
             return ""  # without a key the next row stops the load
         route = change.mapping.route(one.table)
-        names = [
-            route.target_name(column.name) or column.name for column in before
-        ]  # columns of the key always go over
+        names = [route.target_name(column.name) or column.name for column in before]  # key columns are always sent
         now = [route.target_name(column.name) or column.name for column in after]
         if names != now:
             return f"the key was {_listed(names)} and is {_listed(now)}"
@@ -74,7 +72,7 @@ class KeyForms:
     def _column_differs(
         self, change: SchemaChange, target: TableId, name: str, old: ColumnDefinition, new: ColumnDefinition
     ) -> bool:
-        """True if a key of this column alone has other bytes for the same value."""
+        """Return True if a key of this column alone has other bytes for the same value."""
         was, is_now = change.meaning.types.get(old), change.meaning.types.get(new)
         if was is None or is_now is None:
             return True
@@ -98,7 +96,7 @@ class KeyForms:
 
 
 def _key(change: SchemaChange, table: TableDefinition) -> list[ColumnDefinition]:
-    """Columns that rows are told apart by, in order."""
+    """Return the columns that tell rows apart, in order."""
     names = table.row_key or change.mapping.route(table.table).key
     known = {column.name.lower(): column for column in table.columns}
     return [known[name.lower()] for name in names if name.lower() in known]
@@ -118,7 +116,7 @@ def _became(change: SchemaChange, one: TableChange) -> dict[str, str | None]:
 
 
 def _field(name: str, column: ColumnDefinition, made: ColumnType) -> pa.Field:
-    """The field of a key column, as batches have it."""
+    """Return the field of a key column, as batches have it."""
     said = {"type": column.type, "name": name, "kind": made.to_text(), "key": "1", "required": "1"}
     if column.charset:
         said["charset"] = column.charset
@@ -129,7 +127,7 @@ def _field(name: str, column: ColumnDefinition, made: ColumnType) -> pa.Field:
 
 
 def _samples(old: pa.DataType, new: pa.DataType) -> Iterator[tuple[pa.Scalar, pa.Scalar]]:
-    """Values of the type before, and the same ones as values of the type after; those that it cannot have are left out."""
+    """Yield values of the old type, and the same ones in the new type; those that it cannot hold are left out."""
     for value in _values(old):
         try:
             one = pa.array([value], pa.int64()).cast(old) if pa.types.is_temporal(old) else pa.array([value], old)

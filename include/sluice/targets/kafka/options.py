@@ -1,4 +1,4 @@
-"""``options:`` of a target of type kafka."""
+"""The ``options:`` of a target of type kafka."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ OURS = frozenset({
     "retries", "message.send.max.retries", "delivery.timeout.ms", "message.timeout.ms", "enable.gapless.guarantee",
     "queue.buffering.max.messages", "queue.buffering.max.kbytes", "queue.buffering.max.ms", "delivery.report.only.error",
 })  # fmt: skip
-"""Settings of the client on which the guarantee rests, or that have an option of their own."""
+"""Settings of the client on which the guarantee rests, or that have their own option."""
 
 
 class Partitioning(StrEnum):
-    """Which partition a message goes to."""
+    """The choice of the partition of a message."""
 
     KEY = "key"
     COLUMNS = "columns"
@@ -33,7 +33,7 @@ class Partitioning(StrEnum):
 
 
 class Subjects(StrEnum):
-    """Under which name a schema is registered: the strategies of Confluent's serializers."""
+    """The name under which a schema is registered: the strategies of Confluent's serializers."""
 
     TOPIC = "topic"
     RECORD = "record"
@@ -41,7 +41,7 @@ class Subjects(StrEnum):
 
 
 class MissingTopics(BaseModel):
-    """How topics are made."""
+    """The creation of topics."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -57,7 +57,7 @@ class MissingTopics(BaseModel):
 
 
 class KafkaOptions(BaseModel):
-    """``options:`` of a target of type kafka."""
+    """The ``options:`` of a target of type kafka."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -185,12 +185,12 @@ class KafkaOptions(BaseModel):
 
     @property
     def debezium(self) -> bool:
-        """Do messages say what Debezium's do?"""
+        """True if messages have the contents of Debezium's."""
         return self.enveloped or self.format == "cloudevents-json"
 
     @property
     def keys_are_alike(self) -> bool:
-        """May messages of two tables have the same key?"""
+        """True if messages of two tables may have the same key."""
         return self.format not in {"maxwell-json", "arrow"}
 
     @property
@@ -209,12 +209,12 @@ class KafkaOptions(BaseModel):
         return self.format in {"debezium-avro", "debezium-protobuf"}
 
     def topic_of(self, table: TableId, pipeline: str, target: str) -> str:
-        """Name of the topic; characters that Kafka does not take become _, as Debezium has it."""
+        """Return the name of the topic; characters that Kafka does not accept become _, as in Debezium."""
         filled = self.topic.format(schema=table.schema, table=table.table, pipeline=pipeline, target=target)
         return _legal(filled)
 
     def side_topics_of(self, pipeline: str, target: str) -> dict[str, str]:
-        """Option -> name of each topic for what is no row."""
+        """Return the topics that hold no rows, by option."""
         given = {"transaction_topic": self.transaction_topic, "schema_topic": self.schema_topic}
         return {
             name: _legal(template.format(pipeline=pipeline, target=target))
@@ -223,7 +223,7 @@ class KafkaOptions(BaseModel):
         }
 
     def ack_topic_of(self, pipeline: str, target: str) -> str:
-        """Name of the topic with the checkpoint."""
+        """Return the name of the topic with the checkpoint."""
         return _legal(self.ack_topic.format(pipeline=pipeline, target=target))
 
 

@@ -12,7 +12,7 @@ from sluice.kernels import kernel
 
 @kernel
 def _murmur2(data: np.ndarray[Any, Any], offsets: np.ndarray[Any, Any], out: np.ndarray[Any, Any]) -> None:
-    """``org.apache.kafka.common.utils.Utils.murmur2`` of each value, without its sign bit."""
+    """Compute ``org.apache.kafka.common.utils.Utils.murmur2`` of each value, without its sign bit."""
     m = np.uint32(0x5BD1E995)
     for number in range(out.size):
         at, end = offsets[number], offsets[number + 1]
@@ -45,7 +45,7 @@ def _murmur2(data: np.ndarray[Any, Any], offsets: np.ndarray[Any, Any], out: np.
 
 
 def partitions(keys: pa.Array, count: int) -> np.ndarray[Any, Any]:
-    """The partition of each key (binary, none of them null) among ``count``."""
+    """Return the partition of each key (binary, none of them null) among ``count``."""
     keys = keys.cast(pa.large_binary())
     _, offsets, data = keys.buffers()
     places = np.frombuffer(offsets, np.int64)[keys.offset : keys.offset + len(keys) + 1]
@@ -56,5 +56,5 @@ def partitions(keys: pa.Array, count: int) -> np.ndarray[Any, Any]:
 
 
 def partition_of(key: bytes, count: int) -> int:
-    """The partition of one key."""
+    """Return the partition of one key."""
     return int(partitions(pa.array([key], pa.binary()), count)[0])

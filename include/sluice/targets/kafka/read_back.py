@@ -1,4 +1,4 @@
-"""The row that a message says, whatever its format: of messages that were just made, and of those in a topic."""
+"""Read the row from a message of any format: one that was just made, or one in a topic."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ from sluice.targets.kafka.registry import Registry
 K = ColumnKind
 Row = dict[str, Any]
 _HEAD_BYTES = 5
-"""Before each message of a format with a registry: a zero, and the number of its schema."""
+"""Bytes before each message of a format with a registry: a zero, and the number of its schema."""
 _WHOLE = frozenset({K.TINYINT, K.SMALLINT, K.MEDIUMINT, K.INT, K.BIGINT, K.YEAR})
 _TEXTS = frozenset({K.CHAR, K.VARCHAR})
 _BYTES = frozenset({K.BINARY, K.VARBINARY})
 KEYS = frozenset({*_WHOLE, *_TEXTS, *_BYTES, K.DATE, K.DATETIME, K.TIMESTAMP, K.DECIMAL})
-"""Kinds of key columns that are read back out of a row."""
+"""Kinds of key columns that are read back from a row."""
 _EPOCH = dt.datetime(1970, 1, 1)
 _EPOCH_DAY = dt.date(1970, 1, 1)
 
 
 @dataclass
 class OwnNumbers:
-    """Numbers of schemas that are of one verification: it registers none. See :class:`sluice.targets.kafka.documents.Numbers`."""
+    """Schema numbers that belong to one verification: it registers none. See :class:`sluice.targets.kafka.documents.Numbers`."""
 
     schemas: list[str] = field(default_factory=list)
 
     def number_of(self, table: TableId | str, side: str, record: str, schema: str, kind: str) -> int:
-        """Its place in :attr:`schemas`."""
+        """Return the schema's index in :attr:`schemas`."""
         self.schemas.append(schema)
         return len(self.schemas) - 1
 
 
 @dataclass
 class ReadBack:
-    """Rows of messages. ``own``: the schemas of messages that are made here."""
+    """Reads rows from messages. ``own``: the schemas of messages that are made here."""
 
     place: Place
     own: OwnNumbers = field(default_factory=OwnNumbers)
@@ -58,18 +58,18 @@ class ReadBack:
     _theirs: dict[int, Callable[[bytes], Any]] = field(default_factory=dict)
 
     def entries(self, key: bytes | None, value: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
-        """What tells a row apart, and its newest value: one of a message, but for Arrow's, which have some rows and no keys."""
+        """Yield what tells a row apart and its newest value: one per message, except Arrow's, which have several rows and no keys."""
         if self.place.options.arrow:
             yield from arrow_entries(value)
         elif key is not None:
             yield self.key(key), value
 
     def key(self, key: bytes) -> bytes:
-        """What tells rows apart: without the number of its schema, which another table's copy of it may have."""
+        """Return what tells rows apart: the key without its schema's number, which another table's copy of it may have."""
         return key[_HEAD_BYTES:] if self.place.options.registered else key
 
     def mine(self, value: bytes | None) -> Row | None:
-        """The row of a message that was made here with :attr:`own`; None: it was deleted."""
+        """Return the row of a message that was made here with :attr:`own`; None: it was deleted."""
         if not self.place.options.registered or value is None:
             return _row(self.place.options.format, value)
         number = _number(value)
@@ -78,7 +78,7 @@ class ReadBack:
         return _row_of(self._mine[number](value))
 
     def theirs(self, value: bytes | None, topic: str) -> Row | None:
-        """The row of a message of a topic; None: it was deleted. Raises LoadError, TargetUnavailable."""
+        """Return the row of a message of a topic; None: it was deleted. Raises LoadError, TargetUnavailable."""
         options = self.place.options
         try:
             if not options.registered or value is None:
@@ -96,27 +96,27 @@ class ReadBack:
             ) from None
 
     def _reader(self, schema: str) -> Callable[[bytes], Any]:
-        """Of messages with a schema."""
+        """Return the reader of messages with a schema."""
         if self.place.options.format == "debezium-protobuf":
-            from sluice.formats.protobuf import Decoder  # of an extra
+            from sluice.formats.protobuf import Decoder  # installed by an extra
 
             decode = Decoder(schema).decode
             return lambda value: decode(value[_HEAD_BYTES + 1 :])  # a zero: the first message of the schema
-        import fastavro  # of an extra
+        import fastavro  # installed by an extra
 
         parsed = fastavro.parse_schema(json.loads(schema))
         return lambda value: fastavro.schemaless_reader(io.BytesIO(value[_HEAD_BYTES:]), parsed, None)
 
     # -- keys ----------------------------------------------------------------------------------------------------------
     def not_listed(self, plan: PlannedTable) -> str:
-        """Why keys of the table cannot be read back, "" if they can."""
+        """Return why keys of the table cannot be read back, "" if they can."""
         for column in plan.key_columns:
             if column.value_type.kind not in KEYS:
                 return f"the key column {column.name} ({column.sql_type}) is not read back from messages"
         return ""
 
     def keys(self, plan: PlannedTable, rows: Sequence[Row]) -> pa.Table:
-        """The key's columns of rows of a topic, as the source's values are stored. Raises LoadError."""
+        """Return the key's columns of rows of a topic, as the source's values are stored. Raises LoadError."""
         columns = plan.key_columns
         try:
             return pa.table(
@@ -136,7 +136,7 @@ class ReadBack:
             ) from None
 
     def _stored(self, made: ColumnType, value: Any) -> Any:
-        """The inverse of what the formats make of a value."""
+        """Invert what the formats make of a value."""
         if made.kind in _WHOLE:
             return int(_unscaled(value) if isinstance(value, bytes | str | dict) and self._in_base64 else value)
         if made.kind in _BYTES:
@@ -170,7 +170,7 @@ class ReadBack:
 
 
 def listed_keys(plan: PlannedTable, listed: Sequence[Sequence[str]], schema: pa.Schema) -> pa.Table:
-    """Literals of the source's keys as columns, as ``schema`` describes them. Raises LoadError."""
+    """Return literals of the source's keys as columns, as ``schema`` describes them. Raises LoadError."""
     columns = plan.key_columns
     fields = {true_name(one): one for one in schema}
     try:
@@ -183,7 +183,7 @@ def listed_keys(plan: PlannedTable, listed: Sequence[Sequence[str]], schema: pa.
 
 
 def arrow_entries(value: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
-    """Of each row of a record batch: what tells it apart, and the row as JSON; None: it was deleted."""
+    """Yield, for each row of a record batch, what tells it apart, and the row as JSON; None: it was deleted."""
     if value is None:
         return
     rows = pa.ipc.open_stream(pa.BufferReader(value)).read_all()
@@ -196,17 +196,17 @@ def arrow_entries(value: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
 
 
 def arrow_keys(keys: pa.Table) -> list[bytes]:
-    """What tells rows apart, of the key's columns as they are stored."""
+    """Return what tells rows apart, from the key's columns as they are stored."""
     return [arrow_key(values) for values in zip(*map(_texts, keys.columns), strict=True)]
 
 
 def arrow_key(values: Sequence[Any]) -> bytes:
-    """Of one row."""
+    """Return what tells one row apart."""
     return json.dumps(list(values)).encode()
 
 
 def _texts(column: pa.ChunkedArray) -> list[Any]:
-    """Values that JSON holds exactly."""
+    """Return values that JSON holds exactly."""
     values = column.combine_chunks()
     if pa.types.is_temporal(values.type):
         values = values.view(pa.int32() if values.type.bit_width == 32 else pa.int64())
@@ -223,13 +223,13 @@ def _texts(column: pa.ChunkedArray) -> list[Any]:
 def _found(row: Mapping[str, Any], name: str) -> Any:
     if name in row:
         return row[name]
-    from sluice.formats.avro import adjusted  # of an extra
+    from sluice.formats.avro import adjusted  # installed by an extra
 
     return row[adjusted(name)]
 
 
 def _unscaled(value: Any) -> Decimal:
-    """Digits without the point: bytes, their base64, or a message that has them."""
+    """Return the digits without the point, from bytes, their base64, or a message that has them."""
     given = value["value"] if isinstance(value, dict) else value
     return Decimal(int.from_bytes(given if isinstance(given, bytes) else b64decode(given), "big", signed=True))
 
@@ -244,12 +244,12 @@ def _row_of(document: Any) -> Row | None:
 
 
 def _exact(value: Any) -> Any:
-    """0 and -0 are told apart."""
+    """Return a value that tells 0 and -0 apart."""
     return _Number(repr(value)) if isinstance(value, float) else value
 
 
 def _row(form: str, value: bytes | None) -> Row | None:
-    """The row of a message as it is now; None: it was deleted. Numbers are told apart by every digit."""
+    """Return the current row of a message; None: it was deleted. Numbers are compared by every digit."""
     if value is None:
         return None
     document = json.loads(value, parse_float=_Number)

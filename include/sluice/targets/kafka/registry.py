@@ -30,11 +30,14 @@ class Registry:
     place: Place
 
     def number_of(self, table: TableId | str, side: str, record: str, schema: str, kind: str) -> int:
-        """The registry's number of a schema; it is registered if the options say so.
+        """Return the registry's number of a schema; it is registered if the options say so.
 
         Args:
-            table: whose rows it describes; a name: of a topic that has no rows.
-            side: "key" or "value". record: full name of the schema's record. schema: its text. kind: AVRO or PROTOBUF.
+            table: the table whose rows it describes; a name: a topic that has no rows.
+            side: "key" or "value".
+            record: full name of the schema's record.
+            schema: its text.
+            kind: AVRO or PROTOBUF.
 
         Raises:
             LoadError: the registry refuses the schema, or does not know it and may not be told.
@@ -55,7 +58,7 @@ class Registry:
             raise self._silent(error, doing) from None
 
     def schema(self, number: int) -> str:
-        """The text of a schema. Raises as :meth:`number_of` does."""
+        """Return the text of a schema. Raises as :meth:`number_of` does."""
         lib = library()
         doing = f"asking for schema {number}"
         try:
@@ -66,7 +69,7 @@ class Registry:
             raise self._silent(error, doing) from None
 
     def check(self) -> None:
-        """Does it answer? Raises as :meth:`number_of` does."""
+        """Ask the registry whether it answers. Raises as :meth:`number_of` does."""
         lib = library()
         doing = "asking the schema registry"
         try:
@@ -77,7 +80,7 @@ class Registry:
             raise self._silent(error, doing) from None
 
     def subject_of(self, table: TableId | str, side: str, record: str) -> str:
-        """As the naming strategies of Confluent's serializers say."""
+        """Return the subject, by the naming strategies of Confluent's serializers."""
         place = self.place
         topic = table if isinstance(table, str) else place.options.topic_of(table, place.pipeline, place.target)
         if place.options.subjects is Subjects.RECORD:
@@ -133,7 +136,7 @@ class Registry:
 
 
 def settings(endpoint: Endpoint) -> dict[str, Any]:
-    """Of the registry's client. Raises ConfigError where no registry is named."""
+    """Return the settings of the registry's client. Raises ConfigError if no registry is named."""
     found = {name.removeprefix(REGISTRY): value for name, value in endpoint.extra.items() if name.startswith(REGISTRY)}
     if not found.get("url"):
         raise ConfigError(
@@ -144,7 +147,7 @@ def settings(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def library() -> Any:
-    """``confluent_kafka.schema_registry``. Raises ConfigError where it is not installed."""
+    """Import ``confluent_kafka.schema_registry``. Raises ConfigError if it is not installed."""
     try:
         import confluent_kafka.schema_registry as found
         import fastavro  # noqa: F401  (documents in Avro are encoded by it)
@@ -165,6 +168,6 @@ def _no_answer() -> tuple[type[Exception], ...]:
 
 @lru_cache(maxsize=16)
 def _client(given: str) -> Any:
-    """One a process, as it remembers the numbers."""
+    """Return the client; one per process, as it caches the numbers."""
     known: Mapping[str, Any] = json.loads(given)
     return library().SchemaRegistryClient(dict(known))

@@ -1,4 +1,4 @@
-"""Messages of what is no row: transactions, and statements that change definitions."""
+"""Messages that are no rows: transactions, and DDL statements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Made = list[tuple[bytes | None, bytes]]
 
 
 def transaction_messages(writer: Writer, topic: str, transactions: Iterable[Transaction]) -> Made:
-    """Two of each: where it begins, and where it ends."""
+    """Return two messages per transaction: where it begins, and where it ends."""
     envelope = writer.envelope(topic, connect.TRANSACTION_KEY, connect.TRANSACTION_VALUE)
     made: Made = []
     for one in transactions:
@@ -25,7 +25,7 @@ def transaction_messages(writer: Writer, topic: str, transactions: Iterable[Tran
 
 
 def statement_messages(writer: Writer, topic: str, statements: Iterable[Statement]) -> Made:
-    """As the program writes them that the format is named after. Those of canal and Maxwell have no key."""
+    """Return the messages of statements, as the format's program writes them. Those of canal and Maxwell have no key."""
     if not writer.options.enveloped:
         form = FORMATS[writer.options.format]
         return [(None, text.encode()) for one in statements for text in form.statement(one, writer.source)]
@@ -38,7 +38,7 @@ def statement_messages(writer: Writer, topic: str, statements: Iterable[Statemen
 
 
 def statement_of(change: SchemaChange) -> Statement:
-    """As the formats take it: with the source's names."""
+    """Convert a schema change to what the formats take, with the source's names."""
     found = change.statement
     return Statement(
         found.file, found.offset, found.gtid, found.commit_time_us, found.schema, found.text, change.tables

@@ -1,8 +1,8 @@
 """Statements after which a topic with the newest row of each key would keep keys that no row has any more, or lack rows.
 
-No change of the log names these rows: a table was emptied, dropped or replaced, it has another name, or its rows have other message keys now. The
-topic itself says which keys it holds, see :mod:`sluice.targets.kafka.held_keys`: they get messages without a value. Where rows stay at the source,
-they are copied again under their new name or key (``on_conversion: copy``).
+No change of the log names these rows: a table was truncated, dropped or replaced, it has another name, or its rows have other message keys now. The
+topic itself says which keys it holds, see :mod:`sluice.targets.kafka.held_keys`: they get messages without a value. If rows stay at the source, they
+are copied again under their new name or key (``on_conversion: copy``).
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ _LEAVES_KEYS = frozenset({
     _K.ADD_COLUMN, _K.DROP_COLUMN, _K.RENAME_COLUMN, _K.WIDEN_COLUMN, _K.CHANGE_COLUMN, _K.ALLOW_NULL, _K.REQUIRE_VALUE, _K.PRIMARY_KEY,
     _K.INDEXES,
 })  # fmt: skip
-"""Kinds that may change what a message key says."""
+"""Kinds of changes that may change the contents of a message key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """Fault of a topic after a statement.
+    """A fault of a topic after a statement.
 
     Attributes:
-        table: the source table, under its name before the statement; why: a sentence.
-        emptied: the topic of that name holds keys that are to go. copied: rows of the table are to be copied again, under their name of now.
+        table: the source table, under its name before the statement.
+        why: a sentence.
+        emptied: the topic of that name holds keys that are to be removed.
+        copied: rows of the table are to be copied again, under their current name.
     """
 
     table: TableId
@@ -91,8 +93,10 @@ def _rekeyed(change: SchemaChange, one: TableChange, forms: KeyForms) -> Iterato
 
 
 def _arrives(change: SchemaChange, table: TableChange) -> bool:
-    """True if a table that is not captured gets the name of one that is, and that name was no captured table's until this statement: at the cut-over
-    of an online schema change the rows are the same."""
+    """Return True if an uncaptured table takes the name of a captured one that no captured table had before this statement.
+
+    At the cut-over of an online schema change the rows are the same.
+    """
     new = table.renamed_to
     if new is None or new in change.not_captured:
         return False
@@ -100,7 +104,7 @@ def _arrives(change: SchemaChange, table: TableChange) -> bool:
 
 
 def _stays(change: SchemaChange, table: TableChange) -> bool:
-    """True if the topic's rows are right after a rename: an online schema change put the same rows in their place."""
+    """Return True if the topic's rows are right after a rename: an online schema change put the same rows in their place."""
     return any(c.renamed_to == table.table and c.table in change.not_captured for c in change.tables)
 
 

@@ -69,9 +69,10 @@ _log = structlog.get_logger()
 
 _K = ChangeKind
 _NOT_FOLLOWED = frozenset({_K.TRUNCATE_TABLE, _K.ROWS_REMOVED, _K.ROWS_REPLACED, _K.UNKNOWN})
-"""Rows went that no change names."""
+"""Changes by which rows are removed that no change of the log names."""
 FOLLOWED = frozenset(ChangeKind) - _NOT_FOLLOWED
-"""Each document says its columns, so there is nothing to do for most others; the rest :mod:`sluice.targets.kafka.stale_keys` names."""
+"""The schema changes that are followed. Each document names its columns, so most need nothing; :mod:`sluice.targets.kafka.stale_keys` names the rest.
+"""
 _ORDER = {
     Partitioning.KEY: Ordering.KEY,
     Partitioning.COLUMNS: Ordering.NONE,
@@ -84,7 +85,7 @@ _KEPT_REPLAYS = 100
 
 
 def _capabilities(changes: Input, ordering: Ordering, *, empties: bool) -> Capabilities:
-    """``empties``: the keys that a topic holds can be removed."""
+    """Return the abilities of a Kafka target. ``empties``: the keys that a topic holds can be removed."""
     if changes is Input.CHANGES:
         features = {Feature.DELETE, Feature.KEYLESS, Feature.PARTIAL_ROWS}
     else:
@@ -130,17 +131,17 @@ class KafkaTarget:
 
     @property
     def input(self) -> Input:
-        """What it is given."""
+        """The form in which it gets changes."""
         return Input(self.config.changes)
 
     @property
     def capabilities(self) -> Capabilities:
-        """As the options say."""
+        """The abilities of the target, as the options say."""
         return _capabilities(self.input, _ORDER[self.options.partitioning], empties=not why_not_emptied(self.options))
 
     @property
     def checkpoints(self) -> KafkaCheckpoints:
-        """In its compacted topic."""
+        """The checkpoint store, in a compacted topic."""
         return KafkaCheckpoints(self.place)
 
     @contextmanager
@@ -149,15 +150,15 @@ class KafkaTarget:
         yield KafkaSession(self, epoch)
 
     def schema(self) -> KafkaSchema:
-        """The topics."""
+        """Return what compares topics."""
         return KafkaSchema(self.place, self.input)
 
     def reconciler(self) -> KafkaReconciler | None:
-        """Of merged rows, for listed keys."""
+        """Return what removes listed keys, for merged rows; else None."""
         return KafkaReconciler(self.options) if self.input is Input.MERGED else None
 
     def comparer(self) -> KafkaComparer | None:
-        """By the newest message of each key; every change is not compared."""
+        """Return what compares the newest message of each key; None for a target with every change, which is not compared."""
         return KafkaComparer(self.place) if self.input is Input.MERGED else None
 
     def stale(self, change: SchemaChange) -> tuple[Stale, ...]:
@@ -173,7 +174,7 @@ class KafkaTarget:
         return frozenset(one.table for one in self.stale(change) if one.copied)
 
     def interrupt(self) -> None:
-        """Nothing waits for longer than the transaction may last."""
+        """Do nothing: nothing waits for longer than the transaction may last."""
 
 
 @dataclass(frozen=True)
@@ -186,17 +187,17 @@ class KafkaReconciler:
     options: KafkaOptions
 
     def refuses(self, table: PlannedTable) -> str:
-        """Always."""
+        """Return why a range is always refused."""
         return "what a topic holds of a range of keys is not known to a load"
 
     def refuses_listed(self, table: PlannedTable) -> str:
-        """A delete may need more than the key."""
+        """Return why listed keys cannot be removed: a delete may need more than the key. "" if they can."""
         if self.options.arrow or self.options.tombstones:
             return ""
         return "options.tombstones is false, and a delete needs the whole row then"
 
     def others(self) -> tuple[OtherWriter, ...]:
-        """A topic does not say who writes to it."""
+        """Return nothing, as a topic does not say who writes to it."""
         return ()
 
 
@@ -208,7 +209,7 @@ class KafkaSession:
     epoch: int
 
     def begin(self, batch: BatchInput) -> KafkaWriter:
-        """No I/O."""
+        """Return the writer of a batch. No I/O."""
         return KafkaWriter(self.target, batch, Fence(self.epoch, batch.held, batch.number))
 
 
@@ -221,9 +222,10 @@ class KafkaWriter:
     fence: Fence
 
     def prepare(self) -> None:
-        """Documents say their columns, so that most changes of definitions need nothing, and the others nothing before the rows. No I/O.
+        """Refuse schema changes that cannot be followed. No I/O.
 
-        Raises LoadError where the policy is to stop, and where a topic would keep keys that no row has, or lack rows.
+        Documents name their columns, so most schema changes need nothing, and the others nothing before the rows. Raises LoadError if the policy is
+        to stop, or if a topic would keep keys that no row has, or lack rows.
         """
         place, why_not = self.target.place, why_not_emptied(self.target.options)
         for change in self.batch.schema_changes:
@@ -241,7 +243,7 @@ class KafkaWriter:
                     )
 
     def plan(self, parallelism: int) -> list[list[KafkaUnit]]:
-        """One unit: rows and checkpoint are one transaction, and a transaction has one producer. Raises MappingError."""
+        """Return one unit: rows and checkpoint are one transaction, and a transaction has one producer. Raises MappingError."""
         batch, place = self.batch, self.target.place
         told = tuple(map(statement_of, batch.schema_changes)) if place.options.schema_topic else ()
         empties = self._emptied()
@@ -260,7 +262,7 @@ class KafkaWriter:
         return [[replace(unit, statements=told, removes=tuple(batch.reconcile), empties=empties)]]
 
     def _emptied(self) -> tuple[Emptied, ...]:
-        """Tables whose topics hold keys that are to go. Raises LoadError for a topic that may have rows of another table."""
+        """Return the tables whose topics hold keys that are to be removed. Raises LoadError for a topic that may have rows of another table."""
         found: dict[TableId, Emptied] = {}
         for change in self.batch.schema_changes if self.target.input is Input.MERGED else ():
             sources = {one.table for one in self.target.stale(change) if one.emptied}
@@ -282,7 +284,7 @@ class KafkaWriter:
                 raise left(change, Stale(table, f"the keys of {table} stay in its topic"), place.pipeline, why)
 
     def _require_key(self, table: TableInput) -> None:
-        """A row's messages are all in one partition, else a compacted topic keeps its old ones."""
+        """Raise MappingError if a row's messages may be in several partitions: a compacted topic would keep old ones."""
         columns = self.target.options.partition_columns.get(str(table.target), ())
         others = [name for name in columns if name not in table.plan.key]
         if others:
@@ -293,14 +295,14 @@ class KafkaWriter:
             )
 
     def commit(self, results: Sequence[WriteResult]) -> None:
-        """The unit committed the batch with its rows; without a unit the checkpoint moves alone. Raises Fenced."""
+        """Move the checkpoint if no unit has done so; a unit commits the batch with its rows. Raises Fenced."""
         batch, fence = self.batch, self.fence
         if batch.replay or any(one.message == (fence.epoch, batch.number) for one in results):
             return
         self.target.checkpoints.advance(Checkpoint(fence.epoch, batch.number, batch.position))
 
     def abort(self) -> None:
-        """A unit aborts its own transaction."""
+        """Do nothing: a unit aborts its own transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,17 +330,17 @@ class KafkaUnit:
 
     @property
     def cost(self) -> int:
-        """In rows."""
+        """The cost of the unit, in rows."""
         return max(sum(table.rows for table in self.tables), self.changes)
 
     @property
     def memory_bytes(self) -> int:
-        """Of merged rows: those that are read at a time. Of changes: all."""
+        """The memory that the unit takes: for merged rows those that are read at a time, for changes all."""
         files = [file for table in self.tables for file in table.files]
         return self.reader.memory_of(sum(file.arrow_bytes for file in files), len(files)) if files else 0
 
     def write(self, rejected: RejectedRows | None = None) -> WriteResult:
-        """All rows and the checkpoint in one transaction. Raises Fenced if the target holds the batch, or a newer process is here."""
+        """Write all rows and the checkpoint in one transaction. Raises Fenced if the target holds the batch, or a newer process writes."""
         started = time.monotonic()
         try:
             with slot(self.place) as mine, ExitStack() as files:
@@ -346,7 +348,7 @@ class KafkaUnit:
                 if self.replay and self.replay in held.replayed:
                     return WriteResult()
                 sending = _Sending(self, channel, held, rejected)
-                sending.read_held_keys(files)  # before the transaction begins, whose time is limited
+                sending.read_held_keys(files)  # before the transaction begins, which has a time limit
                 channel.commit(sending.held, sending.send)
         except KicksOut as error:
             raise self._why(error) from None
@@ -354,7 +356,7 @@ class KafkaUnit:
         return replace(sending.result, seconds=time.monotonic() - started, message=message)
 
     def _channel(self, mine: Any) -> tuple[Channel, Held]:
-        """One that may write, and what the target holds."""
+        """Return a channel that may write, and what the target holds."""
         channel: Channel | None = mine.channel
         known = channel.held if channel is not None else None
         if (
@@ -364,7 +366,7 @@ class KafkaUnit:
             and channel.knows()
         ):
             return channel, known  # if another producer began since, the commit is refused
-        # a process that is out of date does not disturb a newer one
+        # a process that is out of date must not disturb a newer one
         require_no_newer(_known(self.place), self.fence.epoch, self.place.record_place)
         channel = mine.channel = Channel(self.place)
         return channel, guarded(self.place, self.fence, channel.held)
@@ -385,12 +387,12 @@ def _known(place: Place) -> Checkpoint:
 
 
 def _said(key: bytes | None, avro: bool) -> str:
-    """A message's key, for people."""
+    """Format a message's key for display."""
     return "none" if key is None else f"0x{key.hex()[:300]}" if avro else key.decode("utf-8", "replace")[:300]
 
 
 class _Sending:
-    """Rows of a batch on their way into the open transaction."""
+    """Sends the rows of a batch into the open transaction."""
 
     def __init__(self, unit: KafkaUnit, channel: Channel, held: Held, rejected: RejectedRows | None) -> None:
         self._unit, self._channel, self._rejected = unit, channel, rejected
@@ -437,7 +439,7 @@ class _Sending:
         return counted
 
     def _side(self) -> None:
-        """What is no row."""
+        """Send what is not a row."""
         names = self._topics.side
         if "schema_topic" in names:
             made = statement_messages(self._writer, names["schema_topic"], self._unit.statements)
@@ -452,7 +454,7 @@ class _Sending:
         self._channel.produce_each(topic, keys, values, [0] * len(made), [header] * len(made))
 
     def send(self, channel: Channel) -> None:
-        """Everything but the checkpoint."""
+        """Send everything but the checkpoint."""
         self._side()
         if self._merged:
             for held in self._stale:
@@ -474,7 +476,7 @@ class _Sending:
                 self.result += WriteResult(appended=piece.rows.num_rows)
 
     def _empty(self, held: HeldKeys) -> None:
-        """A message without a value for each key, in the partition that holds it."""
+        """Send a message without a value for each key, to the partition that holds it."""
         batch, first = self._unit.fence.batch, self._removed
         of_batch = ("sluice.batch", str(batch).encode())
         for piece in held.pieces():
@@ -491,7 +493,7 @@ class _Sending:
         self.result += WriteResult(deleted=count)
 
     def _remove(self, stored: StoredRange) -> None:
-        """Listed keys that the source does not have."""
+        """Remove listed keys that the source does not have."""
         item = self._unit.reader.key_range(stored)
         assert item.kept is not None  # a range with keys
         keys = listed_keys(stored.plan, item.listed or (), item.kept.schema)
@@ -556,7 +558,7 @@ class _Sending:
         return refused
 
     def _too_large(self, piece: ChangePiece, messages: Messages) -> dict[int, str]:
-        """Rows with a message that is not to be sent, and why. Raises LoadError for the first where no row may be left out."""
+        """Return the rows with a message that is not to be sent, and why. Raises LoadError for the first if no row may be left out."""
         found = {}
         for number, size in messages.too_large(self._options.max_message_bytes):
             key = _said(messages.keys[number].as_py(), self._options.registered)
@@ -564,7 +566,7 @@ class _Sending:
         return found
 
     def _refusal(self, piece: ChangePiece, size: int, key: str) -> str:
-        """Why a row is left out. Raises LoadError where none may be."""
+        """Return why a row is left out. Raises LoadError if none may be."""
         hidden = any(map(is_masked, piece.rows.schema))
         why = (
             f"a message of {size:,} bytes is larger than options.max_message_bytes, {self._options.max_message_bytes:,}"
@@ -598,7 +600,7 @@ class _Sending:
         self._channel.produce_each(topic, keys, values, places, headers)
 
     def _places(self, table: TableId, messages: int, routes: pa.Array | None, count: int) -> list[int]:
-        """The partition of each message. ``routes``: None where they are not asked for."""
+        """Return the partition of each message. ``routes``: None if they are not needed."""
         how = self._options.partitioning
         if how is Partitioning.GLOBAL or count == 1:
             return [0] * messages

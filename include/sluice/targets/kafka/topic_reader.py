@@ -1,4 +1,4 @@
-"""A topic read from its beginning, as a ``read_committed`` consumer has it, and from then on what was added to it."""
+"""Read a topic from its beginning as a ``read_committed`` consumer, and later only what was added to it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from sluice.targets.kafka.channel import Place
 from sluice.targets.kafka.client import ANSWER_S, errors, library, translated
 
 MESSAGES = 10_000
-"""Messages that are asked for at a time."""
+"""Messages that are requested at a time."""
 
 
 @dataclass
 class TopicReader:
-    """Reader of a topic that remembers where its next look at each partition begins.
+    """Reads a topic and remembers where its next read of each partition begins.
 
-    ``purpose``: a word of the consumer group, which commits nothing. ``first``: called with number and first offset of each partition that is read
-    for the first time; it may raise.
+    Args:
+        purpose: a word of the consumer group, which commits nothing.
+        first: called with number and first offset of each partition that is read for the first time; it may raise.
     """
 
     place: Place

@@ -1,4 +1,4 @@
-"""Topics: which there are, how many partitions they have, and how missing ones are made."""
+"""Topics: which exist, how many partitions they have, and how missing ones are created."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Topics:
 
     @classmethod
     def look(cls, place: Place, client: Any = None) -> Topics:
-        """Ask the brokers, by ``client`` if there is one. Asking for all topics makes none, also where brokers make what is asked for by name."""
+        """Ask the brokers for all topics, by ``client`` if given. That creates none, even if brokers create topics that are asked for by name."""
         asked = client or place.client("AdminClient")
         with errors(place.endpoint, "reading the list of topics", asked=asked):
             found = asked.list_topics(timeout=ANSWER_S).topics
         return cls(place, {name: len(one.partitions) for name, one in found.items() if one.error is None})
 
     def topic_of(self, table: TableId) -> str:
-        """Of a table of the target."""
+        """Return the topic of a table of the target."""
         return self.place.options.topic_of(table, self.place.pipeline, self.place.target)
 
     @property
@@ -45,7 +45,7 @@ class Topics:
         return self.place.options.side_topics_of(self.place.pipeline, self.place.target)
 
     def require(self, tables: Iterable[TableId]) -> None:
-        """Each table and all that is no row has its topic; missing ones are made, if that is wanted. Raises MappingError."""
+        """Require that each table and side topic has its topic; missing ones are created if the options say so. Raises MappingError."""
         wanted: dict[str, TableId | str] = {self.topic_of(table): table for table in tables}
         for option, topic in self.side.items():
             if topic in wanted or topic == self.place.ack_topic:
@@ -72,7 +72,7 @@ class Topics:
             )
 
     def require_same(self, known: Mapping[str, int], tables: Iterable[TableId]) -> dict[str, int]:
-        """The number of partitions of each table's topic, if none has another one than it had. Raises LoadError."""
+        """Return the number of partitions of each table's topic. Raises LoadError if it changed."""
         options, found = self.place.options, dict(known)
         for table in tables:
             topic = self.topic_of(table)
@@ -92,7 +92,7 @@ class Topics:
         return found
 
     def require_own(self, tables: Iterable[TableId]) -> None:
-        """No two tables share keys in one topic of merged rows. Raises MappingError."""
+        """Raise MappingError if two tables share keys in one topic of merged rows."""
         taken: dict[str, TableId] = {}
         for table in sorted(set(tables)):
             other = taken.setdefault(self.topic_of(table), table)
@@ -124,7 +124,7 @@ def create(place: Place, topic: str, how: MissingTopics) -> None:
 
 
 def _wait(place: Place, topics: Iterable[str]) -> dict[str, int]:
-    """The brokers learn of a new topic one after the other."""
+    """Wait until all brokers know the new topics; they learn of them one after the other."""
     wanted, end = set(topics), time.monotonic() + ANSWER_S
     while True:
         found = Topics.look(place).counts
@@ -134,7 +134,7 @@ def _wait(place: Place, topics: Iterable[str]) -> dict[str, int]:
 
 
 def statement(topic: str, how: MissingTopics) -> str:
-    """What makes a topic, in the words of Kafka's own tool."""
+    """Return the command of Kafka's own tool that creates a topic."""
     words = ["kafka-topics", "--create", "--topic", topic, "--partitions", str(how.partitions)]
     if how.replication > 0:
         words += ["--replication-factor", str(how.replication)]
@@ -151,7 +151,7 @@ class KafkaSchema:
     input: Input
 
     def compare(self, tables: Sequence[PlannedTable]) -> Sequence[Finding]:
-        """What is missing, what does not go, and where each table goes."""
+        """Return findings on what is missing, what cannot be loaded, and where each table goes."""
         topics = Topics.look(self.place)
         configs = configs_of(self.place, [t for t in {topics.topic_of(p.target) for p in tables} if t in topics.counts])
         found: list[Finding] = []
@@ -238,7 +238,7 @@ class KafkaSchema:
 
 
 def configs_of(place: Place, topics: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Settings of topics; nothing where the login may not read them."""
+    """Return the settings of topics; empty if the login may not read them."""
     from confluent_kafka.admin import ConfigResource
 
     if not topics:

@@ -1,7 +1,7 @@
-"""Transactions of the source as Debezium tells of them: two events each in a topic of their own, and in each document its place in the transaction.
+"""Transactions of the source as Debezium reports them: two events each in a separate topic, and in each document its place in the transaction.
 
-Counted is what arrives: a change that a rule left out does not count, and an update of the primary key is two documents in Debezium's formats. Rows
-that a dump read are of no transaction.
+Only what arrives is counted: a change that a rule left out does not count, and an update of the primary key is two documents in Debezium's formats.
+Rows that a dump read belong to no transaction.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class NumberedPiece(ChangePiece):
     """Changes that know their place in their transaction.
 
     Attributes:
-        transaction: id of each change's (string; null: a dump read the row).
+        transaction: id of each change's transaction (string; null: a dump read the row).
         total_order, table_order: of its first document, from 1 (uint64).
     """
 
@@ -39,7 +39,7 @@ class NumberedPiece(ChangePiece):
     table_order: pa.Array
 
     def slice(self, start: int, rows: int) -> NumberedPiece:
-        """Some of the rows."""
+        """Return some of the rows."""
         parts = (self.rows, self.txn_row, self.part, self.transaction, self.total_order, self.table_order)
         return NumberedPiece(self.table, self.key, *(part.slice(start, rows) for part in parts))
 
@@ -54,7 +54,10 @@ class Transaction:
 
 
 def numbered(pieces: Sequence[ChangePiece]) -> tuple[list[NumberedPiece], list[Transaction]]:
-    """The same pieces with each change's place, and the transactions in log order. All pieces of a batch, as their places depend on each other."""
+    """Return the same pieces with each change's place, and the transactions in log order.
+
+    Pass all pieces of a batch, as their places depend on each other.
+    """
     if not pieces:
         return [], []
     of_piece = np.concatenate([np.full(piece.rows.num_rows, number) for number, piece in enumerate(pieces)])
@@ -99,7 +102,7 @@ def numbered(pieces: Sequence[ChangePiece]) -> tuple[list[NumberedPiece], list[T
 
 
 def places_of(piece: ChangePiece) -> Iterator[PlaceInTransaction | None]:
-    """Of each change."""
+    """Yield the place of each change in its transaction."""
     if not isinstance(piece, NumberedPiece):
         yield from [None] * piece.rows.num_rows
         return
@@ -109,14 +112,14 @@ def places_of(piece: ChangePiece) -> Iterator[PlaceInTransaction | None]:
 
 
 def _begins(groups: _Numbers) -> _Numbers:
-    """Mask of the first of each run of equal numbers."""
+    """Return a mask of the first of each run of equal numbers."""
     found = np.ones(len(groups), bool)
     found[1:] = groups[1:] != groups[:-1]
     return found
 
 
 def _places(begins: _Numbers, weights: _Numbers) -> _Numbers:
-    """How many documents of its run precede each, and one."""
+    """Return how many documents of its run precede each, plus one."""
     before = np.cumsum(weights) - weights
     found: _Numbers = before - np.maximum.accumulate(np.where(begins, before, 0)) + 1
     return found
@@ -141,7 +144,7 @@ def _is_logged(piece: ChangePiece) -> _Numbers:
 
 
 def _moves_key(piece: ChangePiece) -> _Numbers:
-    """1 for an update that changes the primary key, which is two documents; else 0."""
+    """Return 1 for each update that changes the primary key, which is two documents; else 0."""
     if columns.can(piece.rows):
         return columns.moved(piece.rows, piece.key).astype(np.int64)
     rows = changes_of(piece.rows, piece.table, piece.key)

@@ -1,4 +1,4 @@
-"""``changes: all``: the changes of a batch as rows of the tables of changes, in the order of the log."""
+"""``changes: all``: the changes of a batch as rows of the tables of changes, in log order."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from sluice.targets.lake.changelog import rows_of
 from sluice.targets.lake.columns import TableInfo
 
 SCOPE = "changes"
-"""What a batch of changes is noted under."""
+"""The scope under which a batch of changes is noted."""
 
 
 def changes_by_table(reader: RowReader, share: Share | None = None) -> dict[TableId, list[ChangePiece]]:
-    """All changes of a batch, or of a share."""
+    """Return all changes of a batch, or of a share, by table."""
     tables: dict[TableId, list[ChangePiece]] = {}
     for piece in reader.change_pieces(share):
         if piece.rows.num_rows:
@@ -30,7 +30,10 @@ def changes_by_table(reader: RowReader, share: Share | None = None) -> dict[Tabl
 def change_rows(
     pieces: Sequence[ChangePiece], info: TableInfo, schema: pa.Schema, batch: int, zero_dates: str, known: int = 0
 ) -> pa.Table:
-    """As rows of their table; ``schema``: the table's; ``known``: the last batch that it has. Raises LoadError, MappingError."""
+    """Convert changes to rows of their table.
+
+    ``schema``: the table's; ``known``: the last batch that it has. Raises LoadError, MappingError.
+    """
     batches: dict[int, list[ChangePiece]] = {}
     for piece in pieces:
         if not piece.batch or piece.batch > known:
@@ -43,7 +46,7 @@ def change_rows(
 
 
 def _in_log_order(pieces: Sequence[ChangePiece], rows: pa.Table) -> pa.Table:
-    """Of one batch. Rows that a dump read stand before the change of the same number, as in :mod:`sluice.targets.changes_in_order`."""
+    """Sort the changes of one batch. Rows that a dump read precede the change of the same number, see :mod:`sluice.targets.changes_in_order`."""
     if len(pieces) == 1:
         return rows
     seq, row, part = (np.concatenate([_numbers(piece, name) for piece in pieces]) for name in ("_seq", "_row", "_part"))

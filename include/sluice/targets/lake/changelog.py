@@ -1,4 +1,4 @@
-"""``changes: all``: what a row of a table of changes has besides the user's columns."""
+"""``changes: all``: the columns of a table of changes besides the user's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENVELOPE: tuple[tuple[str, str], ...] = (
     ("_op", "string"), ("_batch", "long"), ("_seq", "long"), ("_row", "long"), ("_part", "long"), ("_txn", "long"), ("_txn_row", "long"),
     ("_commit_time", "timestamp"), ("_file", "string"), ("_offset", "decimal(20,0)"), ("_gtid", "string"), ("_origin", "long"),
 )  # fmt: skip
-"""(name, type) of each. ``_batch``, ``_seq``, ``_row`` and ``_part`` together tell changes apart, and are the order of the log."""
+"""The metadata columns (name, type). ``_batch``, ``_seq``, ``_row`` and ``_part`` together identify a change, and are the order of the log."""
 BEFORE = "_before"
 """A struct of the user's columns before the change, null for a new row."""
 _OURS = frozenset({BEFORE, *(name for name, _ in ENVELOPE)})
@@ -30,18 +30,18 @@ _FROM = {"_commit_time": "_commit_ts"}
 
 
 def column_name(name: str) -> str:
-    """What a user's column is called in a table of changes."""
+    """Return the name of a user column in a table of changes."""
     return f"${name}" if name.casefold() in _OURS or name.startswith("$") else name
 
 
 def columns_of(users: Sequence[LakeColumn]) -> tuple[LakeColumn, ...]:
-    """Columns of a table of changes, ``users``: those of the user, under their names there."""
+    """Return the columns of a table of changes. ``users``: the user's columns, under their names there."""
     envelope = [LakeColumn(name, kind) for name, kind in ENVELOPE]
     return (*envelope, *users, LakeColumn(BEFORE, tuple(users)))
 
 
 def planned(plan: PlannedTable, wide_decimals: str) -> tuple[LakeColumn, ...]:
-    """Columns of the table of changes of a planned table."""
+    """Return the columns of the table of changes of a planned table."""
     users = [
         LakeColumn(column_name(one.name), made_type(one, wide_decimals)) for one in plan.columns if not one.generated
     ]
@@ -49,7 +49,7 @@ def planned(plan: PlannedTable, wide_decimals: str) -> tuple[LakeColumn, ...]:
 
 
 def rows_of(piece: ChangePiece, info: TableInfo, schema: pa.Schema, batch: int, zero_dates: str) -> pa.Table:
-    """Changes as rows of their table; ``schema``: the table's. Raises LoadError, MappingError."""
+    """Convert changes to rows of their table; ``schema``: the table's. Raises LoadError, MappingError."""
     rows, count = piece.rows, piece.rows.num_rows
     _require_whole(piece)
     fields = user_fields(rows.schema)
@@ -63,7 +63,7 @@ def rows_of(piece: ChangePiece, info: TableInfo, schema: pa.Schema, batch: int, 
     before, inner = plain(rows[BEFORE]), info.find(BEFORE)
     assert inner is not None
     parts = TableInfo(() if isinstance(inner.kind, str) else inner.kind)
-    gone = pc.equal(plain(rows["_op"]), Op.DELETE.value)  # a deleted row's columns are what it was
+    gone = pc.equal(plain(rows["_op"]), Op.DELETE.value)  # the columns of a deleted row are its last values
     olds = [pc.if_else(gone, plain(rows[field.name]), member(before, field.name)) for field in fields]
     then = pa.table(olds, schema=pa.schema(fields))
     old, refused = convert(

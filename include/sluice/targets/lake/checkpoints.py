@@ -1,9 +1,10 @@
-"""The checkpoint of a target whose tables are files of a lake: a property of a small table of its own, moved by commits that are refused if another
-came first.
+"""The checkpoint of a target whose tables are files of a lake: a property of a small separate table.
 
-Decision: the checkpoint is not in ZooKeeper, because a unit on a worker has to see the fence where it writes. It is not in the tables, because
-a batch has many. It is a table property, not a row, so that no data file is written or left over. A format without conditional commits would make
-it wrong.
+It is moved by commits that are refused if another was first.
+
+Decision: the checkpoint is not in ZooKeeper, because a unit on a worker has to see the fence where it writes. It is not in the tables, because a
+batch has many. It is a table property, not a row, so that no data file is written or left over. A format without conditional commits would make this
+wrong.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _ATTEMPTS = 20
 
 
 class Raced(Exception):
-    """Another commit came first: what is there has to be read again."""
+    """Another commit was first: the table has to be read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Held:
     delivery: int
 
     def to_text(self, owner: str) -> str:
-        """JSON, with a seal of what is written together."""
+        """Return the record as JSON, with a seal of what is written together."""
         found = self.checkpoint
         position = found.position.to_json() if found.position is not None else None
         return json.dumps({
@@ -48,7 +49,7 @@ class Held:
 
     @classmethod
     def from_text(cls, text: str, owner: str, where: str) -> Held:
-        """The inverse. Raises CheckpointError."""
+        """Parse the record. Raises CheckpointError."""
         try:
             data = json.loads(text)
             if data["format"] > _FORMAT:
@@ -58,7 +59,7 @@ class Held:
                     hint="a newer version of Sluice wrote it: use that one",
                 )
             position = Position.from_json(data["position"]) if data["position"] is not None else None
-            seal = data.get("seal")  # older versions wrote none
+            seal = data.get("seal")  # older versions wrote no seal
             edited = seal is not None and seal != seal_of([owner], data["batch"], data["position"])
             return cls(Checkpoint(data["epoch"], data["batch"], position, data["identity"], edited), data["delivery"])
         except (ValueError, KeyError, TypeError) as error:
@@ -73,20 +74,20 @@ class LakeCheckpoints(ABC):
     """See :class:`sluice.targets.base.CheckpointStore`."""
 
     owner: str
-    """pipeline/target."""
+    """The owner, pipeline/target."""
 
     @property
     @abstractmethod
     def place(self) -> str:
-        """For people."""
+        """The location of the checkpoint, for messages."""
 
     @abstractmethod
     def _open(self) -> Any:
-        """The small table, None if there is none."""
+        """Return the small table, None if there is none."""
 
     @abstractmethod
     def _text(self, table: Any) -> str:
-        """Its property, "" if it has none."""
+        """Return the table's property, "" if it has none."""
 
     @abstractmethod
     def _create(self) -> None:
@@ -97,17 +98,17 @@ class LakeCheckpoints(ABC):
         """Set the property. Raises Raced if anything was committed since ``table`` was read."""
 
     def read(self) -> Checkpoint | None:
-        """What it says, None if nothing."""
+        """Return the checkpoint, None if there is none."""
         found = self.held()
         return found.checkpoint if found is not None else None
 
     def held(self) -> Held | None:
-        """The same with the number of the delivery."""
+        """Return the checkpoint with the number of the delivery, None if there is none."""
         table = self._open()
         return self._held(table) if table is not None else None
 
     def guard(self, fence: Fence) -> Held:
-        """What is held, if it is what a unit of ``fence`` was told. Raises Fenced."""
+        """Return what is held, if it is what a unit of ``fence`` was told. Raises Fenced."""
         held = self.held()
         if held is None:
             raise self._gone()
@@ -116,7 +117,7 @@ class LakeCheckpoints(ABC):
         return held
 
     def take_over(self, epoch: int, first: int = 0, *, identity: str = "", agrees: Agrees | None = None) -> Checkpoint:
-        """Raises Fenced, and what ``agrees`` raises."""
+        """Take the target over. Raises Fenced, and what ``agrees`` raises."""
 
         def made(found: Held | None) -> Held:
             if agrees is not None:
@@ -130,7 +131,7 @@ class LakeCheckpoints(ABC):
         return moved.checkpoint
 
     def advance(self, to: Checkpoint) -> None:
-        """Raises Fenced."""
+        """Store a later checkpoint. Raises Fenced."""
 
         def made(found: Held | None) -> Held:
             if found is None:
@@ -143,7 +144,7 @@ class LakeCheckpoints(ABC):
         self._moved("advancing the checkpoint", made)
 
     def rewind(self, to: Checkpoint, *, anew: bool = False) -> None:
-        """What tables noted does not count any more, whether ``anew`` or not. Raises Fenced."""
+        """Store a checkpoint that may be earlier. What tables noted no longer counts, whether ``anew`` or not. Raises Fenced."""
 
         def made(found: Held | None) -> Held:
             known = found.checkpoint if found else Checkpoint(0, to.batch)
@@ -153,19 +154,19 @@ class LakeCheckpoints(ABC):
         self._moved("rewinding the checkpoint", made, make=True)
 
     def forget(self) -> None:
-        """The property is emptied; the small table stays. Rows stay."""
+        """Empty the property; the small table and the rows stay."""
         self._moved("forgetting the checkpoint", lambda found: None)
 
     # -- inside ----------------------------------------------------------------------------------------------------
     def _moved(self, doing: str, made: Callable[[Held | None], Held | None], *, make: bool = False) -> Any:
-        """What is held becomes what ``made`` says of it; asked again each time another process was quicker."""
+        """Change the record to what ``made`` returns for it; ``made`` is called again each time another process was faster."""
         for attempt in range(_ATTEMPTS):
             table = self._open()
             if table is None:
                 if not make:
-                    made(None)  # raises where there must be one
+                    made(None)  # raises if there must be one
                     return None
-                made(None)  # what it raises leaves everything as it was
+                made(None)  # an error leaves everything unchanged
                 self._create()
                 continue
             found = self._held(table)
@@ -192,5 +193,5 @@ class LakeCheckpoints(ABC):
 
 
 def _drawn() -> int:
-    """A number that no earlier delivery had."""
+    """Return a number that no earlier delivery had."""
     return secrets.randbits(62) | 1

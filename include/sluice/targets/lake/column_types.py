@@ -1,4 +1,4 @@
-"""What a table of a lake makes of each neutral type, in the names of Delta, which columns can hold its values, and what that loses."""
+"""The type in a lake table for each neutral type (in Delta's names), the columns that can hold its values, and what is lost."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _BYTES = frozenset({K.BINARY, K.VARBINARY, K.BLOB, K.GEOMETRY, K.VECTOR})
 
 
 def arrow_of(kind: str) -> pa.DataType:
-    """The Arrow type of a type. Raises KeyError for one that no column of a source fits into."""
+    """Return the Arrow type of a type. Raises KeyError for one that no source column fits into."""
     found = _DECIMAL.fullmatch(kind)
     return pa.decimal128(int(found[1]), int(found[2])) if found else _ARROW[kind]
 
 
 def _range(made: ColumnType) -> tuple[int, int]:
-    """Of the values of a whole number."""
+    """Return the range of the values of an integer type."""
     if made.kind is K.YEAR:
         return 0, 2155
     if made.kind is K.BIT:
@@ -45,7 +45,7 @@ def _range(made: ColumnType) -> tuple[int, int]:
 
 
 def _whole(made: ColumnType) -> str:
-    """The narrowest type that holds all values. BIGINT UNSIGNED and BIT(64) are no long: it would wrap them."""
+    """Return the narrowest type that holds all values. BIGINT UNSIGNED and BIT(64) do not become long, which would wrap them."""
     low, high = _range(made)
     return next((kind for kind, (least, most) in _RANGES.items() if least <= low and high <= most), "decimal(20,0)")
 
@@ -79,20 +79,20 @@ LOSES: Mapping[ColumnKind, str] = {
     K.GEOMETRY: "it is bytes: four of the SRID, then WKB",
     K.VECTOR: "it is bytes: four a number",
 }  # fmt: skip
-"""What the own type does not keep of the values; nothing of it is changed silently."""
+"""What the own type does not keep of the values; it changes none silently."""
 
 TOO_WIDE = f"no lake format has numbers of more than {_MOST_DIGITS} digits"
 
 
 def own_type(made: ColumnType, wide_decimals: str = "refuse") -> str:
-    """The type of a column that holds every value of ``made``; "" if there is none."""
+    """Return the type of a column that holds every value of ``made``; "" if there is none."""
     found = OWN[made.kind]
     kind = found if isinstance(found, str) else found(made)
     return "string" if not kind and wide_decimals == "string" else kind
 
 
 def made_type(column: PlannedColumn, wide_decimals: str = "refuse") -> str:
-    """The type for a table that is made here: the mapping's own words (``convert: {type: …}``) where all values fit, else :func:`own_type`."""
+    """Return the type for a new table: the mapping's own (``convert: {type: …}``) if all values fit, else :func:`own_type`."""
     made, wanted = column.sent_type, column.wanted_type
     if wanted is not None:
         kind = own_type(wanted, wide_decimals)
@@ -102,7 +102,7 @@ def made_type(column: PlannedColumn, wide_decimals: str = "refuse") -> str:
 
 
 def takes(made: ColumnType, kind: str) -> bool:
-    """True if a column of the type ``kind`` holds every value of ``made`` exactly, but for what :func:`lost` says."""
+    """Return True if a column of the type ``kind`` holds every value of ``made`` exactly, except for what :func:`lost` says."""
     decimal = _DECIMAL.fullmatch(kind)
     precision, scale = (int(decimal[1]), int(decimal[2])) if decimal else (0, 0)
     if made.kind in WHOLE:
@@ -122,7 +122,7 @@ def takes(made: ColumnType, kind: str) -> bool:
 
 
 def lost(made: ColumnType, kind: str) -> str:
-    """What a column of type ``kind`` that takes ``made`` does not keep, or refuses; "" for nothing."""
+    """Return what a column of type ``kind`` that takes ``made`` does not keep, or refuses; "" for nothing."""
     if made.kind in {K.DATETIME, K.TIMESTAMP} and (made.kind is K.TIMESTAMP) != (kind == "timestamp"):
         return "values are taken for UTC"
     if made.kind is K.DECIMAL and kind == "string":

@@ -1,4 +1,4 @@
-"""Columns of a table of a lake: what they are called and hold. Types have Delta's names, which every format has under some name."""
+"""Columns of a lake table: their names and types. Types have Delta's names; every format has them under some name."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TableInfo:
     partitions: tuple[str, ...] = ()
 
     def find(self, name: str) -> LakeColumn | None:
-        """By its name, whose case does not matter in Delta."""
+        """Return the column with this name, whose case does not matter in Delta; None if there is none."""
         return next((one for one in self.columns if one.name.casefold() == name.casefold()), None)
 
 
@@ -40,17 +40,17 @@ _PARTITIONS = re.compile(r"byte|short|integer|long|string|date|timestamp(_ntz)?|
 
 
 def partitionable(kind: Shape) -> bool:
-    """True for types of which the library writes every value of a partition so that it reads the same. Tried with the values at their edges."""
+    """Return True for types of which the library writes every partition value so that it is read unchanged, as tested with edge values."""
     return isinstance(kind, str) and _PARTITIONS.fullmatch(kind) is not None
 
 
 def clusterable(kind: Shape) -> bool:
-    """True for types whose values have an order, and bounds in a file's entry that readers look at."""
+    """Return True for types whose values have an order, and whose bounds in a file's entry readers use."""
     return isinstance(kind, str) and kind not in {"binary", "boolean"}
 
 
 NO_PARTITIONS = ("", "__HIVE_DEFAULT_PARTITION__")
-"""Texts that are NULL in a column of the partition, by the rules of Delta and Hive."""
+"""Texts that stand for NULL in a partition column, by the rules of Delta and Hive."""
 
 _DIGITS: Mapping[str, int] = {"byte": 3, "short": 5, "integer": 10, "long": 19}
 _WHOLE = tuple(_DIGITS)
@@ -58,7 +58,7 @@ _DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")
 
 
 def widens(there: str, wanted: str) -> bool:
-    """True if every value of the Delta type ``there`` is the same value of the type ``wanted``, and the cast keeps it."""
+    """Return True if every value of the Delta type ``there`` is the same value of the type ``wanted``, and the cast keeps it."""
     if there in _DIGITS and wanted in _DIGITS:
         return _WHOLE.index(there) <= _WHOLE.index(wanted)
     new = _DECIMAL.fullmatch(wanted)

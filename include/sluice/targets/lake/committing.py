@@ -1,6 +1,6 @@
-"""A batch's commit to one table: read the table, look whether it holds the batch, ask the fence, write.
+"""A batch's commit to one table: read the table, check whether it holds the batch, check the fence, write.
 
-If another commit was quicker, all of it begins again.
+If another commit was faster, all of it starts again.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ def committed(
     replay: str,
     write: Callable[[Any, Note], WriteResult],
 ) -> WriteResult:
-    """``write`` (table, what its commit notes) is called until its commit is taken; not at all if the table holds the batch.
+    """Call ``write`` (table, what its commit notes) until its commit succeeds; not at all if the table holds the batch.
 
-    Of several batches that are written as one (Feature.BUNDLES) a table may hold the first ones, if an earlier attempt took fewer of them together
+    If several batches are written as one (Feature.BUNDLES), a table may hold the first ones, because an earlier attempt took fewer of them together
     and was killed before the checkpoint: ``write`` leaves out what ``known`` of its note says.
 
-    A replay of a dead letter is written each time: its rows have keys, and one letter may come in several pieces. What is noted stays; of a replay
-    and a batch at the same time one is refused, too.
+    A replay of a dead letter is written each time: its rows have keys, and one letter may come in several pieces. What is noted stays; if a replay
+    and a batch are written at the same time, one of them is refused, too.
 
-    The table is read before the fence is asked. So an old process has either read the table before a newer one wrote to it, and then its commit is
-    refused; or it asks the fence after the newer one took over, and is told.
+    The table is read before the fence is checked. So an old process has either read the table before a newer one wrote to it, and then its commit is
+    refused; or it checks the fence after the newer one took over, and is refused there.
 
     Raises:
         Fenced, MappingError, LoadError, TargetUnavailable.
@@ -63,7 +63,7 @@ def committed(
 
 
 def holds(site: LakeSite, fence: Fence, table: TableId, scope: str) -> bool:
-    """True if a table has noted the batch: a repeat writes nothing there."""
+    """Return True if a table has noted the batch: a repeat writes nothing there."""
     found, held = site.open(table), site.checkpoints.held()
     if found is None or held is None:
         return False

@@ -1,4 +1,4 @@
-"""Rows compared with what a table of a lake holds: converted as for a load, and compared with the rows of the same keys that the table has."""
+"""Compare rows with a lake table: converted as for a load, and compared with the table's rows of the same keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sluice.targets.lake.site import LakeSite
 from sluice.targets.lake.values import convert, plain, sent_columns, user_fields
 
 _BITS = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
-"""0 and -0 are told apart."""
+"""The integer types by whose bits 0 and -0 are told apart."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class LakeComparer(ComparesRowsOnly, ABC):
     def _read(
         self, table: Any, plan: PlannedTable, names: Sequence[str], bounds: Mapping[str, tuple[int, int]]
     ) -> Iterator[pa.RecordBatch]:
-        """Columns of all rows; those beyond ``bounds`` of a column may be left out. Raises LoadError, TargetUnavailable."""
+        """Yield columns of all rows; rows outside the ``bounds`` of a column may be left out. Raises LoadError, TargetUnavailable."""
 
     def compare(
         self, plan: PlannedTable, rows: pa.Table, item: KeyRange | None, *, values: bool = False
@@ -78,7 +78,7 @@ class LakeComparer(ComparesRowsOnly, ABC):
     def _beyond(
         self, table: Any, plan: PlannedTable, info: TableInfo, sent: Sequence[tuple[Any, ...]], item: KeyRange
     ) -> tuple[tuple[str, ...], ...]:
-        """Listed keys that only the table has."""
+        """Return the listed keys that only the table has."""
         listed = item.listed or ()
         if not listed:
             return ()
@@ -89,9 +89,9 @@ class LakeComparer(ComparesRowsOnly, ABC):
     def _there(
         self, table: Any, plan: PlannedTable, mine: Mapping[str, pa.Array], key: Sequence[str]
     ) -> dict[str, pa.Array]:
-        """The table's rows whose key columns have some of the values, by column, in the types of ``mine``.
+        """Return the table's rows whose key columns have some of the values, by column, in the types of ``mine``.
 
-        Files are left out by their bounds for whole numbers alone: bounds of other types are not always exact.
+        Files are left out only by their bounds for integers: bounds of other types are not always exact.
         """
         among = {name: pc.unique(mine[name]).drop_null() for name in key}
         edges = {name: pc.min_max(some) for name, some in among.items() if pa.types.is_integer(some.type) and len(some)}
@@ -140,7 +140,7 @@ def _kind(info: TableInfo, name: str) -> str:
 
 
 def _same(mine: pa.Array, there: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """NULL is the same as NULL alone, and every bit of a number counts."""
+    """Return a mask of equal values: NULL equals only NULL, and every bit of a number counts."""
     if mine.type in _BITS:
         mine, there = mine.view(_BITS[mine.type]), there.view(_BITS[there.type])
     equal = pc.fill_null(pc.equal(mine, there), False)

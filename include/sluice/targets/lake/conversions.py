@@ -1,4 +1,4 @@
-"""Steps of a conversion on the values that a lake table has, as Arrow."""
+"""The steps of a conversion on the values of a lake table, as Arrow."""
 
 from __future__ import annotations
 
@@ -37,16 +37,14 @@ def converted(values: pa.Array, steps: Sequence[Step]) -> pa.Array:
 
 
 def _rounded(values: pa.Array, step: Step) -> pa.Array:
-    wider = pa.decimal256(
-        76, values.type.scale
-    )  # rounding may give a digit more, and a value of the new type fits again
+    wider = pa.decimal256(76, values.type.scale)  # rounding may add a digit; the value fits the new type afterwards
     made = pc.round(values.cast(wider), ndigits=step.number, round_mode="half_towards_infinity")
     return made.cast(values.type)
 
 
 def _time_rounded(values: pa.Array, step: Step) -> pa.Array:
     unit = 10 ** (_DIGITS - step.number)
-    if pa.types.is_timestamp(values.type):  # of a point in time the fraction is never negative
+    if pa.types.is_timestamp(values.type):  # the fraction of a point in time is never negative
         return _floor(values, unit, unit // 2)
     half = pc.multiply(pc.sign(values), unit // 2)
     return _toward_zero(pc.add(values, half.cast(pa.int64())), unit)
@@ -95,10 +93,10 @@ _STEPS: Mapping[StepKind, tuple[Callable[[pa.DataType], bool], Callable[[pa.Arra
     StepKind.PAD_ZEROS: (_BYTES, _padded),
     StepKind.REORDER: (_TEXT, _reordered),
 }
-"""Types of values that a step works on, and what it does. A step that gives another type is none: a column's type changes by widening only."""
+"""The value types that a step accepts, and its function. A step to another type is none of these: a column's type changes only by widening."""
 
 CONVERSIONS = frozenset(_STEPS)
-"""Steps that are done here."""
+"""The steps that are done here."""
 
 _EXCLUDED: Mapping[StepKind, Callable[[pa.Array, Step], pa.Array]] = {
     StepKind.NO_NULL: lambda values, _: values.is_null(),

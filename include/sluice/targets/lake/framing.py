@@ -9,16 +9,16 @@ from sluice.targets.base import BatchInput, Fence, StatementRunner, TableInput, 
 
 
 class LakeFraming(Protocol):
-    """What a format does for large tables. Picklable."""
+    """The way a format writes large tables through Spark. Picklable."""
 
     def takes(self, rows: int) -> bool:
-        """True if this many are better written by Spark."""
+        """Return True if this many rows are better written by Spark."""
 
     def merged(self, fence: Fence, batch: BatchInput, scope: str, table: TableInput) -> Sequence[WriteUnit]:
-        """Units that store the rows of one source table. Their results say where."""
+        """Return units that store the rows of one source table. Their results say where."""
 
     def changes(self, fence: Fence, batch: BatchInput) -> Sequence[WriteUnit]:
-        """Units that store every change of the batch."""
+        """Return units that store every change of the batch."""
 
     def commit(self, spark: StatementRunner, fence: Fence, stored: Sequence[WriteResult]) -> None:
-        """One commit a table, by Spark. Raises what the port says, and SparkUnavailable."""
+        """Let Spark make one commit per table. Raises what the port says, and SparkUnavailable."""

@@ -1,4 +1,4 @@
-"""What a lake table shows of the source's changes of definitions, see :mod:`sluice.targets.schema.policy`."""
+"""The traces of the source's schema changes in a lake table, see :mod:`sluice.targets.schema.policy`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys of a table of a lake: those that it holds as values of the source, and literals of the source as what it holds."""
+"""Keys of a lake table: its own as values of the source, and literals of the source as its values."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ KINDS = frozenset({
     K.BINARY,
     K.VARBINARY,
 })
-"""Of which nothing is lost in the table, so that a key can be read back."""
+"""The kinds of which nothing is lost in the table, so that a key can be read back."""
 
 
 def not_listed(plan: PlannedTable, info: TableInfo) -> str:
-    """Why keys of the table cannot be read back, "" if they can."""
+    """Return why keys of the table cannot be read back, "" if they can."""
     for column in plan.key_columns:
         there, made = info.find(column.name), column.sent_type
         as_text = there is not None and there.kind == "string" and made_type(column) != "string"
@@ -42,12 +42,12 @@ def not_listed(plan: PlannedTable, info: TableInfo) -> str:
 
 
 def stored_key(column: PlannedColumn, values: pa.Array) -> pa.Array:
-    """A key column of the table as the source's values are stored."""
+    """Convert a key column of the table to the type in which the source's values are stored."""
     return stored(values, column.sent_type.arrow_type)
 
 
 def listed_keys(plan: PlannedTable, info: TableInfo, listed: Sequence[Sequence[str]]) -> dict[str, pa.Array]:
-    """Literals of the source's keys as the table has them, by column in key order. Raises LoadError for a key that it does not hold."""
+    """Return literals of the source's keys as the table has them, by column in key order. Raises LoadError for a key it cannot hold."""
     found = {}
     for number, column in enumerate(plan.key_columns):
         there, made = info.find(column.name), column.sent_type
@@ -62,12 +62,12 @@ def listed_keys(plan: PlannedTable, info: TableInfo, listed: Sequence[Sequence[s
 
 
 def keys_of(columns: Mapping[str, pa.Array], key: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Rows of the key's columns; equal keys are equal tuples."""
+    """Return the rows of the key's columns as tuples; equal keys are equal tuples."""
     return list(zip(*(_plain_values(columns[name]) for name in key), strict=True))
 
 
 def _plain_values(values: pa.Array) -> list[Any]:
-    if pa.types.is_temporal(values.type):  # all of them, whatever Python's calendar holds
+    if pa.types.is_temporal(values.type):  # not limited to the range of Python's calendar
         values = values.view(pa.int32() if values.type.bit_width == 32 else pa.int64())
     found: list[Any] = values.to_pylist()
     return found

@@ -1,15 +1,15 @@
-"""Names of tables as names of folders."""
+"""Convert names of tables to names of folders."""
 
 from __future__ import annotations
 
 import re
 
 RESERVED = "_sluice"
-"""Where the checkpoints are."""
+"""The folder of the checkpoints."""
 _ODD = re.compile(r"[^A-Za-z0-9_.\-]")
 
 
 def legal(name: str) -> str:
-    """Characters that are odd in a path are written as ~XX, so that two tables never share one."""
+    """Return a name for a path: odd characters are written as ~XX, so that two tables never share one."""
     made = _ODD.sub(lambda m: "".join(f"~{byte:02X}" for byte in m[0].encode()), name)
     return f"~{ord(made[0]):02X}{made[1:]}" if made in {".", "..", RESERVED} else made

@@ -1,4 +1,4 @@
-"""``options:`` that all targets of lake tables have."""
+"""The ``options:`` that all targets of lake tables have."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class LakeOptions(BaseModel):
-    """What concerns values and tables, whatever the format."""
+    """The options that concern values and tables, whatever the format."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

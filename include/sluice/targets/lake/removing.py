@@ -1,4 +1,4 @@
-"""Rows that only a table of a lake has, by listed keys. A range of the source is none of the table, so none is cleared."""
+"""Delete rows that only a lake table has, by listed keys. A range of the source is none of the table, so none is cleared."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sluice.targets.lake.site import LakeSite
 from sluice.targets.lake.values import converted, plain
 
 LOOKED_BACK = 1_000
-"""Commits in which another pipeline is looked for."""
+"""Commits that are searched for another pipeline."""
 
 
 @dataclass(frozen=True)
@@ -29,25 +29,25 @@ class LakeReconciler(ABC):
 
     @abstractmethod
     def _writers(self, table: Any) -> set[str]:
-        """Owners of its newest commits, "" for one of another program."""
+        """Return the owners of the table's newest commits, "" for one of another program."""
 
     def refuses(self, table: PlannedTable) -> str:
-        """Always."""
+        """Return why a range is always refused."""
         return "ranges of a table's keys there are not those of the source"
 
     def refuses_listed(self, table: PlannedTable) -> str:
-        """Another pipeline writes to the table, too, or its keys are not the source's."""
+        """Return why listed keys cannot be removed: another pipeline writes to the table, too, or its keys are not the source's. "" if they can."""
         there = self.site.required(table.target)
         others = sorted(self._writers(there) - {self.site.owner, ""})
         return f"{table.target} is written by {others[0]}, too" if others else not_listed(table, self.site.info(there))
 
     def others(self) -> tuple[OtherWriter, ...]:
-        """It is told a table, by :meth:`refuses_listed`."""
+        """Return nothing: other writers are known only for a given table, see :meth:`refuses_listed`."""
         return ()
 
 
 def removed_part(info: TableInfo, reader: RowReader, stored: StoredRange) -> Part:
-    """Listed keys that are not kept, as the table has them. Raises LoadError, SegmentError."""
+    """Return the listed keys that are not kept, as the table has them. Raises LoadError, SegmentError."""
     plan, item = stored.plan, reader.key_range(stored)
     listed = listed_keys(plan, info, item.listed or ())
     kept = {}

@@ -1,4 +1,4 @@
-"""Merged rows of a batch for one table, as its columns: what is upserted, what goes, what is refused."""
+"""Merged rows of a batch for one table, as its columns: what is upserted, deleted or refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from sluice.targets.lake.values import convert, row_text, sent_columns, user_fie
 
 @dataclass(frozen=True)
 class Part:
-    """Rows with one set of columns, by their names at the target; ``gone``: they are deleted; of the columns that are not here nothing is written."""
+    """Rows with one set of columns, by their names at the target.
+
+    ``gone``: a mask of the deleted rows. Nothing is written to columns that are not here.
+    """
 
     columns: Mapping[str, pa.Array]
     gone: np.ndarray
@@ -28,7 +31,7 @@ class Part:
 
 @dataclass
 class MergedRows:
-    """Rows of one source table on their way. ``batch``: for errors."""
+    """Reads the merged rows of one source table in the target's types. ``batch``: for errors."""
 
     reader: RowReader
     table: TableInput
@@ -37,7 +40,7 @@ class MergedRows:
     _read: dict[int, list[pa.Table]] = field(default_factory=dict)
 
     def pieces(self, info: TableInfo, *, stop: bool) -> Iterator[tuple[Part, list[Rejection]]]:
-        """The same piece by piece, where memory does not take all of them. ``stop``: none may be left out."""
+        """Yield the rows piece by piece, if they do not fit into memory. ``stop``: none may be left out."""
         for group in self.reader.groups(self.table.files, lean=stop, streamed=True):
             for rows in group.read() if group.read is not None else [group.rows]:
                 if rows.num_rows:
@@ -46,9 +49,11 @@ class MergedRows:
     def parts(
         self, info: TableInfo, rejected: RejectedRows | None, name: str, known: int = 0
     ) -> tuple[list[Part], int]:
-        """Once for each set of columns, and how many rows were refused; ``name``: of the part, for ``rejected``. Raises LoadError, MappingError.
+        """Return the rows, one part for each set of columns, and how many were refused. Raises LoadError, MappingError.
 
-        ``known``: the last batch that the table has, where several are written as one.
+        Args:
+            name: of the part, for ``rejected``.
+            known: the last batch that the table has, if several are written as one.
         """
         parts: list[Part] = []
         refused: list[Rejection] = []
@@ -61,7 +66,7 @@ class MergedRows:
         return parts, len(refused)
 
     def _rows(self, known: int, *, lean: bool) -> list[pa.Table]:
-        """Once for each set of columns; kept for the next attempt."""
+        """Return the rows, one table for each set of columns; kept for the next attempt."""
         if known not in self._read:
             files, batches = self.table.files, self.table.batches
             if not batches:
@@ -81,10 +86,10 @@ class MergedRows:
         return [group.rows for group in self.reader.groups(files, lean=lean) if group.rows.num_rows]
 
     def _newest(self, found: Sequence[pa.Table]) -> pa.Table:
-        """Of rows of several batches, oldest first, the last one of each key.
+        """Return the last row of each key, from rows of several batches, oldest first.
 
         Raises:
-            LoadError: they do not have the same columns. What an older row sets and a newer one leaves alone would be lost.
+            LoadError: they do not have the same columns. What an older row sets and a newer one leaves unchanged would be lost.
         """
         names = [frozenset(map(true_name, user_fields(rows.schema))) for rows in found]
         if len(set(names)) > 1:
@@ -102,7 +107,7 @@ class MergedRows:
         return rows if count == len(codes) else rows.take(pa.array(np.sort(last)))
 
     def _part(self, rows: pa.Table, info: TableInfo, *, stop: bool) -> tuple[Part, list[Rejection]]:
-        """The rows as the table has them, and those that it cannot hold. ``stop``: none may be left out."""
+        """Return the rows as the table has them, and those that it cannot hold. ``stop``: none may be left out."""
         target, key = self.table.target, self.table.plan.key
         fields = user_fields(rows.schema)
         sent = sent_columns(fields, info, target, list(map(true_name, fields)))
@@ -130,12 +135,12 @@ class MergedRows:
 
 
 def names_of(parts: Sequence[Part]) -> list[str]:
-    """All columns, in their order."""
+    """Return all columns, in their order."""
     return list(dict.fromkeys(name for part in parts for name in part.columns))
 
 
 def together(parts: Sequence[Part], info: TableInfo, name: str) -> pa.Array:
-    """One column of all parts; NULL where a part does not have it."""
+    """Return one column of all parts; NULL where a part does not have it."""
     column = info.find(name)
     assert column is not None
     assert isinstance(column.kind, str)

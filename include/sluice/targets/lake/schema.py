@@ -1,4 +1,4 @@
-"""Planned tables compared with those that are there, and what makes the missing ones."""
+"""Compare planned tables with existing ones, and create the missing ones."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class LakeSchema(ABC):
     site: LakeSite
 
     def compare(self, tables: Sequence[PlannedTable]) -> list[Finding]:
-        """Missing tables and columns, types that do not fit, losses."""
+        """Return missing tables and columns, types that do not fit, and losses."""
         return [finding for plan in tables for finding in self._compare(plan)]
 
     def require(self, plan: PlannedTable) -> None:
-        """The table takes the planned rows. Raises MappingError."""
+        """Raise MappingError unless the table can hold the planned rows."""
         for one in self._compare(plan):
             if one.severity != "error":
                 continue
@@ -56,14 +56,14 @@ class LakeSchema(ABC):
     # -- of the format ---------------------------------------------------------------------------------------------
     @abstractmethod
     def _apply(self, told: Statement, text: str) -> None:
-        """Raises LoadError, Raced, TargetUnavailable."""
+        """Apply a statement. Raises LoadError, Raced, TargetUnavailable."""
 
     @abstractmethod
     def _place(self, table: TableId) -> str:
-        """In Spark's words."""
+        """Return the table in Spark's words."""
 
     def _refused(self, table: Any) -> tuple[str, str]:
-        """Why the client cannot write to a table, "" if it can, and what helps."""
+        """Return why the client cannot write to a table, "" if it can, and the remedy."""
         return "", ""
 
     # -- inside ----------------------------------------------------------------------------------------------------
@@ -116,7 +116,10 @@ class LakeSchema(ABC):
     def _unfit_clusters(
         self, plan: PlannedTable, info: TableInfo, severity: Literal["error", "warning"]
     ) -> list[Finding]:
-        """Of a table that is there a warning: rows arrive, and a column may have been renamed at the source since."""
+        """Return the columns of the option that do not fit. For an existing table that is a warning.
+
+        Rows keep arriving, and a column may have been renamed at the source since.
+        """
         found, said = [], "options.cluster_by names"
         for name in self.site.options.cluster_by.get(str(plan.target), ()):
             one = info.find(name)
@@ -133,7 +136,7 @@ class LakeSchema(ABC):
         return found
 
     def _unfit(self, plan: PlannedTable) -> list[Finding]:
-        """What no table could take."""
+        """Return what no table could hold."""
         found: list[Finding] = []
         if not plan.key and not self.site.every:
             found.append(Finding(
@@ -245,7 +248,7 @@ def _merged(plan: PlannedTable, wide: str) -> tuple[LakeColumn, ...]:
 
 
 def wanting(columns: Sequence[LakeColumn], info: TableInfo) -> list[LakeColumn]:
-    """Those that a table does not have; of a struct, its parts."""
+    """Return the columns that a table lacks; for a struct, its missing parts."""
     found: list[LakeColumn] = []
     for one in columns:
         there = info.find(one.name)

@@ -1,4 +1,4 @@
-"""Small pieces of work on many tables: each waits for the store more than it computes."""
+"""Run small pieces of work on many tables in parallel: each waits for the store more than it computes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _AT_ONCE = 8
 
 
 def side_by_side(work: Callable[[_T], _R], items: Iterable[_T], at_once: int = _AT_ONCE) -> list[_R]:
-    """``work`` of each, in threads; results in order. Of errors the first in order is raised, when what began has ended; nothing begins after one."""
+    """Run ``work`` on each item in threads; return the results in order.
+
+    Raises the first error in order, once all work that was started has ended; no further work is started after an error.
+    """
     given = list(items)
     if len(given) < 2:
         return [work(one) for one in given]

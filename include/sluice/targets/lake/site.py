@@ -1,4 +1,4 @@
-"""One target's tables, whatever their format: how each is opened, what it is, and what it has noted of batches."""
+"""The tables of one target, whatever their format: how each is opened, what it is, and which batches it has noted."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from sluice.targets.lake.options import LakeOptions
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a commit notes in its table: all up to ``number`` is there under ``scope``, in one ``delivery``. ``said``: its words, for people.
+    """The note of a commit in its table: everything up to ``number`` is there under ``scope``, in one ``delivery``. ``said``: words for people.
 
-    ``known``: up to where the table has it already.
+    ``known``: the number up to which the table has it already.
     """
 
     scope: str
@@ -31,15 +31,17 @@ class Note:
 
 @dataclass(frozen=True)
 class LakeSite(ABC):
-    """Picklable.
+    """The tables of a target of one format. Picklable.
 
     Attributes:
-        place: where the tables are. every: they hold changes, not rows. about: what commits say of the batch.
+        place: location of the tables.
+        every: they hold changes, not rows.
+        about: what commits say about the batch.
     """
 
     FORMAT: ClassVar[str] = ""
     NAME: ClassVar[str] = ""
-    """The same for people."""
+    """The format's name, for messages."""
 
     place: Any
     options: LakeOptions
@@ -52,26 +54,26 @@ class LakeSite(ABC):
     @property
     @abstractmethod
     def checkpoints(self) -> LakeCheckpoints:
-        """Of this target."""
+        """The checkpoint store of this target."""
 
     @abstractmethod
     def uri(self, table: TableId) -> str:
-        """For people."""
+        """Return the URI or name of a table, for messages."""
 
     @abstractmethod
     def open(self, table: TableId) -> Any:
-        """A table as it is now, None if there is none. Raises TargetUnavailable, LoadError."""
+        """Open a table as it is now, None if there is none. Raises TargetUnavailable, LoadError."""
 
     @abstractmethod
     def info(self, table: Any) -> TableInfo:
-        """What a table is that was opened."""
+        """Return the columns and partitions of an opened table."""
 
     @abstractmethod
     def noted(self, table: Any, scope: str, delivery: int) -> int | None:
-        """The number that a table has noted under ``scope`` in this delivery."""
+        """Return the number that a table has noted under ``scope`` in this delivery."""
 
     def odd_name(self, name: str) -> bool:
-        """True for a name that no column can have."""
+        """Return True for a name that no column can have."""
         return not name
 
     # -- of all ----------------------------------------------------------------------------------------------------
@@ -82,27 +84,27 @@ class LakeSite(ABC):
 
     @property
     def wide_decimals(self) -> str:
-        """Of the options."""
+        """The option ``wide_decimals``."""
         return self.options.wide_decimals
 
     def partitions(self, table: TableId) -> tuple[str, ...]:
-        """Of a table that is made here."""
+        """Return the partition columns of a table that is created here."""
         return self.options.partition_by.get(str(table), ())
 
     def clusters(self, table: TableId, info: TableInfo) -> tuple[str, ...]:
-        """Columns by which rows of a table are clustered. Names of the option that do not fit do not count: `sluice check` says so."""
+        """Return the columns by which rows of a table are clustered. Names in the option that do not fit are ignored: `sluice check` reports them."""
         found = map(info.find, self.options.cluster_by.get(str(table), ()))
         return tuple(one.name for one in found if one is not None and not one.partition and clusterable(one.kind))
 
     def required(self, table: TableId) -> Any:
-        """A table as it is now. Raises MappingError, TargetUnavailable, LoadError."""
+        """Open a table as it is now. Raises MappingError, TargetUnavailable, LoadError."""
         found = self.open(table)
         if found is None:
             raise self.missing(table)
         return found
 
     def missing(self, table: TableId) -> MappingError:
-        """There is no such table."""
+        """Return the error that there is no such table."""
         return MappingError(
             f"the target has no table {table}: there is no {self.NAME} table at {self.uri(table)}",
             where=str(table),
@@ -110,6 +112,6 @@ class LakeSite(ABC):
         )
 
     def note(self, fence: Fence, scope: str, number: int, delivery: int, more: Mapping[str, str] | None = None) -> Note:
-        """For a commit. The epoch in its words is for people: the checkpoint is what fences."""
+        """Return the note of a commit. The epoch in its words is for people: the checkpoint is what fences."""
         said = {"sluice.owner": self.owner, "sluice.batch": str(fence.batch), "sluice.epoch": str(fence.epoch)}
         return Note(scope, number, delivery, {**said, **self.about, **(more or {})})

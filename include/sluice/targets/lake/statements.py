@@ -1,4 +1,4 @@
-"""Statements that make what a target lacks: Spark's SQL, which people can run, too."""
+"""Statements that create what a target lacks: Spark's SQL, which people can run, too."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ _WORDS = re.compile(r"`(?:[^`]|``)*`|[A-Za-z_]+(?:\(\d+, ?\d+\))?|[(),.:<>]|\S")
 
 
 def quoted(name: str) -> str:
-    """As Spark reads it."""
+    """Quote a name as Spark reads it."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def type_text(kind: Shape) -> str:
-    """A type in Spark's words."""
+    """Return a type in Spark's words."""
     if isinstance(kind, str):
         return _SQL.get(kind, kind.upper().replace(" ", ""))
     return f"STRUCT<{', '.join(f'{quoted(one.name)}: {type_text(one.kind)}' for one in kind)}>"
 
 
 def create_text(place: str, columns: Sequence[LakeColumn], partitions: Sequence[str], using: str) -> str:
-    """CREATE TABLE. ``place``: the table in Spark's words; ``using``: the format."""
+    """Return a CREATE TABLE. ``place``: the table in Spark's words; ``using``: the format."""
     listed = ", ".join(f"{quoted(one.name)} {type_text(one.kind)}" for one in columns)
     by = f" PARTITIONED BY ({', '.join(map(quoted, partitions))})" if partitions else ""
     return f"CREATE TABLE {place} ({listed}) USING {using}{by}"
 
 
 def add_text(place: str, columns: Sequence[LakeColumn]) -> str:
-    """ALTER TABLE … ADD COLUMNS. Parts of a struct that is there already are added to it."""
+    """Return an ALTER TABLE … ADD COLUMNS. Parts of an existing struct are added to it."""
     listed = ", ".join(f"{quoted(one.name)} {type_text(one.kind)}" for one in columns)
     return f"ALTER TABLE {place} ADD COLUMNS ({listed})"
 
@@ -53,7 +53,7 @@ class Statement:
 
 
 def read_statement(text: str) -> Statement:
-    """What :func:`create_text` and :func:`add_text` wrote. Raises LoadError."""
+    """Parse what :func:`create_text` and :func:`add_text` wrote. Raises LoadError."""
     words = iter(_WORDS.findall(text))
     try:
         create = next(words) == "CREATE"
@@ -82,7 +82,7 @@ def _name(word: str) -> str:
 
 
 def _columns(words: Iterator[str], end: str, *, colon: bool) -> tuple[LakeColumn, ...]:
-    """After the bracket that begins them."""
+    """Parse columns after their opening bracket."""
     found: list[LakeColumn] = []
     while True:
         name = _name(next(words))

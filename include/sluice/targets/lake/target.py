@@ -1,4 +1,4 @@
-"""What every target of lake tables has; its kind opens the tables."""
+"""The common part of every target of lake tables; its kind opens the tables."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class LakeTarget(ABC):
     @property
     @abstractmethod
     def work(self) -> LakeWork:
-        """What the library does."""
+        """The work of the target, by the format's library."""
 
     @property
     def input(self) -> Input:
-        """What it is given."""
+        """The form in which it gets changes."""
         return Input(self.config.changes)
 
     @property
     def capabilities(self) -> Capabilities:
-        """Of merged rows, or of every change."""
+        """The abilities of the target: for merged rows, or for every change."""
         return capabilities_of(self.input)
 
     @contextmanager
@@ -45,8 +45,8 @@ class LakeTarget(ABC):
         yield LakeSession(self.work, epoch)
 
     def schema(self) -> LakeSchema:
-        """The tables."""
+        """Return what compares the tables."""
         return self.work.schema()
 
     def interrupt(self) -> None:  # noqa: B027 - there is nothing to do for any kind
-        """Nothing waits at the target: a commit is taken or refused."""
+        """Do nothing: a commit succeeds or is refused, and nothing waits at the target."""

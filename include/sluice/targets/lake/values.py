@@ -1,4 +1,4 @@
-"""Rows as columns of the types of a table of a lake, and which of them it cannot hold."""
+"""Convert rows to columns of a lake table's types, and find those that it cannot hold."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ class SentColumn:
 
     @property
     def type(self) -> ColumnType:
-        """What its values are."""
+        """The type of its values."""
         return values_of(self.field)
 
 
 def values_of(field: pa.Field) -> ColumnType:
-    """What the values of a field are."""
+    """Return the type of a field's values."""
     return neutral_type(field) or ColumnType.of_arrow(str(field.type))
 
 
 def user_fields(schema: pa.Schema) -> list[pa.Field]:
-    """The user's columns; generated ones are the source's own."""
+    """Return the user's columns; generated ones are the source's own."""
     return [field for field in schema if field.name not in META_COLUMNS and _GENERATED not in (field.metadata or {})]
 
 
 def sent_columns(fields: Sequence[pa.Field], info: TableInfo, table: TableId, names: Sequence[str]) -> list[SentColumn]:
-    """The columns of rows with theirs at the target, ``names``: what each is called there. Raises MappingError."""
+    """Return the columns of rows with their target columns. ``names``: the name of each at the target. Raises MappingError."""
     found = []
     for field, name in zip(fields, names, strict=True):
         column = info.find(name)
@@ -76,18 +76,18 @@ def _said(kind: Shape) -> str:
 
 @dataclass(slots=True)
 class Refusals:
-    """Rows that the table cannot hold: ``why`` is by number the first reason of each."""
+    """The rows that the table cannot hold. ``why``: the first reason of each, by row number."""
 
     why: dict[int, str]
 
     def add(self, mask: np.ndarray, column: str, reason: str) -> None:
-        """``mask``: bool, one a row."""
+        """Add the rows of ``mask`` (bool per row)."""
         for number in np.flatnonzero(mask):
             self.why.setdefault(int(number), f"column {column}: {reason}")
 
 
 def converted(values: pa.Array, made: ColumnType, kind: str) -> tuple[pa.Array, np.ndarray | None]:
-    """Values in a type that takes them, and a mask of the dates that no calendar has, which are null; None: there are none."""
+    """Convert values to a type that holds them; also return a mask of dates that no calendar has, which become null. None: there are none."""
     odd: np.ndarray | None = None
     if made.kind in _DATES and (pa.types.is_date32(values.type) or pa.types.is_timestamp(values.type)):
         odd = is_special(values)
@@ -104,18 +104,18 @@ def converted(values: pa.Array, made: ColumnType, kind: str) -> tuple[pa.Array, 
         values = pc.if_else(pc.equal(values, ENUM_ERROR_VALUE), "", values)
     if pa.types.is_integer(values.type) and pa.types.is_decimal(
         wanted
-    ):  # Arrow asks for room for every value of the integer's type
+    ):  # Arrow requires space for every value of the integer's type
         values = pc.cast(values, pa.decimal256(76, wanted.scale))
     return (values if values.type == wanted else pc.cast(values, wanted)), odd
 
 
 def stored(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Values of a table as those of the source are stored: the inverse of :func:`converted`."""
+    """Convert values of a table to the source's stored type: the inverse of :func:`converted`."""
     return values.view(kind) if pa.types.is_duration(kind) else pc.cast(values, kind)
 
 
 def plain(values: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """As one array. Raises LoadError if it takes more than an array can."""
+    """Return values as one array. Raises LoadError if they exceed an array's capacity."""
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     if isinstance(values, pa.ChunkedArray):
@@ -135,10 +135,12 @@ def convert(
     kept: np.ndarray | None = None,
     table: TableId | None = None,
 ) -> tuple[dict[str, pa.Array], Refusals]:
-    """The sent columns by their names at the target, and what is refused.
+    """Return the sent columns by their names at the target, and what is refused.
 
-    ``key``: casefolded names of key columns, in which NULL is refused; ``kept``: rows whose other columns matter (of a deleted row the key alone);
-    ``table``: for the error.
+    Args:
+        key: casefolded names of key columns, in which NULL is refused.
+        kept: rows whose other columns matter (for a deleted row only the key does).
+        table: for the error.
     """
     found: dict[str, pa.Array] = {}
     refused = Refusals({})
@@ -147,7 +149,7 @@ def convert(
         assert isinstance(column.kind, str)
         try:
             values, odd = converted(plain(rows[one.field.name]), one.type, column.kind)
-        except pa.ArrowInvalid as error:  # takes() says that this cannot be
+        except pa.ArrowInvalid as error:  # takes() excludes this
             raise LoadError(
                 f"values of column {column.name!r} do not fit {column.kind}: {error}",
                 where=f"{table}.{column.name}" if table is not None else column.name,
@@ -175,7 +177,7 @@ def convert(
 
 
 def row_text(rows: pa.Table, number: int, names: Sequence[str]) -> str:
-    """The key of a row, for an error: ``(id) = (7)``; nothing of its values if a column is masked."""
+    """Return the key of a row, for an error: ``(id) = (7)``; no values if a column is masked."""
     if any(map(is_masked, rows.schema)):
         return "a row with masked values"
     fields = {true_name(field).casefold(): field for field in user_fields(rows.schema)}
@@ -193,6 +195,6 @@ def _text(value: pa.Array) -> str:
 
 
 def aligned(found: Mapping[str, pa.Array], schema: pa.Schema, count: int) -> pa.Table:
-    """The columns as the table has them; those that are not sent are NULL."""
+    """Return the columns as the table has them; those that are not sent are NULL."""
     arrays = [found[field.name] if field.name in found else pa.nulls(count, field.type) for field in schema]
     return pa.Table.from_arrays(arrays, names=schema.names)

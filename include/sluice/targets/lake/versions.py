@@ -1,4 +1,4 @@
-"""A table as of a batch: which version of it that is, by what its commits say of themselves."""
+"""A table as of a batch: find the version by the notes in its commits."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from sluice.targets.lake.site import LakeSite
 from sluice.targets.lake.values import SentColumn, sent_columns, stored
 
 HOLDS = "sluice.holds"
-"""What a commit that changes no row says: the batch that the table held before it, and holds after it."""
+"""The word of a commit that changes no row: the batch that the table held before it, and holds after it."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """``batch`` 0: it is of none, and does not say which one the table held (it was made, extended or compacted)."""
+    """A commit of a table. ``batch`` 0: it belongs to no batch and does not name the one that the table held (create, extend, compact)."""
 
     version: int
     batch: int = 0
@@ -35,21 +35,21 @@ class Commit:
     first: int = 0
     """The first batch of several (``commit_every``), else ``batch``."""
     begins: bool = False
-    """There was none before it."""
+    """True if it is the table's first commit."""
 
     @classmethod
     def of(cls, version: int, said: Mapping[str, str], *, begins: bool) -> Commit:
-        """By its words."""
+        """Build it from the commit's words."""
         batch = int(said.get("sluice.batch") or said.get(HOLDS) or 0)
         first = int(said.get("sluice.first_batch", batch))
         return cls(version, batch, said.get("sluice.commit_time", ""), first, begins)
 
     def has_within(self, batch: int) -> bool:
-        """It has ``batch`` and later ones."""
+        """Return True if the commit contains ``batch`` and later ones."""
         return 0 < self.first <= batch < self.batch
 
     def ended_by(self, time_us: int) -> bool:
-        """True if its batch ended at the source at ``time_us`` or before."""
+        """Return True if its batch ended at the source at ``time_us`` or before."""
         if not self.batch or not self.commit_time:
             return False
         return (datetime.fromisoformat(self.commit_time) - _EPOCH) // timedelta(microseconds=1) <= time_us
@@ -60,30 +60,30 @@ class LakeVersions(ABC):
     """See :class:`sluice.targets.base.VersionReader`."""
 
     KEPT: ClassVar[str]
-    """For how long versions are kept, for people."""
+    """How long versions are kept, for messages."""
 
     site: LakeSite
 
     # -- of the format ---------------------------------------------------------------------------------------------
     @abstractmethod
     def _commits(self, found: Any, table: TableId) -> Iterator[Commit]:
-        """Of an opened table, the newest first, as far as they are kept. Raises LoadError, TargetUnavailable."""
+        """Yield the commits of an opened table, newest first, as far as they are retained. Raises LoadError, TargetUnavailable."""
 
     @abstractmethod
     def _version(self, found: Any, table: TableId, version: int, commit: Commit) -> TableVersion:
-        """An opened table at a version, ``commit``: what is known of its batch. Raises LoadError, TargetUnavailable."""
+        """Return an opened table at a version. ``commit``: what is known of its batch. Raises LoadError, TargetUnavailable."""
 
     def _empty(self, table: TableId) -> TableVersion | None:
-        """A table that is there, before its first commit."""
+        """Return an existing table as it was before its first commit; None if the format has no such version."""
         return None
 
     @abstractmethod
     def _at(self, version: TableVersion) -> tuple[Any, TableInfo]:
-        """The table at a version, for :meth:`_read`, and what it was then. Raises MappingError, LoadError, TargetUnavailable."""
+        """Return the table at a version, for :meth:`_read`, and its columns then. Raises MappingError, LoadError, TargetUnavailable."""
 
     @abstractmethod
     def _read(self, at: Any, table: TableId, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Columns of all rows. Raises LoadError, TargetUnavailable."""
+        """Yield columns of all rows. Raises LoadError, TargetUnavailable."""
 
     # -- of all ----------------------------------------------------------------------------------------------------
     def as_of(self, table: TableId, batch: int) -> TableVersion | None:
@@ -91,7 +91,7 @@ class LakeVersions(ABC):
         found = self.site.open(table)
         if found is None:
             return None
-        newest = oldest = None  # compactions and the like that follow the wanted batch hold the same rows
+        newest = oldest = None  # commits without a batch (e.g. compactions) after the wanted one hold the same rows
         for commit in self._commits(found, table):
             oldest = commit
             if commit.has_within(batch):

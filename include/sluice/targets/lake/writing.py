@@ -1,4 +1,4 @@
-"""A batch on its way to the tables of a lake, whatever their format: one unit a table, the checkpoint last."""
+"""Load a batch into lake tables, whatever their format: one unit per table, the checkpoint last."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from sluice.targets.lake.side_by_side import side_by_side
 from sluice.targets.lake.site import LakeSite
 
 COPIES = 3
-"""Rows of a unit are in memory as they are read, as the table has them, and in the client's merge."""
+"""Copies of a unit's rows in memory: as they are read, as the table has them, and in the client's merge."""
 
 
 def capabilities_of(changes: Input) -> Capabilities:
-    """Of merged rows, or of every change."""
+    """Return the abilities of a target of merged rows, or of every change."""
     every = changes is Input.CHANGES
     return Capabilities(
         inputs=frozenset(Input),
@@ -64,35 +64,35 @@ def capabilities_of(changes: Input) -> Capabilities:
 
 @dataclass(frozen=True)
 class LakeWork(ABC):
-    """What a format does. Picklable."""
+    """The operations of a format on tables. Picklable."""
 
     site: LakeSite
 
     @abstractmethod
     def follower(self, fence: Fence, change: SchemaChange) -> LakeFollower:
-        """Follows a change of definitions."""
+        """Return what follows a schema change."""
 
     @abstractmethod
     def schema(self) -> LakeSchema:
-        """Compares tables."""
+        """Return what compares tables."""
 
     @abstractmethod
     def append(self, fence: Fence, table: TableId, pieces: Sequence[ChangePiece]) -> WriteResult:
-        """All changes of a batch for one table. Raises what the port says."""
+        """Append all changes of a batch for one table. Raises what the port says."""
 
     @abstractmethod
     def merge(
         self, fence: Fence, reader: RowReader, table: TableInput, scope: str, replay: str, rejected: RejectedRows | None
     ) -> WriteResult:
-        """Rows of one source table. Raises what the port says."""
+        """Merge rows of one source table. Raises what the port says."""
 
     @abstractmethod
     def remove(self, fence: Fence, reader: RowReader, stored: StoredRange, scope: str) -> WriteResult:
-        """Rows with listed keys go. Raises what the port says."""
+        """Remove rows with listed keys. Raises what the port says."""
 
     @property
     def framing(self) -> LakeFraming | None:
-        """How Spark writes; None: it does not."""
+        """The writer through Spark; None: Spark does not write."""
         return None
 
 
@@ -104,7 +104,7 @@ class LakeSession:
     epoch: int
 
     def begin(self, batch: BatchInput) -> LakeWriter:
-        """No I/O."""
+        """Return the writer of a batch. No I/O."""
         return LakeWriter(self.work, batch, Fence(self.epoch, batch.held, batch.number))
 
 
@@ -117,7 +117,7 @@ class LakeWriter:
     fence: Fence
 
     def prepare(self) -> None:
-        """Schema changes that precede the rows."""
+        """Follow the schema changes that precede the rows."""
         self._follow(before_rows=True)
 
     def _follow(self, *, before_rows: bool) -> None:
@@ -129,12 +129,15 @@ class LakeWriter:
             self.work.follower(self.fence, change).run()
 
     def _delivered(self) -> bool:
-        """A repeat of the commit: the batch is there."""
+        """Return True if the commit is a repeat: the batch is there."""
         found = self.work.site.checkpoints.read()
         return found is not None and (found.epoch, found.batch) == (self.fence.epoch, self.batch.number)
 
     def plan(self, parallelism: int) -> Sequence[Sequence[WriteUnit]]:
-        """One unit a table, lighter tables first; every change: one unit. Of what Spark writes, units that store it. Raises MappingError."""
+        """Return one unit per table, lighter tables first; for every change one unit; for what Spark writes, units that store it.
+
+        Raises MappingError.
+        """
         batch = self.batch
         work = self._work
         unit = LakeUnit(work, self.fence, batch.reader, replay=batch.replay)
@@ -156,7 +159,7 @@ class LakeWriter:
             scope, table = one
             try:
                 schema.require(table.plan)
-            except MappingError:  # unless the rows are there, and a change that follows them is, too
+            except MappingError:  # unless the rows are written already, and a later schema change, too
                 if batch.replay or not holds(self.work.site, self.fence, table.target, scope):
                     raise
 
@@ -181,14 +184,14 @@ class LakeWriter:
 
     @property
     def _work(self) -> LakeWork:
-        """Whose commits say where the batch ends; and where it begins, if there are several."""
+        """The operations, with commits that say where the batch ends, and where it begins if it contains several."""
         said = about(self.batch.position)
         if self.batch.number > self.batch.held + 1 and not self.batch.replay:
             said["sluice.first_batch"] = str(self.batch.held + 1)
         return replace(self.work, site=replace(self.work.site, about=said))
 
     def commit(self, results: Sequence[WriteResult]) -> None:
-        """What Spark writes, later schema changes, then the checkpoint: all tables hold the batch by now. Raises Fenced."""
+        """Let Spark commit, follow later schema changes, then move the checkpoint: all tables hold the batch by now. Raises Fenced."""
         framing, stored = self._work.framing, [one for one in results if one.message is not None]
         if framing is not None and stored and self.batch.spark is not None:
             framing.commit(self.batch.spark, self.fence, stored)
@@ -197,7 +200,7 @@ class LakeWriter:
             self.work.site.checkpoints.advance(Checkpoint(self.fence.epoch, self.batch.number, self.batch.position))
 
     def abort(self) -> None:
-        """A commit was taken or not: there is nothing to undo. Files of commits that were not taken are for vacuum."""
+        """Do nothing: a commit succeeded or not. Files of commits that did not are removed by vacuum."""
 
 
 @dataclass(frozen=True)
@@ -208,28 +211,28 @@ class LakeUnit:
     fence: Fence
     reader: RowReader
     tables: tuple[tuple[str, TableInput], ...] = ()
-    """Each with what its commit is noted under."""
+    """The tables, each with the scope under which its commit is noted."""
     changes: int = 0
     replay: str = ""
     removes: tuple[StoredRange, ...] = ()
 
     @property
     def cost(self) -> int:
-        """In rows."""
+        """The cost of the unit, in rows."""
         return max(sum(table.rows for _, table in self.tables), self.changes)
 
     @property
     def memory_bytes(self) -> int:
-        """Of merged rows: of all of one table."""
+        """The memory that the unit takes: for merged rows, all rows of one table."""
         files = [file for _, table in self.tables for file in table.files]
         return self.reader.memory_of(sum(file.arrow_bytes for file in files) * COPIES, len(files)) if files else 0
 
     def write(self, rejected: RejectedRows | None = None) -> WriteResult:
-        """One commit for each source table that goes to this table. Raises what the port says."""
+        """Make one commit for each source table that is loaded into this table. Raises what the port says."""
         started, total = time.monotonic(), WriteResult()
         if self.changes:
             tables = changes_by_table(self.reader)
-            side_by_side(self.work.site.required, tables)  # before the first one is written
+            side_by_side(self.work.site.required, tables)  # checked before the first one is written
             total = sum(side_by_side(self._append, tables.items()), total)
         for number, stored in enumerate(self.removes):
             total += self.work.remove(self.fence, self.reader, stored, f"{stored.plan.source}#removed{number}")
@@ -242,7 +245,7 @@ class LakeUnit:
 
 
 def about(position: Position) -> dict[str, str]:
-    """What a commit says of the batch's end, to find a version of a table by the time at the source."""
+    """Return what a commit says about the batch's end, to find a version of a table by the source's time."""
     found = {"sluice.file": position.file, "sluice.offset": str(position.offset)}
     if position.commit_time_us:
         at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=position.commit_time_us)
@@ -251,7 +254,7 @@ def about(position: Position) -> dict[str, str]:
 
 
 def scoped(tables: Sequence[TableInput]) -> Iterator[tuple[str, TableInput]]:
-    """Each with what its commit is noted under: its source table, numbered where that goes to a target table more than once."""
+    """Yield each table with its scope: its source table, numbered if that is loaded into a target table more than once."""
     met: dict[tuple[TableId, str], int] = {}
     for table in tables:
         source = str(table.plan.source)

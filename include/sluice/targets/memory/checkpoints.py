@@ -26,11 +26,11 @@ class MemoryCheckpoints:
         return f"{self.place}, {self._owner[0]}.{self._owner[1]}"
 
     def read(self) -> Checkpoint | None:
-        """None if nothing is kept."""
+        """Return the checkpoint, None if there is none."""
         return self._store.checkpoints.get(self._owner)
 
     def take_over(self, epoch: int, first: int = 0, *, identity: str = "", agrees: Agrees | None = None) -> Checkpoint:
-        """Raises Fenced, and what ``agrees`` raises."""
+        """Take the target over. Raises Fenced, and what ``agrees`` raises."""
         with self._store.lock:
             found = self.read()
             if agrees is not None:
@@ -42,7 +42,7 @@ class MemoryCheckpoints:
             return made
 
     def advance(self, to: Checkpoint) -> None:
-        """Raises Fenced."""
+        """Store a later checkpoint. Raises Fenced."""
         with self._store.lock:
             found = self.read()
             if found is None:
@@ -52,7 +52,7 @@ class MemoryCheckpoints:
                 self._store.checkpoints[self._owner] = _written(found, to)
 
     def rewind(self, to: Checkpoint, *, anew: bool = False) -> None:
-        """Raises Fenced."""
+        """Store a checkpoint that may be earlier. Raises Fenced."""
         with self._store.lock:
             found = self.take_over(to.epoch, to.batch, identity=to.identity)
             self._store.checkpoints[self._owner] = _written(found, to)
@@ -61,7 +61,7 @@ class MemoryCheckpoints:
                 self._forget_done()
 
     def forget(self) -> None:
-        """All that is said about this owner."""
+        """Remove everything recorded for this owner."""
         with self._store.lock:
             self._store.checkpoints.pop(self._owner, None)
             self._store.statements.pop(self._owner, None)

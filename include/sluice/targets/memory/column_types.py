@@ -1,4 +1,4 @@
-"""What a memory target makes of each neutral type, and what that loses."""
+"""The type in a memory target for each neutral type, and what is lost."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ OWN: Mapping[ColumnKind, OwnType] = {
 
 
 def own_type(made: ColumnType) -> OwnType:
-    """What values of a type are in the store."""
+    """Return the type of the values in the store."""
     return OWN[made.kind]

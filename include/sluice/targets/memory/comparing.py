@@ -1,4 +1,4 @@
-"""Rows compared with what a target of type memory holds."""
+"""Compare rows with what a target of type memory holds."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class MergedRow:
 
 
 def merged_rows(rows: pa.Table) -> Iterator[MergedRow]:
-    """The rows of a piece, in its order."""
+    """Yield the rows of a piece, in its order."""
     fields = [field for field in rows.schema if field.name not in META_COLUMNS]
     names = [true_name(field) for field in fields]
     columns = [rows[field.name].to_pylist() for field in fields]

@@ -1,4 +1,4 @@
-"""What targets of type memory hold: tables, messages, checkpoints. One store a name, shared by all targets of the process."""
+"""The store of targets of type memory: tables, messages, checkpoints. One store per name, shared by all targets of the process."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ Version = tuple[int, int]
 
 @dataclass
 class Table:
-    """Rows by key; or, of a table without a key, a list.
+    """Rows by key; a list for a table without a key.
 
-    ``refuses``: a constraint: why a row is not taken, "" if it is. ``versions``: who wrote a key last, also of keys that are gone.
+    Attributes:
+        refuses: a constraint: why a row is refused, "" if it is not.
+        versions: who wrote a key last, also for deleted keys.
     """
 
     columns: list[str]
@@ -33,17 +35,17 @@ class Table:
     refuses: Callable[[Row], str] = lambda row: ""
 
     def all(self) -> list[Row]:
-        """Every row."""
+        """Return every row."""
         return [*self.rows.values(), *self.heap]
 
     def copy(self) -> Table:
-        """Rows are never changed in place, so that containers are copied only."""
+        """Copy the containers; rows are never changed in place."""
         return Table(list(self.columns), self.key, dict(self.rows), list(self.heap), dict(self.versions), self.refuses)
 
 
 @dataclass(frozen=True)
 class Message:
-    """What an appending target received. ``id``: the idempotency key: the same whenever the same change is sent."""
+    """A message that an appending target received. ``id``: the idempotency key: the same whenever the same change is sent."""
 
     id: str
     table: TableId
@@ -59,21 +61,21 @@ class Refused(Exception):
 
 @dataclass
 class MemoryStore:
-    """Every change of it is made under ``lock``."""
+    """An in-memory store. Every change of it is made under ``lock``."""
 
     name: str
     tables: dict[TableId, Table] = field(default_factory=dict)
     messages: list[Message] = field(default_factory=list)
     checkpoints: dict[Owner, Checkpoint] = field(default_factory=dict)
     done: dict[tuple[Owner, str], int] = field(default_factory=dict)
-    """What a scope of an owner (a table without a key, a unit of messages) holds: the batch."""
+    """The batch that a scope of an owner (a table without a key, a unit of messages) holds."""
     statements: dict[Owner, tuple[int, int]] = field(default_factory=dict)
     """Schema changes: (batch, how many have run)."""
     writes: dict[str, frozenset[str]] = field(default_factory=dict)
     """Tables that each pipeline wrote."""
     lock: threading.RLock = field(default_factory=threading.RLock)
     away: bool = False
-    """It cannot be reached: each question gets TargetUnavailable."""
+    """True if the store cannot be reached: each request gets TargetUnavailable."""
 
     def create(self, table: TableId, columns: Iterable[str], key: Iterable[str] = ()) -> Table:
         """Make a table; one of that name is replaced."""
@@ -82,7 +84,7 @@ class MemoryStore:
             return made
 
     def guard(self, owner: Owner, fence: Fence) -> None:
-        """No newer process is here, and no later batch is stored. Under the lock. Raises Refused."""
+        """Raise Refused if a newer process writes, or a later batch is stored. Call it under the lock."""
         held = self.checkpoints.get(owner)
         if held is None:
             raise Refused("its checkpoint is gone")
@@ -96,7 +98,7 @@ _stores: dict[str, MemoryStore] = {}
 
 
 def memory_store(name: str = "default") -> MemoryStore:
-    """The store of that name; made at first use."""
+    """Return the store of that name; made at first use."""
     return _stores.setdefault(name, MemoryStore(name))
 
 

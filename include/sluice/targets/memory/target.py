@@ -1,4 +1,4 @@
-"""The memory target: the port in its smallest whole form. Options choose its capabilities."""
+"""The memory target: the smallest complete form of the port. Options choose its capabilities."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _FEATURES = frozenset(Feature) - {Feature.FOREIGN_KEYS, Feature.BUNDLES}
 
 
 class MemoryOptions(BaseModel):
-    """``options:`` of a target of type memory."""
+    """The ``options:`` of a target of type memory."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -65,7 +65,7 @@ class MemoryTarget:
     CAPABILITIES: ClassVar[Capabilities] = Capabilities(
         frozenset(Input), ordering=frozenset(Ordering), consistency=frozenset(Consistency), schema_changes=FOLLOWED, features=_FEATURES
     )  # fmt: skip
-    """With its options left out."""
+    """The abilities before options restrict them."""
 
     def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:
         self.config, self.options = config, options_of(config, MemoryOptions)
@@ -75,7 +75,7 @@ class MemoryTarget:
 
     @property
     def capabilities(self) -> Capabilities:
-        """As the options say."""
+        """The abilities of the target, as the options say."""
         options = self.options
         single = options.ordering in {Ordering.GLOBAL, Ordering.TABLE}
         return Capabilities(
@@ -90,7 +90,7 @@ class MemoryTarget:
 
     @property
     def store(self) -> MemoryStore:
-        """What it writes to. Raises TargetUnavailable."""
+        """The store that it writes to. Raises TargetUnavailable."""
         found = memory_store(self.options.store or self._host or "default")
         if found.away:
             raise TargetUnavailable(f"the memory target {self.config.name} cannot be reached", where=found.name)
@@ -103,7 +103,7 @@ class MemoryTarget:
 
     @property
     def checkpoints(self) -> MemoryCheckpoints | None:
-        """In the store."""
+        """The checkpoint store, in the same memory."""
         return MemoryCheckpoints(self.store, self.owner) if self.options.keeps_checkpoint else None
 
     @contextmanager
@@ -112,20 +112,20 @@ class MemoryTarget:
         yield MemorySession(self, epoch)
 
     def schema(self) -> MemorySchema | None:
-        """Of its tables."""
+        """Return what compares its tables; None if it appends."""
         return None if self.appends else MemorySchema(self.store)
 
     def reconciler(self) -> MemoryReconciler | None:
-        """For whole tables and keys of integers."""
+        """Return what replaces whole tables and ranges of integer keys, if offered."""
         offered = Feature.RECONCILE in self.options.features and not self.appends
         return MemoryReconciler(self) if offered else None
 
     def comparer(self) -> MemoryComparer | None:
-        """Of its tables."""
+        """Return what compares rows of its tables; None if it appends."""
         return None if self.appends else MemoryComparer(self.store)
 
     def interrupt(self) -> None:
-        """Nothing waits."""
+        """Do nothing, as nothing waits."""
 
 
 class MemoryReconciler:
@@ -135,11 +135,11 @@ class MemoryReconciler:
         self._target = target
 
     def refuses(self, table: PlannedTable) -> str:
-        """Why not."""
+        """Return "", as every range can be made equal."""
         return ""
 
     def others(self) -> tuple[OtherWriter, ...]:
-        """Pipelines with a checkpoint in the same store."""
+        """Return the pipelines with a checkpoint in the same store."""
         mine, store = self._target.owner[0], self._target.store
         found = sorted({pipeline for pipeline, _ in store.checkpoints if pipeline != mine})
         return tuple(OtherWriter(name, store.writes.get(name), forget=f"forget {name}") for name in found)
@@ -164,7 +164,7 @@ class MemoryWriter:
         self._fence = Fence(epoch, batch.held, batch.number)
 
     def prepare(self) -> None:
-        """Schema changes that precede the rows."""
+        """Follow the schema changes that precede the rows."""
         self._follow(before_rows=True)
 
     def _follow(self, *, before_rows: bool) -> None:
@@ -181,7 +181,7 @@ class MemoryWriter:
                 store.statements[self._target.owner] = (self._batch.number, change.number + 1)
 
     def plan(self, parallelism: int) -> list[list[MemoryUnit]]:
-        """Ranges to clear, then rows: a unit a table, or, of large ones, a unit a file."""
+        """Return units that clear ranges, then units of rows: one per table or, for large tables, one per file."""
         batch, target = self._batch, self._target
         unit = MemoryUnit(target, batch.reader, self._fence, batch.replay)
         if batch.changes:
@@ -210,7 +210,7 @@ class MemoryWriter:
         return [table] if together else [replace(table, files=(file,)) for file in table.files]
 
     def commit(self, results: Sequence[WriteResult]) -> None:
-        """What units left to be made visible, later schema changes, the checkpoint; all under the lock."""
+        """Make the results visible, follow later schema changes, then move the checkpoint; all under the lock."""
         target, batch, store = self._target, self._batch, self._target.store
         with store.lock:
             held = target.checkpoints.read() if target.checkpoints is not None else None
@@ -225,11 +225,11 @@ class MemoryWriter:
                 target.checkpoints.advance(Checkpoint(self._fence.epoch, batch.number, batch.position))
 
     def abort(self) -> None:
-        """Nothing is kept outside of the results."""
+        """Do nothing: nothing is kept outside of the results."""
 
 
 def guard(target: MemoryTarget, fence: Fence) -> None:
-    """No newer process is here. A target that keeps no checkpoint cannot tell. Raises Fenced."""
+    """Raise Fenced if a newer process writes. A target without a checkpoint cannot tell."""
     if target.checkpoints is None:
         return
     try:
@@ -244,7 +244,7 @@ def guard(target: MemoryTarget, fence: Fence) -> None:
 
 @dataclass(frozen=True)
 class Work:
-    """What a unit does to the store, now or at the commit."""
+    """The effect of a unit on the store, now or at the commit."""
 
     target: MemoryTarget
     fence: Fence
@@ -256,7 +256,7 @@ class Work:
     scope: str = ""
 
     def run(self, store: MemoryStore) -> None:
-        """Under the store's lock."""
+        """Do the work. Call it under the store's lock."""
         done = (self.target.owner, self.scope)
         if self.scope and store.done.get(done, 0) >= self.fence.batch:
             return
@@ -327,12 +327,12 @@ class MemoryUnit:
 
     @property
     def cost(self) -> int:
-        """In rows."""
+        """The cost of the unit, in rows."""
         return self.table.rows if self.table is not None else 1
 
     @property
     def memory_bytes(self) -> int:
-        """Of its rows."""
+        """The bytes of its rows."""
         return sum(file.arrow_bytes for file in self.table.files) if self.table is not None else 0
 
     def write(self, rejected: RejectedRows | None = None) -> WriteResult:
@@ -400,7 +400,7 @@ class MemoryUnit:
         return work, WriteResult(len(puts), len(removes), rejected=len(refused))
 
     def _full(self, table: Table, row: MergedRow, key: tuple[str, ...]) -> Row:
-        """All columns: those that the log does not have are the target's."""
+        """Return all columns: those that the log lacks are the target's."""
         if row.known is None:
             return {name: row.values.get(name) for name in table.columns}
         where = {**row.values, **{n: v for n, v in (row.before or {}).items() if n in key and v is not None}}

@@ -12,10 +12,10 @@ from sluice.targets.base import Checkpoint, OtherWriter
 from sluice.targets.sql.ack_rows import TABLE, AckRows
 
 NOT_THERE = frozenset({ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR})
-"""What a server says when the table has not been made yet."""
+"""The server's error codes if the table does not exist yet."""
 
 NO_COLUMN = ER.BAD_FIELD_ERROR
-"""The table is of a version that did not store the identity; :meth:`AckTable.upgrade` adds the column."""
+"""The error if the table's version did not store the identity; :meth:`AckTable.upgrade` adds the column."""
 
 _ALTER_WAIT_S = 30
 
@@ -45,7 +45,7 @@ class AckTable(AckRows):
         """Make the schema and the table where they are missing."""
         cursor.execute(
             "SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = %s", (self.schema,)
-        )  # who may not make schemas need not, where it is there
+        )  # the privilege to create schemas is not needed if it exists
         if not cursor.fetchone()[0]:
             cursor.execute(f"CREATE DATABASE IF NOT EXISTS {quoted(self.schema)}")
         cursor.execute(_CREATE.format(table=self.name))
@@ -56,13 +56,13 @@ class AckTable(AckRows):
         try:
             cursor.execute(f"ALTER TABLE {self.name} ADD COLUMN identity VARCHAR(64) NOT NULL DEFAULT ''")
         except pymysql.err.MySQLError as error:
-            if error.args[:1] != (ER.DUP_FIELDNAME,):  # another process was first
+            if error.args[:1] != (ER.DUP_FIELDNAME,):  # another process added it first
                 raise
         finally:
             cursor.execute("SET SESSION lock_wait_timeout = DEFAULT")
 
     def read(self, cursor: Any) -> Checkpoint | None:
-        """The row of the whole target, None if there is none yet. Changes nothing, and reads tables of older versions too."""
+        """Return the row of the whole target, None if there is none yet. Changes nothing, and reads tables of older versions, too."""
         try:
             return self._checkpoint(cursor)
         except pymysql.err.MySQLError as error:
@@ -74,7 +74,7 @@ class AckTable(AckRows):
             raise
 
     def others(self, cursor: Any) -> tuple[OtherWriter, ...]:
-        """Pipelines of another name that acknowledge here; none if the table is not there yet."""
+        """Return pipelines of another name that acknowledge here; none if the table does not exist yet."""
         try:
             return super().others(cursor)
         except pymysql.err.MySQLError as error:

@@ -1,4 +1,4 @@
-"""What a MySQL or MariaDB target makes of each neutral type, and what its columns lose of the values."""
+"""The type in a MySQL or MariaDB target for each neutral type, and what its columns lose of the values."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _timed(made: ColumnType) -> str:
 
 
 def _long(made: ColumnType) -> str:
-    """The shortest of the TEXT or BLOB types that holds it."""
+    """Return the shortest of the TEXT or BLOB types that holds it."""
     wanted = made.length or LONGEST
     return next(row.word for row in TYPES if row.kind is made.kind and row.most_bytes >= min(wanted, LONGEST))
 
@@ -67,12 +67,12 @@ OWN: Mapping[ColumnKind, Callable[[ColumnType], str]] = {
 
 
 def own_type(made: ColumnType) -> str:
-    """The type of a column of this dialect that holds every value of ``made``."""
+    """Return the type of a column of this dialect that holds every value of ``made``."""
     return OWN[made.kind](made)
 
 
 def column_type(column: PlannedColumn) -> str:
-    """The type for a column definition: the source's own words where they are this dialect's."""
+    """Return the type for a column definition: the source's own words if they are this dialect's."""
     if column.wanted:
         return column.wanted
     kind = column.sql_type if find_type(column.sql_type) is not None else own_type(column.value_type)
@@ -82,6 +82,6 @@ def column_type(column: PlannedColumn) -> str:
 
 
 def lost(column: PlannedColumn, found: ColumnInfo, sent: ColumnType | None = None) -> str:
-    """What a column of the target may lose or refuse of the values, "" if nothing; ``sent``: as which they are sent."""
+    """Return what a column of the target may lose or refuse of the values, "" if nothing. ``sent``: the type in which they are sent."""
     made = sent if sent is not None else column.value_type
     return loss(SqlType.parse(own_type(made), made.charset), SqlType.parse(found.sql_type, found.charset))

@@ -1,7 +1,7 @@
-"""Rows compared where they are: what would be loaded is sent into a temporary table of the target's own types, and the server compares.
+"""Compare rows inside the server: what would be loaded is sent into a temporary table of the target's own types, and the server compares.
 
-So every conversion is the one that a load makes, and nothing is compared that was rounded on its way back. Two values are equal if their bytes are:
-a collation does not hide a difference, and 0 is not -0. JSON is compared as the server prints it, which has one order of keys.
+So every conversion is the one that a load makes, and nothing is compared that was rounded on its way back. Two values are equal if their bytes are: a
+collation does not hide a difference, and 0 is not -0. JSON is compared as the server prints it, which has one order of keys.
 """
 
 # ruff: noqa: S608 - identifiers are quoted, values are literals
@@ -49,7 +49,7 @@ _LABELLED = {Literal.LABEL, Literal.LABELS}
 
 
 class Server(Protocol):
-    """What this needs of a target."""
+    """The parts of a target that a comparison uses."""
 
     def session(self, doing: str) -> AbstractContextManager[Session]: ...
 
@@ -62,7 +62,7 @@ class MySQLComparer:
 
     target: Server
     _digested: dict[PlannedTable, list[DigestColumn]] = field(default_factory=dict)
-    """As :meth:`digest` read them first. If one is altered later, a checksum differs or is refused."""
+    """The columns as :meth:`digest` read them first. If one is altered later, a checksum differs or is refused."""
 
     def compare(
         self, plan: PlannedTable, rows: pa.Table, item: KeyRange | None, *, values: bool = False
@@ -119,13 +119,13 @@ class MySQLComparer:
 
 
 def _there(session: Session, plan: PlannedTable) -> dict[str, ColumnInfo]:
-    """The columns of a plan's table as they are now, by their folded names."""
+    """Return the columns of a plan's table as they are now, by their folded names."""
     infos = read_tables(session.cursor, [plan.target])
     return {c.name.casefold(): c for c in infos[plan.target].columns} if plan.target in infos else {}
 
 
 def _of(plan: PlannedTable, there: Mapping[str, ColumnInfo]) -> list[ColumnInfo]:
-    """Those of a plan, in its order. Raises LoadError."""
+    """Return the columns of a plan, in its order. Raises LoadError."""
     lost = [c.name for c in plan.columns if c.name.casefold() not in there]
     if lost:
         raise LoadError(
@@ -164,7 +164,7 @@ class _Comparison:
         shown: Sequence[str],
         most: int,
     ) -> RowCounts:
-        """By the columns ``names``; see :meth:`sluice.targets.base.CountingComparer.count`."""
+        """Count by the columns ``names``; see :meth:`sluice.targets.base.CountingComparer.count`."""
         sent, other = (TableId(self.table.table.schema, name) for name in (COMPARED, CHANGED))
         try:
             self._make(sent, names)
@@ -189,7 +189,7 @@ class _Comparison:
         return count
 
     def _groups(self, sent: TableId, names: list[str], shown: Sequence[str], *, whole: bool) -> Sequence[Sequence[Any]]:
-        """Different rows whose number differs: hash, number sent, number there, values."""
+        """Return the different rows whose number differs: hash, number sent, number at the target, values."""
         texts = {side: "".join(f", {self._text(side, name)} AS v{i}" for i, name in enumerate(shown)) for side in "kt"}
         values = "".join(f", MIN(v{i})" for i in range(len(shown)))
         here = (
@@ -204,7 +204,7 @@ class _Comparison:
         return found
 
     def _hash(self, side: str, names: Sequence[str]) -> str:
-        """Of all values of a row, each told apart as :meth:`_same` does."""
+        """Return SQL for the hash of all values of a row, each distinguished as :meth:`_same` does."""
         texts = []
         for name in names:
             row, column = self._type(name), f"{side}.{quoted(name)}"
@@ -240,7 +240,7 @@ class _Comparison:
     def _looked_up(
         self, temporary: TableId, names: list[str], values: bool
     ) -> tuple[tuple[int, ...], tuple[RowDifference, ...]]:
-        """The rows sent that the target lacks, or has otherwise."""
+        """Return the rows sent that the target lacks, and those it has with other values."""
         same = [self._same(name) for name in names]
         shown = [f"{self._text(side, name)}" for name in names for side in "kt"] if values else []
         first = quoted(self.table.key[0])
@@ -253,7 +253,7 @@ class _Comparison:
         return sorted_out(cursor.fetchall(), names, values=values)
 
     def _beyond(self, temporary: TableId, item: KeyRange) -> tuple[tuple[str, ...], ...]:
-        """Keys that only the target has in the range."""
+        """Return the keys that only the target has in the range."""
         key = ", ".join(self._literal(name) for name in item.names)
         same = " AND ".join(f"k.{quoted(n)} = t.{quoted(n)}" for n in item.names)
         ordered = first_of(item, [f"t.{quoted(n)}" for n in item.names])
@@ -275,7 +275,7 @@ class _Comparison:
         return type_named(self._column(name).sql_type, f"{self.table.table}.{name}")
 
     def _same(self, name: str) -> str:
-        """1 if the row sent has the same value, NULL included, else 0; never NULL."""
+        """Return SQL that is 1 if the row sent has the same value, NULL included, else 0; never NULL."""
         row, (k, t) = self._type(name), (f"{side}.{quoted(name)}" for side in "kt")
         if row.kind is ColumnKind.JSON:
             return f"(CAST(CAST({k} AS CHAR) AS BINARY) <=> CAST(CAST({t} AS CHAR) AS BINARY))"
@@ -290,7 +290,7 @@ class _Comparison:
         return f"({k} <=> {t})"
 
     def _text(self, side: str, name: str) -> str:
-        """The value for people."""
+        """Return SQL for the value as text for display."""
         row, column = self._type(name), f"{side}.{quoted(name)}"
         if row.literal is Literal.BYTES or row.kind is ColumnKind.BIT:
             return f"LEFT(CONCAT('0x', HEX({column})), {SHOWN_CHARACTERS})"
@@ -299,7 +299,7 @@ class _Comparison:
         return f"LEFT(CONVERT(CAST({column} AS CHAR) USING utf8mb4), {SHOWN_CHARACTERS})"
 
     def _literal(self, name: str) -> str:
-        """A key column's value as :mod:`sluice.mysql.key_sql` writes it."""
+        """Return SQL for a key column's value as :mod:`sluice.mysql.key_sql` writes it."""
         row, column = self._type(name), f"t.{quoted(name)}"
         if row.literal is Literal.TEMPORAL:
             whole = {ColumnKind.DATE: "DATE", ColumnKind.TIME: "TIME(6)"}.get(row.kind, "DATETIME(6)")

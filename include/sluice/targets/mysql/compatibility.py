@@ -1,4 +1,4 @@
-"""What a MySQL target would make of the planned tables: what is missing, what would lose digits, what fires by itself, and the DDL that helps."""
+"""Review planned tables at a MySQL target: what is missing, what would lose digits, which triggers fire, and the DDL that helps."""
 
 from __future__ import annotations
 
@@ -30,9 +30,12 @@ def review(
     fire: bool = False,
     hidden: Mapping[TableId, str] | None = None,
 ) -> list[Finding]:
-    """One remark for each thing to know, in the order of ``plans``.
+    """Return a finding for each thing to know, in the order of ``plans``.
 
-    ``flavour``: MySQL or MariaDB, the target's; ``fire``: triggers are meant; ``hidden``: tables that the login may not see, with its GRANT.
+    Args:
+        flavour: MySQL or MariaDB, the target's.
+        fire: triggers are meant.
+        hidden: tables that the login may not see, with the GRANT that it needs.
     """
     remarks: list[Finding] = []
     for plan in plans:
@@ -45,7 +48,7 @@ def review(
             statement = plan.create_sql if same else create_table(plan)
             remarks.append(Finding("error", plan.target, "", "the target has no such table", statement, absent=True))
             remarks += _without_transactions(plan.target, _engine_of(statement, plan.flavour))
-            if same:  # the source's own statement does not have them
+            if same:  # the source's own statement lacks them
                 remarks += [_missing_column(plan, column) for column in plan.columns if column.name in plan.made]
             continue
         remarks += _missing_columns(plan, info)
@@ -76,7 +79,7 @@ def _without_transactions(table: TableId, engine: str) -> list[Finding]:
 
 
 def _engine_of(statement: str, flavour: str) -> str:
-    """The engine that a CREATE TABLE names, "" for none."""
+    """Return the engine that a CREATE TABLE names, "" for none."""
     try:
         made = parse_statement(statement, "", Dialect(flavour == "MariaDB"))
     except (DecodeError, UnsupportedType):
@@ -88,7 +91,7 @@ HIDDEN = "the login of the target's connection may not see this table, whether i
 
 
 def hidden_tables(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, str]:
-    """Those of ``tables`` (that information_schema does not show) which the login has no privilege on, each with the GRANT that it lacks."""
+    """Return the ``tables`` (that information_schema does not show) on which the login has no privilege, each with the GRANT that it lacks."""
     found = {}
     for table in tables:
         try:
@@ -104,13 +107,13 @@ def hidden_tables(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, str]:
 
 
 def refuse_hidden(hidden: Mapping[TableId, str]) -> None:
-    """Raises MappingError if there is one."""
+    """Raise MappingError if a table is hidden."""
     for table, grant in sorted(hidden.items()):
         raise MappingError(HIDDEN, where=str(table), hint=f"{grant}; if it does not exist yet, also CREATE")
 
 
 def refuse_triggers(triggers: Mapping[TableId, Sequence[str]]) -> None:
-    """Raises MappingError if there is one."""
+    """Raise MappingError if a table has triggers."""
     for table, names in sorted(triggers.items()):
         raise MappingError(_fires(names), where=str(table), hint=_hint(table, names))
 
@@ -177,7 +180,7 @@ def _widened(column: PlannedColumn, found: ColumnInfo) -> str:
 
 
 def read_triggers(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, list[str]]:
-    """Triggers by table, of the tables asked for."""
+    """Return the triggers of the given tables, by table."""
     if not tables:
         return {}
     name, found = rows_about(cursor, tables, "triggers", "event_object_schema, event_object_table, trigger_name")

@@ -19,25 +19,29 @@ from sluice.targets.sql.loader import Contention
 _T = TypeVar("_T")
 
 STRICT = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
-"""Every date the source could hold, zero in AUTO_INCREMENT columns, and nothing cut to fit without an error."""
+"""The strict sql_mode: it accepts every date the source could hold and zero in AUTO_INCREMENT columns, and cuts nothing to fit without an error."""
 
 LAX = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
-"""For rows whose ENUM holds the error value (index 0), or whose computed values do not fit, which a strict session refuses."""
+"""The sql_mode for rows whose ENUM holds the error value (index 0), or whose computed values do not fit, which a strict session refuses."""
 
 MAX_WARNINGS = 65_535
-"""Warnings that the server keeps of a statement, the most it can: each is looked at. MySQL lets only SESSION_VARIABLES_ADMIN raise it; with fewer
-kept, a statement that has more of them is refused."""
+"""Warnings that the server keeps of a statement, the most it can: each is checked.
+
+MySQL lets only SESSION_VARIABLES_ADMIN raise it; with fewer kept, a statement that has more of them is refused.
+"""
 _NOT_ALLOWED = 1227
 
 CONTENTION = {ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT, 3572}
-"""Errors after which the same transaction may succeed at once."""
+"""The errors after which the same transaction may succeed at once."""
 
 DATA_ERRORS = frozenset({
     1032, 1048, 1062, 1153, 1136, 1216, 1217, 1264, 1265, 1292, 1364, 1365, 1366, 1367, 1369, 1406, 1416, 1426, 1441, 1451, 1452, 1525, 1526, 1586,
     1644, 1690, 1748, 1761, 3037, 3140, 3141, 3156, 3157, 3617, 3618, 3751, 3819, 3903, 3991, 4025, 4161,
 })  # fmt: skip
-"""What can be the fault of a row: values that do not fit, keys, checks, foreign keys, triggers that refuse. Others (no such table, no
-privilege, disk full) concern no row."""
+"""The errors that can be the fault of a row: values that do not fit, keys, checks, foreign keys, triggers that refuse.
+
+Others (no such table, no privilege, disk full) concern no row.
+"""
 
 _GONE = {
     CR.CR_CONNECTION_ERROR, CR.CR_CONN_HOST_ERROR, CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, CR.CR_UNKNOWN_HOST,
@@ -52,14 +56,14 @@ _LOAD_PACKET = 128 * 1024
 _CONNECT_TIMEOUT_S = 8
 _READ_TIMEOUT_S = 600
 IDLE_S = 60
-"""The server ends a session that is silent for so long: a loader that was paused inside a transaction gives its locks back."""
+"""Seconds after which the server ends a silent session, so that a loader that was paused inside a transaction releases its locks."""
 
 
 class TargetConnection(MySQLConnection):
     """A session on the target that can load data."""
 
     packet_limit = 0
-    """The server's max_allowed_packet, 0: not known yet. It cuts the connection of a client that sends more."""
+    """The server's max_allowed_packet, 0: unknown yet. It cuts the connection of a client that sends more."""
 
     def _execute_command(self, command: int, sql: str | bytes) -> None:
         if self.packet_limit and len(sql) >= self.packet_limit:
@@ -90,7 +94,10 @@ class TargetConnection(MySQLConnection):
         return int(OKPacketWrapper(self._read_packet()).warning_count)  # type: ignore[no-untyped-call]
 
     def during(self, pieces: Iterator[_T]) -> Iterator[_T]:
-        """The same pieces. The server ends a silent session, and a large part may be read for minutes before one of its rows is written."""
+        """Yield the same pieces and keep the session alive.
+
+        The server ends a silent session, and a large part may be read for minutes before one of its rows is written.
+        """
         spoke = time.monotonic()
         for piece in pieces:
             if time.monotonic() - spoke > IDLE_S / 4:
@@ -100,19 +107,20 @@ class TargetConnection(MySQLConnection):
 
 
 LOCK_WAIT_S = 20
-"""How long a statement waits for a lock that somebody else holds, unless the target says otherwise."""
+"""Seconds that a statement waits for another session's lock, unless the target sets another limit."""
 
 
 def set_lock_wait(seconds: int) -> str:
-    """The statement that sets it, for rows and for definitions (which the server would wait a year for)."""
+    """Return the statement that sets it, for rows and for definitions (for which the server would wait a year)."""
     return f"SET SESSION innodb_lock_wait_timeout = {seconds}, lock_wait_timeout = {seconds}"
 
 
 def connect(endpoint: Endpoint) -> TargetConnection:
-    """A session with a replica's settings: no foreign-key checks (the source made them), UTC, utf8mb4, read committed.
+    """Open a session with a replica's settings: no foreign-key checks (the source made them), UTC, utf8mb4, read committed.
 
     Raises:
-        TargetUnavailable: no answer. ConfigError: wrong user or password, or TLS is set up wrongly.
+        TargetUnavailable: no answer.
+        ConfigError: wrong user or password, or TLS is set up wrongly.
     """
     extra = endpoint.extra
     with errors(endpoint, "connecting"):
@@ -137,7 +145,7 @@ def connect(endpoint: Endpoint) -> TargetConnection:
                 f"SET SESSION foreign_key_checks = 0, unique_checks = 1, sql_mode = '{STRICT}', time_zone = '+00:00', "
                 "character_set_client = utf8mb4, character_set_connection = utf8mb4, collation_connection = utf8mb4_bin, "
                 f"innodb_lock_wait_timeout = {LOCK_WAIT_S}, lock_wait_timeout = {LOCK_WAIT_S}, wait_timeout = {IDLE_S}, "
-                f"@sluice = 1{SHOW_INVISIBLE_KEYS}"  # by which a trigger at the target can tell these rows from others
+                f"@sluice = 1{SHOW_INVISIBLE_KEYS}"  # lets a trigger at the target recognise these rows
             )
             cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
             _keep_warnings(cursor)
@@ -157,7 +165,7 @@ def _keep_warnings(cursor: Any) -> None:
 
 
 def code_of(error: BaseException) -> int:
-    """MySQL's error number, 0 if there is none."""
+    """Return MySQL's error number, 0 if there is none."""
     first = error.args[0] if error.args else 0
     return first if isinstance(first, int) else 0
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 
 def alike(one: pa.Scalar | None, other: pa.Scalar | None) -> bool:
-    """True for two known values that are the same, the sign of a zero too."""
+    """Return True for two known values that are the same, including the sign of a zero."""
     if one is None or other is None or one.type != other.type or one.is_valid != other.is_valid:
         return False
     if one.is_valid and pa.types.is_floating(one.type):
@@ -18,9 +18,9 @@ def alike(one: pa.Scalar | None, other: pa.Scalar | None) -> bool:
 
 
 def literals_of(value: pa.Scalar | None) -> Iterator[str]:
-    """Texts that may be the value, the plainest first; whoever writes one asks first how the server reads it.
+    """Yield texts that may be the value, the plainest first; the caller has to ask the server how it reads one.
 
-    None for what depends on the session: a point in time, characters that are escaped.
+    Yields none for what depends on the session: a point in time, characters that are escaped.
     """
     if value is None:
         return
@@ -46,7 +46,7 @@ def literals_of(value: pa.Scalar | None) -> Iterator[str]:
     elif pa.types.is_date32(kind) or (pa.types.is_timestamp(kind) and kind.tz is None):
         try:
             yield f"'{value.as_py()}'"
-        except (ValueError, OverflowError):  # a day that no calendar has
+        except (ValueError, OverflowError):  # a date that no calendar has
             return
 
 

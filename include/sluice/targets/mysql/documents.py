@@ -20,19 +20,21 @@ import pyarrow.compute as pc
 from sluice.model.jsontext import double_text
 
 _SUSPECT = r"\.\d+0(?:\D|$)|[\d.]{16}"
-"""What a number that is stored otherwise has: a fraction that ends with 0 (but for ``.0``), or more than 15 digits, which a double holds. Texts
-without are done with; the others are read number by number."""
+"""A number that may be stored differently: a fraction that ends with 0 (except ``.0``), or more than the 15 digits that a double holds.
+
+Texts without such a number are done; the others are read number by number.
+"""
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*|[\[\]{}:,]')
 
 
 def is_json(declared: str) -> bool:
-    """True for the declared type of a JSON column (MySQL)."""
+    """Return True for the declared type of a JSON column (MySQL)."""
     return declared.strip().lower() == "json"
 
 
 def inexact(values: pa.Array) -> np.ndarray[Any, Any]:
-    """bool[rows]: the server would store another document if it got this text."""
+    """Return a mask of the rows whose text the server would store as another document."""
     found = pc.fill_null(pc.match_substring_regex(values, _SUSPECT), False).to_numpy(zero_copy_only=False).copy()
     for row in np.flatnonzero(found):
         found[row] = any(True for _ in _decimals(values[int(row)].as_py()))
@@ -40,20 +42,20 @@ def inexact(values: pa.Array) -> np.ndarray[Any, Any]:
 
 
 def literal(text: str) -> str:
-    """An SQL expression for a document. Strings are escaped for a session without NO_BACKSLASH_ESCAPES."""
+    """Return an SQL expression for a document. Strings are escaped for a session without NO_BACKSLASH_ESCAPES."""
     pairs = [f", {quoted(path)}, {number}" for path, number in _decimals(text)]
     return f"JSON_REPLACE({quoted(text)}{''.join(pairs)})" if pairs else quoted(text)
 
 
 def quoted(text: str) -> str:
-    """An SQL string."""
+    """Return an SQL string."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'").replace("\0", "\\0") + "'"
 
 
 def _decimals(text: str) -> Iterator[tuple[str, str]]:
-    """(path, digits) of each number that the server would print otherwise if it read it from this text."""
+    """Yield (path, digits) of each number that the server would print differently after reading it from this text."""
     steps: list[int | str] = []
-    """An array's index, or an object's key (as JSON prints it)."""
+    """The steps of the path: an array's index, or an object's key (as JSON prints it)."""
     in_object: list[bool] = []
     key: str | None = None
     for match in _TOKEN.finditer(text):
@@ -92,5 +94,5 @@ def _path(steps: list[int | str]) -> str:
 
 
 def _step(key: str) -> str:
-    """A key of a path. The server reads it as JSON, but for the escapes that it does not print itself."""
+    """Return a key of a path. The server reads it as JSON, except for escapes that it does not print itself."""
     return json.dumps(json.loads(key), ensure_ascii=False)

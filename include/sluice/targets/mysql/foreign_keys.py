@@ -1,11 +1,12 @@
-"""Foreign keys at the target (``foreign_keys: ordered``): nothing of a batch breaks one, and none of their actions fires.
+"""Foreign keys at the target (``foreign_keys: ordered``): nothing in a batch violates one, and none of their actions fires.
 
-Parents are written before children, and the server checks each child that comes. What no order makes right is looked at when all of the batch is
-there, as a database with deferred constraints does: parents that have gone, since their children may move to others in the same batch, and tables
-that refer to themselves, straight or around.
+Parents are written before children, and the server checks each child that is written. What no order can make right is checked when all of the batch
+is written, as a database with deferred constraints does: deleted parents, since their children may move to others in the same batch, and tables that
+refer to themselves, directly or indirectly.
 
-Decision: rows go with the server's checks off, and the orphans are looked for afterwards. With checks on, ON DELETE and ON UPDATE would do once more
-what the log has as rows, and RESTRICT would refuse what is right at the end of the batch. A server that checks at the commit would make it wrong.
+Decision: rows are deleted with the server's checks off, and orphans are looked for afterwards. With checks on, ON DELETE and ON UPDATE would do once
+more what the log has as rows, and RESTRICT would refuse what is right at the end of the batch. A server that checks at the commit would make this
+wrong.
 """
 
 # ruff: noqa: S608 - identifiers are quoted, values are literals made by literals.py
@@ -35,7 +36,7 @@ SHOWN_KEYS = 3
 
 
 def read_references(cursor: Any, tables: Sequence[TableId]) -> list[Reference]:
-    """The foreign keys from ``tables`` and to them; one round trip however many there are. Tables have the spelling asked for."""
+    """Read the foreign keys from ``tables`` and to them, in one round trip. Tables have the spelling asked for."""
     if not tables:
         return []
     rest = (
@@ -63,10 +64,10 @@ def read_references(cursor: Any, tables: Sequence[TableId]) -> list[Reference]:
 
 
 def verify(cursor: Any, item: TableChanges) -> int:
-    """Nothing that ``item`` wrote leaves a row without its parent. Returns the number of queries.
+    """Check that nothing ``item`` wrote leaves a row without its parent. Returns the number of queries.
 
     Raises:
-        LoadError: a row at the target refers to one that is not there.
+        LoadError: a row at the target refers to one that does not exist.
     """
     asked = 0
     for reference in item.table.references:
@@ -83,7 +84,7 @@ def verify(cursor: Any, item: TableChanges) -> int:
 
 
 def _gone(item: TableChanges, columns: Sequence[str]) -> set[tuple[str, ...]]:
-    """Values that a row had, and may have no more."""
+    """Return the values that a row had, and may have no more."""
     rows = item.rows
     users = user_fields(rows.schema)
     removed = rows.filter(pc.equal(rows["_op"], "d"))
@@ -97,7 +98,7 @@ def _gone(item: TableChanges, columns: Sequence[str]) -> set[tuple[str, ...]]:
 
 
 def _keys(rows: pa.Table, values: Mapping[str, Any], columns: Sequence[str]) -> set[tuple[str, ...]]:
-    """Literals of the values that ``rows`` have in ``columns``, each once; rows with a NULL, and columns that do not come, have none."""
+    """Return literals of the values that ``rows`` have in ``columns``, each once; none for rows with a NULL and columns that are not sent."""
     fields = {true_name(field).casefold(): field for field in user_fields(rows.schema)}
     wanted = [fields.get(name.casefold()) for name in columns]
     if not rows.num_rows or any(field is None for field in wanted):
@@ -141,7 +142,7 @@ def _look(cursor: Any, reference: Reference, keys: Sequence[tuple[str, ...]], *,
 
 
 def remarks(plans: Sequence[PlannedTable], references: Sequence[Reference]) -> list[Finding]:
-    """What the pipeline's rows alone do not keep right, before the first one."""
+    """Return, before the first row, what the pipeline's rows alone cannot keep right."""
     planned = {plan.target: {column.name.casefold() for column in plan.columns} for plan in plans}
     found = []
     for one in references:

@@ -1,4 +1,4 @@
-"""What a MySQL target's information_schema says of the source's changes of definitions, see :mod:`sluice.targets.schema.policy`."""
+"""The traces of the source's schema changes in a MySQL target's information_schema, see :mod:`sluice.targets.schema.policy`."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class MysqlHeld(OnlyColumns):
 
 
 class _Attributes:
-    """Compare what a column has in addition to its type, one by one where the change touched it."""
+    """Compares a column's attributes besides its type, one by one, as far as the change touched them."""
 
     FIELDS = ("default", "on_update", "auto_increment", "invisible", "comment", "generated")
 
@@ -134,7 +134,7 @@ class _Attributes:
 
 
 def _words(declared: str) -> SqlType:
-    """A type without display widths."""
+    """Return a type without display widths."""
     found = SqlType.parse(declared)
     kind = find_type(found.word)
     shows_width = kind is not None and (kind.brackets is Brackets.WIDTH or kind.kind is ColumnKind.YEAR)
@@ -146,7 +146,7 @@ def _charset(name: str | None) -> str:
 
 
 def _default(text: str | None) -> str | None:
-    """A default as both the history and information_schema may have it, in one spelling."""
+    """Return a default as both the history and information_schema may have it, in one spelling."""
     if text is None or text.upper() == "NULL":
         return None
     plain = text.strip()

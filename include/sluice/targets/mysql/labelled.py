@@ -1,7 +1,7 @@
 """Values of ENUM and SET columns as the numbers by which the server stores them.
 
-Two labels may be equal to the column's collation (``ENUM('a','A')``, made by a session that was not strict). The server would take the first
-of them for the text of either, and find both by it.
+The column's collation may compare two labels as equal (``ENUM('a','A')``, made by a session that was not strict). The server would take the first of
+them for the text of either, and find both by it.
 """
 
 from __future__ import annotations
@@ -22,22 +22,24 @@ DATA_TRUNCATED = 1265
 
 
 def is_labelled(declared: str) -> bool:
-    """True for the declared type of an ENUM or SET column."""
+    """Return True for the declared type of an ENUM or SET column."""
     return declared[:5].lower() == "enum(" or declared[:4].lower() == "set("
 
 
 def numbers(values: pa.Array, source: str, target: str, column: str) -> tuple[list[str | None], pa.Array]:
-    """Numbers of labels at the target.
+    """Return the numbers of labels at the target.
 
     Args:
-        values: labels, as text. source, target: the declared types; ``source`` is "" for a column that a rule made.
+        values: labels, as text.
+        source, target: the declared types; ``source`` is "" for a column that a rule made.
         column: its name at the target.
 
     Returns:
-        The number of each different value (as digits; None: none of the target's labels is spelled so), and for each row which of them it is.
+        The number of each distinct value (as digits; None: no label of the target has this spelling), and for each row which of them it is.
 
     Raises:
-        LoadError: the source has a label that the target lacks. The target would take another one that its collation holds for equal, or cut it.
+        LoadError: the source has a label that the target lacks. The target would take another one that its collation compares as equal, or cut
+        it.
     """
     encoded = pc.dictionary_encode(values)
     of = _number_of(source, target)
@@ -57,13 +59,13 @@ def numbers(values: pa.Array, source: str, target: str, column: str) -> tuple[li
 
 
 def errors(values: pa.Array, source: str) -> np.ndarray[Any, Any]:
-    """bool[rows]: the row holds an ENUM's error value (number 0)."""
+    """Return a mask of the rows that hold an ENUM's error value (number 0)."""
     zero = [ENUM_ERROR_VALUE] if "" in _labels(source) else ["", ENUM_ERROR_VALUE]
     return np.asarray(pc.fill_null(pc.is_in(values, pa.array(zero)), False).to_numpy(zero_copy_only=False))
 
 
 def _number_of(source: str, target: str) -> Callable[[str], int | None]:
-    """The number of a value's text at the target."""
+    """Return a function from a value's text to its number at the target."""
     known = _first_numbers(target)
     zero = {ENUM_ERROR_VALUE} if "" in _labels(source) else {"", ENUM_ERROR_VALUE}
 

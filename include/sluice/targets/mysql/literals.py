@@ -1,9 +1,9 @@
-"""Arrow columns to SQL text, column by column, exactly: what is written reads back as the same bytes.
+"""Convert Arrow columns to SQL text, column by column, exactly: what is written reads back as the same bytes.
 
-No Python object a value, except for TIME, for dates that no calendar has, and for JSON that holds DECIMAL. Strings are escaped for a session
-without NO_BACKSLASH_ESCAPES in utf8mb4. Binary goes as ``X'..'``, floats as quoted shortest round-trip text (a quoted number is read by strtod, so
-0.1 in FLOAT stays 0.1), decimals as plain digits, YEAR with four digits (a bare '0' would be 2000), ENUM and SET as numbers where the target's
-labels are known.
+There is no Python object per value, except for TIME, for dates that no calendar has, and for JSON that holds DECIMAL. Strings are escaped for a
+session without NO_BACKSLASH_ESCAPES in utf8mb4. Binary is written as ``X'..'``, floats as quoted shortest round-trip text (a quoted number is read by
+strtod, so 0.1 in FLOAT stays 0.1), decimals as plain digits, YEAR with four digits (a bare '0' would be 2000), ENUM and SET as numbers if the
+target's labels are known.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _FSP = re.compile(r"\((\d)\)")
 
 
 def sql_type(field: pa.Field) -> str:
-    """The column's SQL type at the source in lower case, ``""`` if a rule made the column."""
+    """Return the column's SQL type at the source in lower case, ``""`` if a rule made the column."""
     return fields.declared_type(field).lower()
 
 
 def literals(field: pa.Field, values: pa.Array, *, comparing: bool = False) -> pa.Array:
-    """SQL literals (string array, null where the value is NULL).
+    """Return SQL literals (string array, null where the value is NULL).
 
     ``comparing``: for ``column = literal`` in a WHERE clause.
 
@@ -49,7 +49,7 @@ def literals(field: pa.Field, values: pa.Array, *, comparing: bool = False) -> p
     if pa.types.is_decimal(kind):
         return _plain_decimals(values)
     if pa.types.is_floating(kind):
-        if comparing:  # as a double, which every FLOAT is exactly
+        if comparing:  # every FLOAT is exactly a double
             return _wrapped("CAST('", pc.cast(pc.cast(values, pa.float64()), pa.string()), "' AS DOUBLE)")
         return _quoted(_float_text(values, target_type(field).lower() or declared))
     if pa.types.is_date32(kind) or pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
@@ -74,7 +74,10 @@ def literals(field: pa.Field, values: pa.Array, *, comparing: bool = False) -> p
 
 
 def in_statements_only(field: pa.Field, values: pa.Array) -> np.ndarray[Any, Any]:
-    """bool[rows]: LOAD DATA would not store the value exactly: an ENUM's error value or a label by its text, and DECIMAL in JSON."""
+    """Return a mask of the values that LOAD DATA would not store exactly.
+
+    These are an ENUM's error value, a label given by its text, and DECIMAL in JSON.
+    """
     target = target_type(field)
     if documents.is_json(target) and pa.types.is_string(values.type):
         return documents.inexact(values)
@@ -87,7 +90,7 @@ def in_statements_only(field: pa.Field, values: pa.Array) -> np.ndarray[Any, Any
 
 
 def _raw_type(field: pa.Field) -> str:
-    """The declared type with its labels as they are spelled."""
+    """Return the declared type with its labels as they are spelled."""
     return fields.declared_type(field)
 
 
@@ -111,7 +114,7 @@ def _documents(text: pa.Array) -> pa.Array:
 
 
 def escaped(text: pa.Array) -> pa.Array:
-    """Backslash, quote and NUL escaped."""
+    """Escape backslash, quote and NUL."""
     for raw, safe in (("\\", "\\\\"), ("'", "\\'"), ("\x00", "\\0")):
         if pc.any(pc.match_substring(text, raw)).as_py():
             text = pc.replace_substring(text, raw, safe)
@@ -119,7 +122,7 @@ def escaped(text: pa.Array) -> pa.Array:
 
 
 def enum_errors(field: pa.Field, values: pa.Array) -> np.ndarray[Any, Any]:
-    """bool[rows]: the value is an ENUM's error value (index 0), which a strict session refuses."""
+    """Return a mask of an ENUM's error values (index 0), which a strict session refuses."""
     target = target_type(field)
     if not sql_type(field).startswith("enum") or (target and not labelled.is_labelled(target)):
         return np.zeros(len(values), bool)
@@ -127,7 +130,7 @@ def enum_errors(field: pa.Field, values: pa.Array) -> np.ndarray[Any, Any]:
 
 
 def hexadecimal(values: pa.Array) -> pa.Array:
-    """Binary to upper-case hexadecimal text, through one table look-up a byte."""
+    """Convert binary to upper-case hexadecimal text, through one table look-up per byte."""
     _, offsets, data = values.buffers()
     ends = np.frombuffer(offsets, np.int32, len(values) + 1, values.offset * 4).astype(np.int64)
     low, high = int(ends[0]), int(ends[-1])
@@ -143,7 +146,7 @@ def hexadecimal(values: pa.Array) -> pa.Array:
 
 
 def rows(columns: list[pa.Array]) -> pa.Array:
-    """``a,b,NULL`` a row, from the literals of each column."""
+    """Join the literals of the columns to ``a,b,NULL`` per row."""
     joined = columns[0] if len(columns) == 1 else None
     if joined is not None:
         return pc.fill_null(joined, "NULL")
@@ -159,10 +162,10 @@ def _plain_decimals(values: pa.Array) -> pa.Array:
 
 
 def _float_text(values: pa.Array, declared: str) -> pa.Array:
-    """Shortest text that the server reads as the same number; -0 keeps its sign.
+    """Return the shortest text that the server reads as the same number; -0 keeps its sign.
 
-    The server reads a double first. The shortest text of a FLOAT is that of the next double where it would become another FLOAT, or is out of
-    range as FLT_MAX is. FLOAT(M,D) compares with the largest number of M digits, which as a FLOAT may be larger than that.
+    The server reads a double first. A FLOAT whose shortest text would become another FLOAT, or is out of range as FLT_MAX is, gets the text of the
+    next double. FLOAT(M,D) compares with the largest number of M digits, which as a FLOAT may be larger than that.
     """
     text = pc.cast(values, pa.string())
     if not pa.types.is_float32(values.type):

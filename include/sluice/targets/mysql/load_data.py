@@ -1,13 +1,13 @@
-"""LOAD DATA LOCAL where it is switched on: a quarter to a half less work for the server than INSERT … VALUES.
+"""LOAD DATA LOCAL, if it is switched on: a quarter to a half less work for the server than INSERT … VALUES.
 
-Decision: measured by processor time of the server, sysbench's table, 4 connections, rows in key order. 600,000 new rows: LOAD DATA 3.7 s (in
-random order 7.7 s). 120,000 rows that exist among 400,000: LOAD DATA REPLACE 1.1 s, multi-row upsert 1.6 s (in random order 2.2 s), staging
-table and upsert from it 1.4 s, staging table and joined update 2.1 s, REPLACE … VALUES 1.6 s. So rows that are sent with all of the target's
-columns are loaded, and the others upserted, because REPLACE would set columns of the target's own back to their defaults. A server that reads
-LOAD DATA much slower than VALUES would make it wrong.
+Decision: measured by processor time of the server, sysbench's table, 4 connections, rows in key order. 600,000 new rows: LOAD DATA 3.7 s (in random
+order 7.7 s). 120,000 rows that exist among 400,000: LOAD DATA REPLACE 1.1 s, multi-row upsert 1.6 s (in random order 2.2 s), staging table and upsert
+from it 1.4 s, staging table and joined update 2.1 s, REPLACE … VALUES 1.6 s. So rows that are sent with all of the target's columns are loaded, and
+the others upserted, because REPLACE would reset the target's own columns to their defaults. A server that reads LOAD DATA much slower than VALUES
+would make this wrong.
 
-REPLACE makes a repeat harmless. With foreign_key_checks = 0 it cascades nothing, and a row it removes for another unique value is one that
-the batch itself writes (the source's rows are free of conflict at the end of a batch).
+REPLACE makes a repeat harmless. With foreign_key_checks = 0 it cascades nothing, and a row it removes for another unique value is one that the batch
+itself writes (the source's rows are free of conflict at the end of a batch).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from sluice.targets.sql.rows import sent_fields, target_type
 from sluice.targets.sql.tables import TargetTable
 
 BULK_ROWS = 2_000
-"""From this number of rows on a LOAD DATA is worth its set-up."""
+"""Rows from which on a LOAD DATA is worth its set-up."""
 
 
 def wanted(table: TargetTable, rows: pa.Table) -> pa.Array:
-    """bool[rows]: LOAD DATA stores the row exactly."""
+    """Return a mask of the rows that LOAD DATA stores exactly."""
     mask = np.ones(rows.num_rows, bool)
     for field, _ in sent_fields(rows.schema, table):
         if pa.types.is_string(field.type):
@@ -38,7 +38,7 @@ def wanted(table: TargetTable, rows: pa.Table) -> pa.Array:
 
 
 def loads(table: TargetTable, rows: pa.Table) -> Iterator[Statement]:
-    """LOAD DATA statements with their data. ``rows`` hold nothing that :func:`wanted` leaves out."""
+    """Yield LOAD DATA statements with their data. ``rows`` hold nothing that :func:`wanted` leaves out."""
     fields = sent_fields(rows.schema, table)
     targets, settings = [], []
     for index, (field, name) in enumerate(fields):
@@ -67,7 +67,7 @@ def _conversion(field: pa.Field) -> str:
 
 
 def _text(field: pa.Field, values: pa.Array) -> pa.Array:
-    """The column as LOAD DATA reads it."""
+    """Return the column as LOAD DATA reads it."""
     kind = values.type
     if pa.types.is_binary(kind):
         return literals.hexadecimal(values)
@@ -81,7 +81,7 @@ def _text(field: pa.Field, values: pa.Array) -> pa.Array:
 
 
 def _bytes_of(texts: pa.StringArray) -> memoryview:
-    """The bytes of all strings, one after the other, without a copy."""
+    """Return the bytes of all strings, one after the other, without a copy."""
     _, offsets, data = texts.buffers()
     ends = np.frombuffer(offsets, np.int32, len(texts) + 1, texts.offset * 4)
     return memoryview(data)[int(ends[0]) : int(ends[-1])] if data is not None else memoryview(b"")

@@ -1,4 +1,4 @@
-"""Who holds the lock that a session waits for: looked up from a second connection while it waits, for the log and for the error that may follow."""
+"""Find who holds the lock that a session waits for, from a second connection while it waits: for the log, and for the error that may follow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sluice.targets.mysql.connection import TargetConnection, code_of, connect
 _log = structlog.get_logger()
 
 PATIENCE_S = 2.0
-"""A verb of this age is looked at."""
+"""Seconds that an operation may take before its locks are checked."""
 _AGAIN_S = 5.0
 _TOLD_S = 30.0
 _STEP_S = 0.5
@@ -79,7 +79,7 @@ class _Watched:
 
 
 class LockWatch:
-    """Looks after the sessions in use of this process, in a thread that lives as long as there are some. It never raises: it only tells."""
+    """Watches the sessions in use of this process, in a thread that lives while there are some. It never raises: it only reports."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -87,7 +87,7 @@ class LockWatch:
         self._thread: threading.Thread | None = None
 
     def enter(self, session: Session, endpoint: Endpoint, owner: tuple[str, str], doing: str) -> None:
-        """``session`` is in use from now on, by ``owner`` (pipeline, target)."""
+        """Watch ``session``, which ``owner`` (pipeline, target) uses from now on."""
         session.blocker = ""
         with self._lock:
             self._watched[id(session)] = _Watched(session, endpoint, owner, doing)
@@ -96,12 +96,12 @@ class LockWatch:
                 self._thread.start()
 
     def leave(self, session: Session) -> None:
-        """It is not in use any more."""
+        """Stop watching a session that is no longer in use."""
         with self._lock:
             self._watched.pop(id(session), None)
 
     def interrupt(self, endpoint: Endpoint, owner: tuple[str, str]) -> int:
-        """End the statements that sessions of ``owner`` are at; returns how many sessions there are. Raises what connecting raises."""
+        """End the current statements of sessions of ``owner``; return how many sessions there are. Raises what connecting raises."""
         with self._lock:
             ids = [_number(one.session) for one in self._watched.values() if one.owner == owner]
         if not ids:
@@ -110,7 +110,7 @@ class LockWatch:
         try:
             with connection.cursor() as cursor:
                 for number in ids:
-                    with suppress(pymysql.err.MySQLError):  # it is gone already
+                    with suppress(pymysql.err.MySQLError):  # it has ended already
                         cursor.execute(f"KILL QUERY {number}")
         finally:
             connection.close()
@@ -167,15 +167,14 @@ class LockWatch:
 
 
 def _number(session: Session) -> int:
-    """Of its connection, at the server."""
+    """Return the number of the session's connection at the server."""
     return int(session.connection.thread_id())  # type: ignore[no-untyped-call]
 
 
 def blocker_of(cursor: Any, thread: int, mariadb: bool, endpoint: Endpoint, ours: Collection[int] = frozenset()) -> str:
-    """What session ``thread`` waits for and who holds it, as a sentence; "" if it does not wait, as far as this login may see.
+    """Return a sentence on what session ``thread`` waits for and who holds it; "" if it does not wait, as far as this login may see.
 
-    ``ours``: sessions of this process; where the server only lists candidates, they are none.
-    Raises pymysql.err.MySQLError.
+    ``ours``: sessions of this process; they are excluded where the server lists only candidates. Raises pymysql.err.MySQLError.
     """
     cursor.execute("SELECT STATE FROM information_schema.PROCESSLIST WHERE ID = %s", (thread,))
     row = cursor.fetchone()
@@ -218,7 +217,7 @@ def blocker_of(cursor: Any, thread: int, mariadb: bool, endpoint: Endpoint, ours
 
 
 def grant_to_see(mariadb: bool, endpoint: Endpoint) -> str:
-    """What this login lacks to see who holds a lock."""
+    """Return which privilege this login lacks to see who holds a lock."""
     what = "PROCESS ON *.*" if mariadb else "SELECT ON performance_schema.*"
     return (
         f"who holds it is seen with GRANT {what} TO the user {endpoint.user!r} of connection {endpoint.connection_id}"

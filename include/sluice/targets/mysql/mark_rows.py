@@ -1,4 +1,4 @@
-"""The marking table of a MySQL target: made, and written around the rows of a load. Why it is right: :mod:`sluice.model.load_marks`."""
+"""The marker table of a MySQL target: created, and written around the rows of a load. Why this is correct: :mod:`sluice.model.load_marks`."""
 
 # ruff: noqa: S608 - identifiers are quoted, values are parameters
 
@@ -22,7 +22,7 @@ _NONCE_BYTES = 12
 
 @dataclass(frozen=True, slots=True)
 class MarkRows:
-    """Marks of one pipeline in ``schema`` of a target. Cursors are given in; transactions are the caller's."""
+    """The origin marker rows of one pipeline in ``schema`` of a target. Cursors are passed in; transactions are the caller's."""
 
     schema: str
     mark: LoadMark
@@ -51,14 +51,14 @@ class MarkRows:
 
     @contextmanager
     def around(self, cursor: Any, loaded: int = 0) -> Iterator[None]:
-        """What is written inside is marked. In a transaction, after which the target holds batch ``loaded``."""
+        """Mark what is written inside the context, which is in a transaction after which the target holds batch ``loaded``."""
         token = self._token(loaded)
         cursor.execute(f"INSERT INTO {self.name} (token) VALUES (%s)", (token,))
         yield
         cursor.execute(f"DELETE FROM {self.name} WHERE token = %s", (token,))
 
     def statement(self, sql: str) -> str:
-        """A statement that changes definitions, with its mark."""
+        """Return a DDL statement with its origin marker."""
         return marked_statement(sql, self._token())
 
     def _token(self, loaded: int = 0) -> str:

@@ -1,9 +1,9 @@
 """Rows of which only some columns are known (the source logs ``binlog_row_image`` MINIMAL or NOBLOB).
 
-* A row that stays where it is: ``UPDATE`` of exactly the columns that are known. There has to be such a row, unless a dump is to copy it.
+* A row that keeps its key: ``UPDATE`` of exactly the known columns. Such a row has to exist, unless a dump is to copy it.
 * A new row, from before its table had all of its columns, gets the target's defaults.
 * A row that moved to another key, or whose unique values change: the other columns are read (and locked) first, as SQL text that the server itself
-  makes, so that no value passes through our types; then the row leaves its old place and comes back whole.
+  makes, so that no value passes through Python's types; then the row is deleted and inserted whole.
 
 Reading before writing makes a repeat differ, so the caller does all of a table in one transaction that also notes the batch.
 """
@@ -43,7 +43,7 @@ class PartialRows(LackingRows):
     """Rows that lack columns, as statements."""
 
     def whole(self, cursor: Any) -> list[WholeRow]:
-        """Each row that leaves, with what the target has of the columns that are missing. Locks the rows. Raises LoadError."""
+        """Return each row that leaves its key, completed with the target's values of missing columns. Locks the rows. Raises LoadError."""
         fields = sent_fields(self.rows.schema, self.table)
         leaving, lacks = self.rows.filter(pa.array(self.away)), self.lacks[self.away]
         texts, zeros = _texts(fields, leaving), _zeros(fields, leaving)
@@ -107,7 +107,7 @@ class PartialRows(LackingRows):
 
 
 def insert(table: TargetTable, schema: pa.Schema, values: Iterable[WholeRow], dialect: Dialect) -> Iterator[Statement]:
-    """Put rows that :meth:`PartialRows.whole` made whole where they belong."""
+    """Yield INSERTs of rows that :meth:`PartialRows.whole` completed."""
     fields = sent_fields(schema, table)
     names = ", ".join(quoted(name) for _, name in fields)
     head = f"INSERT INTO {quoted_table(table.table)} ({names}) VALUES "
@@ -143,7 +143,7 @@ def _absent(table: TargetTable, condition: str) -> LoadError:
 
 
 def _read(field: pa.Field, column: str) -> str:
-    """SQL that gives the value of a column as text, of which :func:`_as_literal` makes an SQL literal."""
+    """Return SQL for the value of a column as text, which :func:`_as_literal` turns into an SQL literal."""
     target = target_type(field).lower()
     row = find_type(target or literals.sql_type(field))
     literal = row.literal if row is not None else None
@@ -174,5 +174,5 @@ def _as_literal(field: pa.Field, read: Any) -> str:
 
 
 def _is_zero(field: pa.Field, literal: str) -> bool:
-    """The target holds an ENUM's error value."""
+    """Return True if the target holds an ENUM's error value."""
     return literal == "0" and target_type(field)[:5].lower() == "enum("

@@ -1,7 +1,7 @@
-"""Making a stretch of a table equal: rows in it whose key the source does not have go.
+"""Make a range of a table equal: rows in it whose key the source does not have are deleted.
 
-The target itself compares, by its own types and collations: the kept keys are sent into a temporary table of the key's definition, and what
-the range holds beyond them is counted first, so that nothing is locked where both sides are equal.
+The target itself compares, by its own types and collations: the kept keys are sent into a temporary table of the key's definition, and what the range
+holds besides them is counted first, so that nothing is locked if both sides are equal.
 """
 
 # ruff: noqa: S608 - identifiers are quoted, values are literals
@@ -33,7 +33,7 @@ _MAY_NOT = {1044, 1142, 1227}
 
 
 class Session(Protocol):
-    """What this needs of a target's session."""
+    """The parts of a target's session that range deletes use."""
 
     cursor: Any
     dialect: statements.Dialect
@@ -65,7 +65,7 @@ def clear(session: Session, table: TargetTable, item: KeyRange) -> WriteResult:
 
 
 def stretches(item: KeyRange) -> list[str]:
-    """Conditions that together are the range."""
+    """Return conditions that together are the range."""
     if item.listed is None:
         bounds = (
             after(item.names, item.lower, included=True), upto(item.names, item.upper), after(item.names, item.after),
@@ -102,7 +102,7 @@ def _keep(session: Session, table: TargetTable, item: KeyRange) -> int:
 
 
 def declared(column: ColumnInfo) -> str:
-    """The column's type with its charset and collation, as a definition has it."""
+    """Return the column's type with its charset and collation, as a definition has it."""
     words = column.sql_type
     if column.charset and column.collation:
         words += f" CHARACTER SET {column.charset} COLLATE {column.collation}"
@@ -110,7 +110,7 @@ def declared(column: ColumnInfo) -> str:
 
 
 def replaceable(plan: PlannedTable, info: TableInfo | None, *, mariadb: bool) -> tuple[TargetTable | None, str]:
-    """The table, if the target sorts and compares the keys of ``plan`` as the source does; else None and why not."""
+    """Return the table if the target sorts and compares the keys of ``plan`` as the source does; else None and why not."""
     if info is None:
         return None, f"the target has no table {plan.target}"
     there = {column.name.casefold(): column for column in info.columns}

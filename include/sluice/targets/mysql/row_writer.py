@@ -1,4 +1,4 @@
-"""How a unit's rows are written over one MySQL session, inside its transaction."""
+"""Write a unit's rows over one MySQL session, inside its transaction."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class RowWriter(SqlRowWriter):
     def over(
         cls, name: str, endpoint: Endpoint, acks: AckTable, session: Session, fence: Fence, marks: MarkRows | None
     ) -> RowWriter:
-        """Writes over ``session``."""
+        """Build a writer over ``session``."""
         return cls(name, acks, fence, session.cursor, DATA_ERRORS, endpoint, session, marks)
 
     def marked(self, loaded: int) -> AbstractContextManager[None]:
@@ -67,7 +67,7 @@ class RowWriter(SqlRowWriter):
         return families.verify(self.cursor, item)
 
     def refuse(self, table: TargetTable, rows: pa.Table) -> None:
-        """Values that end with spaces, where the target does not see them."""
+        """Refuse values that end with spaces, if the target ignores these."""
         refuse_spaces(table, rows)
 
     def remove(self, item: TableChanges, rows: pa.Table) -> WriteResult:
@@ -92,7 +92,7 @@ class RowWriter(SqlRowWriter):
         return WriteResult(live.num_rows, 0, statements=sent)
 
     def _upsert(self, table: TargetTable, live: pa.Table) -> int:
-        """In bulk where that pays and is allowed: every row if it is sent whole, else the new ones; the others by upsert."""
+        """Write in bulk if that pays and is allowed: every row if rows are sent whole, else the new ones; the others by upsert."""
         if table.key and self._gives_way and may_meet(table, live):
             return self._in_log_order(table, live)
         new = pc.and_(pc.equal(live["_op"], "i"), pc.is_null(live["_before"]))
@@ -106,17 +106,17 @@ class RowWriter(SqlRowWriter):
         return sent + self.session.run(load_data.loads(table, live.filter(new)))
 
     def _one_by_one(self, table: TargetTable, live: pa.Table) -> int:
-        """In statements. Where both sites write the same rows, one that holds a unique value of these gives way, as it does in bulk."""
+        """Write in statements. If both sites write the same rows, another row that holds a unique value of these is removed, as in bulk."""
         sent = 0
         if table.key and self._gives_way:
             sent = self.session.run(statements.displacing(table, live, self.session.dialect))
         return sent + self.session.run(statements.upserts(table, live, self.session.dialect))
 
     def _in_log_order(self, table: TargetTable, live: pa.Table) -> int:
-        """Both sites write the same rows, and two rows of the batch may have one unique value: the later one keeps it.
+        """Write in log order: both sites write the same rows, and two rows of the batch may have one unique value, which the later one keeps.
 
-        What took the value from the first of them at the source may be a row that Sluice loaded there, which is not in the batch. What is equal the
-        server says. In key order, as other rows, they would lock less of what applications lock at the same time.
+        The row that took the value from the first of them at the source may be one that Sluice loaded there, which is not in the batch. The server
+        decides what is equal. In key order, like other rows, they would lock less of what applications lock at the same time.
         """
         live = live.sort_by("_seq")
         if not _sent_whole(table, live):
@@ -149,7 +149,7 @@ class RowWriter(SqlRowWriter):
         return WriteResult(live.num_rows, removed.num_rows, statements=sent)
 
     def write_partial(self, item: TableChanges) -> WriteResult:
-        """What the target has of rows that leave their place is read before any piece is written: another row may come to that place."""
+        """Write rows of which some lack columns. What the target has of rows that change their key is read first: another row may take that key."""
         with tempfile.TemporaryFile(prefix="sluice-rows-") as spool:
             for rows in self.during(item.pieces()):
                 for value in self._lacking(item.table, rows).whole(self.cursor):
@@ -174,14 +174,17 @@ class RowWriter(SqlRowWriter):
         return total
 
     def _lacking(self, table: TargetTable, rows: pa.Table) -> partial_updates.PartialRows:
-        """Where both sites write the same rows, one that is not there was deleted at this one; unless it gave way to another for a unique value."""
+        """Return the rows that lack columns. If both sites write the same rows, one that is missing was deleted here.
+
+        That does not hold if it may have been removed for another row's unique value.
+        """
         gone = self._gives_way and not table.unique_keys
         absent = table.being_copied or gone
         return partial_updates.PartialRows.of(replace(table, being_copied=absent), rows)
 
 
 def _sent_whole(table: TargetTable, rows: pa.Table) -> bool:
-    """The target has no columns of its own."""
+    """Return True if the target has no columns of its own."""
     return {name for _, name in sent_fields(rows.schema, table)} == set(table.columns)
 
 

@@ -1,6 +1,6 @@
-"""Charsets and collations that a statement leaves to a default, said in its text as the source's definitions have them.
+"""Charsets and collations that a statement leaves to a default, added to its text as the source's definitions have them.
 
-What a default is, is the server's, the schema's and the session's matter: here it would be another one, and other values would be equal, or refused.
+A default depends on the server, the schema and the session: at the target it would be another one, and other values would be equal, or refused.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sluice.mysql.ddl import ast as s
 from sluice.mysql.ddl.names import NamesReader, Replacement
 
 Knows = Callable[[str, str], bool]
-"""True if the target has a collation of a charset."""
+"""A function that returns True if the target has a collation of a charset."""
 
 _DEFAULT = "DEFAULT"
 

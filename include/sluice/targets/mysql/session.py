@@ -1,4 +1,4 @@
-"""A session at a MySQL target: a connection, what its server understands, and statements that must do exactly what they should."""
+"""A session at a MySQL target: a connection, its server's syntax, and statements that must do exactly what they should."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from sluice.targets.sql.session_pool import Kept
 _log = structlog.get_logger()
 
 KEY_NOT_FOUND = 1032
-"""The error by which a replica stops, too, at a row that is not there."""
+"""The error by which a replica, too, stops at a row that does not exist."""
 TRUNCATED = 1265
 CUT = frozenset({1264, 1265, 1292, 1365, 1366, 1406, 1411, 1441, 1916, 1918})
-"""Errors of a strict session, and warnings of another, for a value that is cut to fit, or that an expression does not understand."""
+"""The errors of a strict session, and warnings of another, for a value that is cut to fit or that an expression does not understand."""
 
 
 class Session:
@@ -73,7 +73,7 @@ class Session:
 
     @contextmanager
     def foreign_keys(self, *, checked: bool) -> Iterator[None]:
-        """Rows written inside are checked, or are not."""
+        """Check foreign keys of rows written inside the context, or do not."""
         if not checked:
             yield
             return
@@ -115,7 +115,7 @@ class Session:
             self._lax = lax
 
     def run(self, todo: Iterator[statements.Statement]) -> int:
-        """Execute; returns the number of statements. Raises LoadError if one does not do exactly what it should."""
+        """Execute statements; return their number. Raises LoadError if one does not do exactly what it should."""
         count = 0
         for statement in todo:
             self.write(statement)
@@ -140,13 +140,13 @@ class Session:
         raise missing
 
     def _require_row(self, absent: statements.Absent) -> None:
-        """An UPDATE changes no row, too, if the row has the values already."""
+        """Raise the error unless the row exists: an UPDATE also changes no row if the row already has the values."""
         self.cursor.execute(absent.query)
         if self.cursor.fetchone() is None:
             raise absent.error
 
     def _refuse_other_warnings(self, columns: Sequence[str], computed: Sequence[str]) -> None:
-        """A session that is not strict cuts values to fit: only what made it necessary may be warned of."""
+        """Refuse warnings except the expected ones: a session that is not strict cuts values to fit."""
         self.cursor.execute("SHOW COUNT(*) WARNINGS")
         count = int(self.cursor.fetchone()[0])
         self.cursor.execute("SHOW WARNINGS")
@@ -161,7 +161,7 @@ class Session:
 
 
 def _is_of_computed(code: int, text: str, computed: Sequence[str]) -> bool:
-    """True if a message is about a value that the server computed. One that names no column is about a part of an expression."""
+    """Return True if a message is about a value that the server computed. One that names no column is about a part of an expression."""
     if code not in CUT or not computed:
         return False
     named = _COLUMN.search(text)
@@ -169,15 +169,15 @@ def _is_of_computed(code: int, text: str, computed: Sequence[str]) -> bool:
 
 
 _COLUMN = re.compile(r"\bcolumn (?:'(.*)'|(?:`(?:[^`]|``)*`\.)*`((?:[^`]|``)*)`) at row \d+$", re.S)
-"""The end of such a message where it names a column: MySQL's, and one of the two of MariaDB's."""
+"""The end of such a message if it names a column: MySQL's, and one of the two of MariaDB's."""
 
 
 def _would_change(level: str, code: int, text: str) -> LoadError:
-    """The error for a warning of the server."""
+    """Return the error for a warning of the server."""
     refused = LoadError(f"the target would have changed a value: {text} ({level.lower()} {code})")
     refused.code = int(code)
     return refused
 
 
 kept: Kept[Session] = Kept()
-"""Sessions of this process that wait for their next use."""
+"""The sessions of this process that wait for their next use."""

@@ -27,20 +27,20 @@ MAX_BYTES = 4 * 2**20
 SLICE_ROWS = 20_000
 SLICE_BYTES = 4 * 2**20
 LAX_ROWS = 200
-"""Rows a statement in a session that is not strict: the server keeps 1,024 warnings (``max_error_count``), and each is looked at."""
+"""Rows per statement in a session that is not strict: the server keeps 1,024 warnings (``max_error_count``), and each is checked."""
 MAX_KEYS = 1_000
-"""Keys a DELETE: the range optimizer falls back to a full scan when its memory (8 MiB, some 230 bytes a key part) is used up."""
+"""Keys per DELETE: the range optimizer falls back to a full scan when its memory (8 MiB, some 230 bytes per key part) is used up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What the server understands.
+    """The syntax and limits of the server.
 
     Attributes:
         row_alias: ``VALUES … AS _n ON DUPLICATE KEY UPDATE a = _n.a`` (MySQL 8.0.19); else ``VALUES(a)``.
         row_constructors: ``(a, b) IN ((1, 2))`` uses the index.
         max_bytes: of a statement.
-        exact_collation: a collation that tells all strings apart, trailing blanks too.
+        exact_collation: a collation that tells all strings apart, including trailing blanks.
     """
 
     row_alias: bool = True
@@ -51,7 +51,7 @@ class Dialect:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """``query`` looks for a row; ``error`` is raised if it is not there."""
+    """A check for a row: ``error`` is raised if ``query`` does not find it."""
 
     query: str
     error: LoadError
@@ -85,13 +85,13 @@ class Statement:
 
 
 def upserts(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator[Statement]:
-    """``INSERT … ON DUPLICATE KEY UPDATE`` of all columns, the key too: the server may hold two spellings for equal."""
+    """Yield ``INSERT … ON DUPLICATE KEY UPDATE`` of all columns, including the key: the server may compare two spellings as equal."""
     fields = sent_fields(rows.schema, table)
     return _inserts("INSERT", on_duplicate(fields, dialect) if table.key else "", table, rows, dialect)
 
 
 def replaces(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator[Statement]:
-    """``REPLACE`` of whole rows: each removes what holds one of its unique values, the rows before it too."""
+    """Yield ``REPLACE`` of whole rows: each removes what holds one of its unique values, including earlier rows of the batch."""
     return _inserts("REPLACE", "", table, rows, dialect)
 
 
@@ -116,7 +116,7 @@ def _inserts(verb: str, tail: str, table: TargetTable, rows: pa.Table, dialect: 
 
 
 def on_duplicate(fields: Sequence[tuple[pa.Field, str]], dialect: Dialect) -> str:
-    """The end of an INSERT that changes rows that are there. From column to column the server copies ENUM and SET by their text."""
+    """Return the end of an INSERT that changes existing rows. From column to column the server copies ENUM and SET by their text."""
     settings = []
     for field, name in fields:
         new = f"_n.{quoted(name)}" if dialect.row_alias else f"VALUES({quoted(name)})"
@@ -128,7 +128,7 @@ def on_duplicate(fields: Sequence[tuple[pa.Field, str]], dialect: Dialect) -> st
 def lax_rows(
     arrays: Sequence[tuple[pa.Field, pa.Array]], names: Sequence[str]
 ) -> tuple[np.ndarray[Any, Any], tuple[str, ...]]:
-    """bool[rows]: a strict session refuses the row; and the names of the columns because of which."""
+    """Return a mask of the rows that a strict session refuses, and the names of the columns that cause it."""
     lax = np.zeros(len(arrays[0][1]), bool)
     found = []
     for (field, array), name in zip(arrays, names, strict=True):
@@ -140,13 +140,13 @@ def lax_rows(
 
 
 def _runs(flags: np.ndarray[Any, Any]) -> list[tuple[int, int]]:
-    """(start, stop) of runs of equal flags."""
+    """Return (start, stop) of runs of equal flags."""
     edges = [0, *(np.flatnonzero(np.diff(flags)) + 1).tolist(), len(flags)]
     return list(pairwise(edges))
 
 
 def deletes(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator[Statement]:
-    """Deletes of the keys of ``rows``."""
+    """Yield DELETEs of the keys of ``rows``."""
     if not rows.num_rows:
         return
     parts = key_fields(rows.schema, table)
@@ -174,7 +174,7 @@ def deletes(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator[St
 
 
 def displacing(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator[Statement]:
-    """Deletes of other rows that hold a unique value of one of ``rows``."""
+    """Yield DELETEs of other rows that hold a unique value of one of ``rows``."""
     spelling = {name.casefold(): (field, name) for field, name in sent_fields(rows.schema, table)}
     head = f"DELETE FROM {quoted_table(table.table)} WHERE "
     for key in table.unique_keys:
@@ -183,7 +183,7 @@ def displacing(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator
         values, own = [spelling[name.casefold()] for name in key], key_fields(rows.schema, table)
         for piece in slices(rows):
             parts = [*_equal(values, piece), pa.scalar(" AND NOT ("), *_equal(own, piece), pa.scalar(")")]
-            texts = pc.binary_join_element_wise(*parts, "").drop_null()  # NULL is as many rows' as they like
+            texts = pc.binary_join_element_wise(*parts, "").drop_null()  # any number of rows may have NULL
             for start, stop in _cuts(texts, dialect.max_bytes - len(head) - 1024, MAX_KEYS):
                 body = ") OR (".join(texts[start:stop].to_pylist())
                 yield Statement(
@@ -192,7 +192,7 @@ def displacing(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator
 
 
 def _equal(columns: Sequence[tuple[pa.Field, str]], rows: pa.Table) -> list[pa.Array | pa.Scalar]:
-    """``a = 1 AND b = 2``, in pieces to be joined; null for a row in which one of them is null."""
+    """Return ``a = 1 AND b = 2`` in pieces to be joined; null for a row in which one of them is null."""
     pieces: list[pa.Array | pa.Scalar] = []
     for number, (field, name) in enumerate(columns):
         value = literals.literals(field, rows[field.name].combine_chunks(), comparing=True)
@@ -201,9 +201,9 @@ def _equal(columns: Sequence[tuple[pa.Field, str]], rows: pa.Table) -> list[pa.A
 
 
 def keyless_deletes(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator[Statement]:
-    """For a table without a key: as many rows of exactly this image go as ``rows`` has of it. A scan of the table each.
+    """Yield DELETEs for a table without a key: for each image in ``rows`` as many rows as ``rows`` has of it. Each scans the table.
 
-    As the table itself remembers the batch, each of them has to be there, unless a dump is to copy them.
+    As the table itself remembers the batch, all of them have to exist, unless a dump is to copy them.
     """
     fields = sent_fields(rows.schema, table)
     masked = any(is_masked(field) for field, _ in fields)
@@ -229,11 +229,11 @@ def keyless_deletes(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Ite
 
 
 def _exactly(field: pa.Field, column: str, array: pa.Array, dialect: Dialect) -> pa.Array:
-    """``column`` holds this value, NULL too, and no other that the server holds for equal."""
+    """Return the condition that ``column`` holds exactly this value, NULL included, and not one that the server compares as equal."""
     target = target_type(field)
     values = literals.literals(field, array, comparing=True)
     pieces: list[pa.Array | pa.Scalar]
-    if documents.is_json(target):  # by its text: two JSON values of other types may be equal
+    if documents.is_json(target):  # compared by text: JSON values of different types may be equal
         pieces = [pa.scalar(f"CAST({column} AS CHAR) <=> CAST(CAST("), values, pa.scalar(" AS JSON) AS CHAR)")]
     elif labelled.is_labelled(target):
         pieces = [pa.scalar(f"{column} <=> "), values]
@@ -244,7 +244,7 @@ def _exactly(field: pa.Field, column: str, array: pa.Array, dialect: Dialect) ->
         pieces = [pa.scalar(f"HEX({column}) <=> '"), literals.hexadecimal(array), pa.scalar("'")]
     elif pa.types.is_floating(
         field.type
-    ):  # 0 and -0 are equal; a number beyond FLOAT(M,D) is not looked for in the column itself
+    ):  # 0 and -0 are equal; the column itself is not searched for a number beyond FLOAT(M,D)
         pieces = [pa.scalar(f"{column} + 0e0 <=> "), values, _sign_of_zero(column, array)]
     else:
         pieces = [pa.scalar(f"{column} <=> "), values]
@@ -262,13 +262,13 @@ def _sign_of_zero(column: str, array: pa.Array) -> pa.Array:
 
 
 def slices(rows: pa.Table) -> Iterator[pa.Table]:
-    """Text of this many rows, and of this many bytes of them, is made at a time: the memory of a unit does not grow with the batch."""
+    """Yield slices of at most SLICE_ROWS rows and SLICE_BYTES bytes: text is made of one at a time, so that memory does not grow with the batch."""
     for start, stop in cuts(row_bytes(rows), SLICE_BYTES, SLICE_ROWS):
         yield rows.slice(start, stop - start)
 
 
 def _cuts(texts: pa.Array, max_bytes: int, max_rows: int) -> Sequence[tuple[int, int]]:
-    """(start, stop) of runs of rows that fit: at most ``max_bytes`` and ``max_rows``, but at least one row."""
+    """Return (start, stop) of runs of rows that fit: at most ``max_bytes`` and ``max_rows``, but at least one row."""
     ends = np.cumsum(pc.binary_length(texts).to_numpy(zero_copy_only=False).astype(np.int64) + 4)
     cuts, start = [], 0
     while start < len(ends):

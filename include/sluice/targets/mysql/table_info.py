@@ -34,7 +34,7 @@ class UniqueKey:
 
 @dataclass(frozen=True, slots=True)
 class TableInfo:
-    """Columns in order, and unique keys (primary first) of a table at the target; ``keys``: the same with names and prefixes."""
+    """A table at the target: its columns in order, and its unique keys, primary first; ``keys``: the same with names and prefixes."""
 
     columns: tuple[ColumnInfo, ...]
     unique_keys: tuple[tuple[str, ...], ...]

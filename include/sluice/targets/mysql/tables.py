@@ -1,4 +1,4 @@
-"""What the target has, from its information_schema, compared with what will be sent."""
+"""Compare the target's tables, from its information_schema, with what will be sent."""
 
 # ruff: noqa: S608 - identifiers are quoted, values are parameters
 
@@ -28,9 +28,9 @@ Name = tuple[str, str]
 def rows_about(
     cursor: Any, tables: Iterable[TableId], view: str, columns: str, more: str = ""
 ) -> tuple[Callable[[TableId], Name], dict[Name, list[tuple[Any, ...]]]]:
-    """What a view of information_schema has about the schemas of ``tables``: how the server tells names apart, and the rows by name.
+    """Read what a view of information_schema has about the schemas of ``tables``: how the server compares names, and the rows by name.
 
-    One query. ``columns``: the first two are schema and table, and are not in the rows; ``more``: stands after the condition on the schema.
+    One query. ``columns``: the first two are schema and table, and are not in the rows; ``more``: follows the condition on the schema.
     """
     name, (found,) = views_about(cursor, tables, (view, columns, more))
     return name, found
@@ -39,7 +39,7 @@ def rows_about(
 def views_about(
     cursor: Any, tables: Iterable[TableId], *views: tuple[str, str, str]
 ) -> tuple[Callable[[TableId], Name], list[dict[Name, list[tuple[Any, ...]]]]]:
-    """:func:`rows_about` for several views (view, columns, more), in one round trip."""
+    """Read :func:`rows_about` for several views (view, columns, more), in one round trip."""
     schemas = sorted({table.schema for table in tables})
     places = ", ".join(["%s"] * len(schemas))
     answers = cursor.connection.ask_all([
@@ -65,7 +65,7 @@ def views_about(
 
 
 def read_tables(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, TableInfo]:
-    """The tables that exist, by the ids asked for; one round trip however many there are."""
+    """Read the existing tables, by the ids asked for, in one round trip."""
     if not tables:
         return {}
     name, (columns, indexes, kinds) = views_about(
@@ -96,7 +96,7 @@ def read_tables(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, TableIn
 
 
 def _with_exact_labels(cursor: Any, table: TableId, column: ColumnInfo) -> ColumnInfo:
-    """The column with the characters in its labels that information_schema does not print, if the target says them."""
+    """Return the column with label characters that information_schema does not print, if the target tells them."""
     labels = labels_of(column.sql_type)
     if not may_hide(labels, column.charset):
         return column
@@ -151,7 +151,7 @@ def default_collation(cursor: Any, table: TableId) -> str:
 
 
 def definitions_of(cursor: Any, tables: Sequence[TableId]) -> list[str]:
-    """SHOW CREATE TABLE of each, without its counter; "" for a table that is not there."""
+    """Return SHOW CREATE TABLE of each, without its counter; "" for a table that does not exist."""
     found = []
     for table in tables:
         cursor.execute(
@@ -226,12 +226,12 @@ def compare(plan: PlannedTable, info: TableInfo | None, *, columns: bool = True)
 def target_table(
     plan: PlannedTable, info: TableInfo, key: tuple[str, ...], others: tuple[tuple[str, ...], ...]
 ) -> TargetTable:
-    """The table with the columns that take a value."""
+    """Return the table with the columns that take a value."""
     taking = [c for c in info.columns if not c.generated]
     there = {c.name.casefold(): c for c in info.columns}
     alike = not any(
         lost(c, there[c.name.casefold()]) for c in plan.key_columns if c.name.casefold() in there
-    )  # else a strict session is what keeps a key from being compared as another value
+    )  # otherwise only a strict session prevents that a key compares as another value
     computed = {c.name.casefold() for c in plan.columns if c.generated and alike}
     return TargetTable(
         plan.target,
@@ -245,16 +245,16 @@ def target_table(
 
 
 def compare_all(plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo]) -> dict[TableId, TargetTable]:
-    """All tables; several sources may go to one target table. Raises MappingError for the first that does not fit."""
+    """Compare all tables; several sources may be loaded into one target table. Raises MappingError for the first that does not fit."""
     return {plan.target: compare(plan, infos.get(plan.target)) for plan in plans}
 
 
 _NEEDS_A_VALUE = frozenset({K.DATE, K.DATETIME, K.TIMESTAMP, K.GEOMETRY, K.VECTOR})
-"""Types whose new NOT NULL column a table with rows refuses, unless it has a default: their implied value is none that a strict server takes."""
+"""The types whose new NOT NULL column a table with rows refuses without a default: a strict server does not accept their implied value."""
 
 
 def add_column(plan: PlannedTable, column: PlannedColumn, there: Collection[str]) -> str:
-    """ALTER TABLE that adds a column as the source defines it: with NOT NULL and DEFAULT, as far as the plan knows them, and at its place.
+    """Return the ALTER TABLE that adds a column as the source defines it: with NOT NULL and DEFAULT, as far as known, and at its place.
 
     ``there``: columns that the target has, case folded.
     """
@@ -276,7 +276,7 @@ def add_column(plan: PlannedTable, column: PlannedColumn, there: Collection[str]
 
 
 def _place(plan: PlannedTable, column: PlannedColumn, there: Collection[str]) -> str:
-    """AFTER the column that it follows at the source; those that the target lacks, too, are added before it."""
+    """Return AFTER and the column that it follows at the source; earlier columns that the target also lacks are added before it."""
     number = plan.columns.index(column)
     for earlier in reversed(plan.columns[:number]):
         if earlier.name.casefold() in there or not earlier.generated:
@@ -285,7 +285,7 @@ def _place(plan: PlannedTable, column: PlannedColumn, there: Collection[str]) ->
 
 
 def create_table(plan: PlannedTable) -> str:
-    """A CREATE TABLE that the planned rows fit into."""
+    """Return a CREATE TABLE that the planned rows fit into."""
     lines = [
         f"{quoted(column.name)} {column_type(column)}{' NOT NULL' if column.key or not column.nullable else ''}"
         for column in plan.columns

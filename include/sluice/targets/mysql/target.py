@@ -51,7 +51,7 @@ _NOT_FOLLOWED = {
 
 
 class MySQLOptions(SqlOptions):
-    """``options:`` of a target of type mysql."""
+    """The ``options:`` of a target of type mysql."""
 
     ack_schema: Annotated[str, Field(min_length=1, max_length=64)] | None = Field(
         None, description="Schema of the table _sluice_ack. Default: the connection's schema, else sluice."
@@ -89,7 +89,7 @@ class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
 
     @property
     def marks(self) -> MarkRows | None:
-        """What stands around all that is loaded; None: nothing does."""
+        """The origin marker around everything that is loaded; None: there is none."""
         return MarkRows(self.acks.schema, self.mark) if self.mark is not None else None
 
     @contextmanager
@@ -133,7 +133,7 @@ class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
         return MySQLComparer(self)
 
     def compare(self, tables: Sequence[PlannedTable]) -> list[Finding]:
-        """Missing tables and columns, losses, triggers; with the DDL that puts them right."""
+        """Return missing tables and columns, losses and triggers, with the DDL that corrects them."""
         with self.session("reading the target's tables") as session:
             places = [plan.target for plan in tables]
             infos, triggers = read_tables(session.cursor, places), read_triggers(session.cursor, places)
@@ -175,7 +175,7 @@ class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
         return True
 
     def connect(self) -> TargetConnection:
-        """A new connection. Raises what :func:`sluice.targets.mysql.connection.connect` raises."""
+        """Open a new connection. Raises what :func:`sluice.targets.mysql.connection.connect` raises."""
         return connect(self.endpoint)
 
     def _session(self, connection: Any) -> Session:
@@ -199,7 +199,7 @@ class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
         return f"; {session.blocker}" if session and session.blocker else ""
 
     def acknowledging(self, cursor: Any, batch: int) -> Callable[[], AbstractContextManager[None]]:
-        """A channel that counts on marks to say how far a site is has one here, too."""
+        """Return a marker for acknowledgements, too, if the channel tells from markers how far a site is."""
         marks = self.marks
         return partial(marks.around, cursor, batch) if marks is not None and marks.mark.numbered else nullcontext
 

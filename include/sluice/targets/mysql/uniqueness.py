@@ -1,6 +1,6 @@
-"""Would the target take two rows of the source for one? Then the second would overwrite the first, without any notice.
+"""Whether the target would take two rows of the source for one: the second would silently overwrite the first.
 
-That happens where a unique key of the target is not one of the source, and where a key's values are compared, or stored, less exactly.
+That happens if a unique key of the target is not one of the source, or if a key's values are compared, or stored, less exactly.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from sluice.targets.sql.tables import TargetTable
 _COLLATION = re.compile(r"(?P<base>.*?)(?:_(?P<accent>ai|as))?_(?P<case>ci|cs)")
 _SAME_CHARACTERS = {"utf8", "utf8mb3", "utf8mb4", "ucs2", "utf16", "utf32", "utf16le"}
 _SILENT = ("rounded", "lose digits", "cut off", "becomes a float", "padded", "binary fractions")
-"""Words of losses that no server refuses."""
+"""The words of losses that no server refuses."""
 _BINARY = "binary"
 """The collation by which bytes are compared, one by one and without padding."""
 _BYTES = {ColumnKind.BINARY, ColumnKind.VARBINARY, ColumnKind.BLOB, ColumnKind.BIT}
 
 
 def refuse_merging(plan: PlannedTable, info: TableInfo) -> None:
-    """Raises MappingError if rows that are different at the source may be one row at the target."""
+    """Raise MappingError if rows that are different at the source may be one row at the target."""
     for column, found in _key_columns(plan, info):
         why = _merges(column, found)
         if why and not _promised(plan, [column.name]):
@@ -70,7 +70,7 @@ def _key_columns(plan: PlannedTable, info: TableInfo) -> list[tuple[PlannedColum
 
 
 def _merges(column: PlannedColumn, found: ColumnInfo) -> str:
-    """Why two values of the source may be one at the target, "" if they cannot."""
+    """Return why two values of the source may be one at the target, "" if they cannot."""
     collation = _compared_by(column)
     if collation and found.collation and not distinguishes(found.collation, collation):
         at_source = "its bytes" if collation == _BINARY else collation
@@ -82,12 +82,12 @@ def _merges(column: PlannedColumn, found: ColumnInfo) -> str:
 
 
 def _compared_by(column: PlannedColumn) -> str:
-    """The collation by which the source tells values apart, "" if it is not known or the values are no text. Bytes have none of their own."""
+    """Return the collation by which the source compares values, "" if it is unknown or they are no text. Bytes have no collation."""
     return column.collation or (_BINARY if column.value_type.kind in _BYTES else "")
 
 
 def _is_harmless(key: UniqueKey, plan: PlannedTable, info: TableInfo) -> bool:
-    """True if rows that are different at the source differ in ``key``, too."""
+    """Return True if rows that are different at the source differ in ``key``, too."""
     columns = {column.name.casefold(): column for column in info.columns}
     sent = {column.name.casefold() for column in plan.columns}
     own = [columns[n] for name, _ in key.parts if (n := name.casefold()) not in sent and n in columns]
@@ -97,12 +97,12 @@ def _is_harmless(key: UniqueKey, plan: PlannedTable, info: TableInfo) -> bool:
 
 
 def _coarser(key: UniqueKey, plan: PlannedTable, info: TableInfo) -> list[tuple[PlannedColumn, str]]:
-    """Columns, and why, that ``key`` compares less exactly than a key of the source that has the same ones; none: there is no such key."""
+    """Return the columns, and why, that ``key`` compares less exactly than a source key with the same columns; none: there is none."""
     return min(_covering(key, plan, info), key=len, default=[])
 
 
 def _covering(key: UniqueKey, plan: PlannedTable, info: TableInfo) -> list[list[tuple[PlannedColumn, str]]]:
-    """The source's keys whose columns are all in ``key``: of each, the columns that the target compares less exactly, and why."""
+    """Return, for each source key whose columns are all in ``key``, the columns that the target compares less exactly, and why."""
     there = {column.name.casefold(): column for column in info.columns}
     sent = {column.name.casefold(): column for column in plan.columns}
     parts = {name.casefold(): prefix for name, prefix in key.parts}
@@ -119,26 +119,26 @@ def _covering(key: UniqueKey, plan: PlannedTable, info: TableInfo) -> list[list[
 
 
 def _unit(column: PlannedColumn | None, found: ColumnInfo | None) -> int:
-    """How much of the target's prefix one unit of the source's takes at most: text counts characters, what is binary bytes."""
+    """Return how much of the target's prefix one unit of the source's takes at most: text counts characters, binary counts bytes."""
     if column is None or found is None or not column.charset or column.charset == _BINARY or found.collation:
         return 1
     return MAX_BYTES.get(column.charset, 4)
 
 
 def _promised(plan: PlannedTable, names: Sequence[str]) -> bool:
-    """True if the mapping says that no two rows are equal in ``names`` as the target compares them."""
+    """Return True if the mapping says that no two rows are equal in ``names`` as the target compares them."""
     have = {name.casefold() for name in names}
     return any({name.casefold() for name in promised} <= have | _names(plan, names) for promised in plan.promised)
 
 
 def _names(plan: PlannedTable, names: Sequence[str]) -> set[str]:
-    """All of the key's columns, if these are some of them."""
+    """Return all of the key's columns, if these are some of them."""
     key = {name.casefold() for name in plan.key}
     return key if {name.casefold() for name in names} <= key else set()
 
 
 def distinguishes(target: str, source: str) -> bool:
-    """True if ``target`` (a collation) holds no two values for equal that ``source`` tells apart, but for spaces at their end (see ``pads``)."""
+    """Return True if the collation ``target`` tells apart all values that ``source`` does, except trailing spaces (see ``pads``)."""
     if target == source or target == "binary" or target.endswith("_bin"):
         return True
     one, other = _COLLATION.fullmatch(_plain(source)), _COLLATION.fullmatch(_plain(target))
@@ -148,14 +148,14 @@ def distinguishes(target: str, source: str) -> bool:
 
 
 def pads(target: str, source: str, sql_type: str, target_type: str = "") -> bool:
-    """True if ``target`` (a collation) does not see the spaces at the end by which ``source`` tells values apart. CHAR does not keep them."""
+    """Return True if the collation ``target`` ignores trailing spaces by which ``source`` tells values apart. CHAR does not keep them."""
     if not (source and target) or not _no_pad(source) or sql_type.lower().startswith("char"):
         return False
     return not _no_pad(target) or target_type.lower().startswith("char")
 
 
 def padded_keys(plan: PlannedTable, info: TableInfo) -> tuple[str, ...]:
-    """Columns of unique keys whose values must not end with spaces, as the target would take two of them for one."""
+    """Return columns of unique keys whose values must not end with spaces, as the target would compare two of them as equal."""
     there = {column.name.casefold(): column for column in info.columns}
     keyed = {name.casefold() for key in info.keys for name, _ in key.parts}
     return tuple(
@@ -168,7 +168,7 @@ def padded_keys(plan: PlannedTable, info: TableInfo) -> tuple[str, ...]:
 
 
 def refuse_spaces(table: TargetTable, rows: pa.Table) -> None:
-    """Raises MappingError for a value that ends with a space, in a column in which the target does not see it."""
+    """Raise MappingError for a value that ends with a space, in a column in which the target ignores it."""
     for name in table.padded:
         stored = stored_name(name)
         if stored not in rows.schema.names:
@@ -187,7 +187,7 @@ def refuse_spaces(table: TargetTable, rows: pa.Table) -> None:
 
 
 def may_meet(table: TargetTable, rows: pa.Table) -> bool:
-    """False: no two of ``rows`` have one unique value, whatever the collations are."""
+    """Return False if no two of ``rows`` have one unique value, whatever the collations are."""
     sent = {name.casefold(): field.name for field, name in sent_fields(rows.schema, table)}
     for key in table.unique_keys:
         names = [sent.get(column.casefold()) for column in key]
@@ -196,14 +196,14 @@ def may_meet(table: TargetTable, rows: pa.Table) -> bool:
             return True
         known = pa.table(
             values, names=[str(number) for number in range(len(values))]
-        ).drop_null()  # NULL is as many rows' as they like
+        ).drop_null()  # any number of rows may have NULL
         if known.group_by(known.column_names).aggregate([]).num_rows < known.num_rows:
             return True
     return False
 
 
 def _told_apart(values: pa.Array) -> pa.Array | None:
-    """Values that differ if no collation takes two of them for equal; None where it could of others."""
+    """Return values that differ if no collation compares two of them as equal; None if it could for others."""
     if pa.types.is_floating(values.type):
         return pc.add(values, 0.0)  # -0 is 0
     if not pa.types.is_string(values.type):
@@ -218,7 +218,7 @@ def _no_pad(collation: str) -> bool:
 
 
 def _plain(collation: str) -> str:
-    """Without the charset, where charsets share collations: the same rules under several names."""
+    """Return the collation without the charset, if charsets share collations: the same rules under several names."""
     charset, _, rest = collation.partition("_")
     if charset == "uca1400":  # MariaDB has it for every Unicode charset
         charset, rest = "utf8mb4", collation
@@ -227,7 +227,7 @@ def _plain(collation: str) -> str:
 
 
 def _alike(plan: PlannedTable, info: TableInfo, *columns: PlannedColumn) -> str:
-    """The ALTER TABLE that gives columns the source's type and collation; NULL or NOT NULL stays."""
+    """Return the ALTER TABLE that gives columns the source's type and collation; NULL or NOT NULL stays."""
     nullable = {column.name.casefold() for column in info.columns if column.nullable}
     modify = [
         f"MODIFY COLUMN {quoted(c.name)} {column_type(c)}{'' if c.name.casefold() in nullable else ' NOT NULL'}"

@@ -1,4 +1,4 @@
-"""The table of acknowledgements of a PostgreSQL target: made in PostgreSQL's words."""
+"""The table of acknowledgements of a PostgreSQL target, in PostgreSQL's SQL."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CREATE = """CREATE TABLE IF NOT EXISTS {table} (
  updated_at timestamp with time zone NOT NULL DEFAULT now(),
  PRIMARY KEY (pipeline, target, scope))"""
 _LOCK = 7_355_608_002
-"""An advisory lock: two sessions that make the same table at once disturb each other, IF NOT EXISTS or not."""
+"""The number of an advisory lock: two sessions that create the same table at once disturb each other, IF NOT EXISTS or not."""
 
 
 class AckTable(AckRows):
@@ -52,7 +52,7 @@ class AckTable(AckRows):
             raise
 
     def read(self, cursor: Any) -> Checkpoint | None:
-        """The row of the whole target, None if there is none yet. Changes nothing."""
+        """Return the row of the whole target, None if there is none yet. Changes nothing."""
         try:
             return self._checkpoint(cursor)
         except psycopg.Error as error:
@@ -61,7 +61,7 @@ class AckTable(AckRows):
             raise
 
     def others(self, cursor: Any) -> tuple[OtherWriter, ...]:
-        """Pipelines of another name that acknowledge here; none if the table is not there yet."""
+        """Return pipelines of another name that acknowledge here; none if the table does not exist yet."""
         try:
             return super().others(cursor)
         except psycopg.Error as error:

@@ -1,4 +1,4 @@
-"""What the target has, from its catalogs, compared with what will be sent."""
+"""Compare the target's tables, from its catalogs, with what will be sent."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _places(tables: Iterable[TableId]) -> tuple[list[str], list[str]]:
 
 
 def read_tables(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, TableInfo]:
-    """The tables that exist, by the ids asked for; three queries however many there are."""
+    """Read the existing tables, by the ids asked for, with three queries."""
     if not tables:
         return {}
     found = cursor.execute(_TABLES, _places(tables)).fetchall()
@@ -135,7 +135,7 @@ def _column(
 
 
 def read_references(cursor: Any, tables: Sequence[TableId]) -> list[Reference]:
-    """The foreign keys from ``tables`` and to them."""
+    """Read the foreign keys from ``tables`` and to them."""
     places = _places(tables)
     return [
         Reference(name, TableId(schema, child), tuple(mine), TableId(parent_schema, parent), tuple(theirs))
@@ -148,9 +148,11 @@ def read_references(cursor: Any, tables: Sequence[TableId]) -> list[Reference]:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the target's options and login say: the type for documents; whether triggers may fire; whether the login may switch them off; whether
-    tables that are made get the source's secondary indexes; which of their columns get an ICU collation;
-    PostGIS's type, "" where it is not there; what becomes of dates that no calendar has."""
+    """The settings that come from the target's options and login.
+
+    They are: the type for documents; whether triggers may fire; whether the login may switch them off; whether new tables get the source's secondary
+    indexes; which of their columns get an ICU collation; PostGIS's type, "" if it is not installed; how dates are treated that no calendar has.
+    """
 
     json: str = "jsonb"
     fire: bool = False
@@ -187,12 +189,12 @@ def compare(plan: PlannedTable, info: TableInfo | None, wanted: Wanted) -> Targe
 def compare_all(
     plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo], wanted: Wanted
 ) -> dict[TableId, TargetTable]:
-    """All tables; several sources may go to one target table. Raises MappingError for the first that does not fit."""
+    """Compare all tables; several sources may be loaded into one target table. Raises MappingError for the first that does not fit."""
     return {plan.target: compare(plan, infos.get(plan.target), wanted) for plan in plans}
 
 
 def review(plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo], wanted: Wanted) -> list[Finding]:
-    """All there is to say about the planned tables, with the statements that put it right."""
+    """Return everything to say about the planned tables, with the statements that correct it."""
     found: list[Finding] = []
     for plan in plans:
         info = infos.get(plan.target)
@@ -223,18 +225,18 @@ def review(plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo], wa
 
 
 def _collations(plan: PlannedTable, wanted: Wanted) -> list[tuple[str, str]]:
-    """ICU collations of a table that is to be made: name, and the statement that makes it."""
+    """Return the ICU collations of a table that is to be created: name, and the statement that creates it."""
     made = (_collation(plan, one, wanted) for one in plan.columns if not one.generated)
     return list(dict.fromkeys((one.name, one.create) for one in made if one is not None))
 
 
 def _collation(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> Collation | None:
-    """The ICU collation that the column is to have, None for the database's own."""
+    """Return the ICU collation that the column is to have, None for the database's own."""
     return None if column.wanted else wanted.collations.of(plan.target, column.sent_type, key=bool(column.key))
 
 
 def _loss(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> str:
-    """What the column that is to be made does not keep of the values, and of how they compare."""
+    """Return what a new column does not keep of the values, or of how they compare."""
     made, kind = column.sent_type, pg_type(made_type(column, wanted.json, wanted.spatial))
     if column.generated:
         return column.loses
@@ -243,14 +245,14 @@ def _loss(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> str:
 
 
 def _compares(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> str:
-    """What to know of how its texts compare, where the options name its table."""
+    """Return what to know about how its texts compare, if the options name its table."""
     if column.wanted:
         return ""
     return wanted.collations.lost(plan.target, column.sent_type, key=bool(column.key))
 
 
 def _typed(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> str:
-    """The type for a column definition, with its collation."""
+    """Return the type for a column definition, with its collation."""
     return made_type(column, wanted.json, wanted.spatial) + clause(_collation(plan, column, wanted))
 
 
@@ -260,7 +262,7 @@ def _loss_of(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> Findi
 
 
 class _Problem(NamedTuple):
-    """``severity`` and ``column`` as a Finding has them; ``statement`` puts it right, or ``hint`` says what there is to choose."""
+    """A problem of a table: ``severity`` and ``column`` as in a Finding; ``statement`` corrects it, or ``hint`` says what the choices are."""
 
     severity: str
     column: str
@@ -275,7 +277,7 @@ def _error(column: str, why: str, statement: str = "", hint: str = "", *, absent
 
 
 def _preset(column: PlannedColumn, made: ColumnType) -> str:
-    """The source's DEFAULT and NOT NULL of a column that is added: without a default no table with rows takes NOT NULL."""
+    """Return the source's DEFAULT and NOT NULL of a column that is added: without a default no table with rows accepts NOT NULL."""
     source, known = column.definition, column.default
     if source is None or known is None or source.default is None or source.generated is not None or column.wanted:
         return ""
@@ -382,7 +384,7 @@ def _promised(plan: PlannedTable) -> bool:
 
 
 def create_table(plan: PlannedTable, wanted: Wanted) -> str:
-    """A CREATE TABLE that the planned rows fit into."""
+    """Return a CREATE TABLE that the planned rows fit into."""
     lines = [
         f"{quoted(c.name)} {_typed(plan, c, wanted)}{' NOT NULL' if c.key or not c.nullable else ''}"
         for c in plan.columns

@@ -1,4 +1,4 @@
-"""Collations of the source as ICU collations of this target, for tables that are proposed or made here.
+"""Collations of the source as ICU collations of this target, for tables that are proposed or created here.
 
 Key columns keep the server's own collation: rows are told apart by them, and none of ICU's is exactly one of the source's.
 """
@@ -17,7 +17,7 @@ _TEXTS = frozenset({ColumnKind.CHAR, ColumnKind.VARCHAR, ColumnKind.TEXT})
 _CHARSETS = frozenset({"utf8mb4", "utf8mb3", "utf8", "ucs2", "utf16", "utf32", "latin1"})
 _NAME = re.compile(r"(?P<charset>[a-z0-9]+)_(?P<words>.*?)_?(?:(?P<accents>ai|as)_)?(?P<case>ci|cs)")
 _ROOT = frozenset({"", "0900", "uca1400", "nopad", "unicode", "520", "general", "mysql500"})
-"""Words of a collation that is no language's."""
+"""The words of a collation that name no language."""
 _LANGUAGES: Mapping[str, str] = {
     "swedish": "sv", "danish": "da", "czech": "cs", "polish": "pl", "spanish": "es", "spanish2": "es-u-co-trad", "german1": "de",
     "german2": "de-u-co-phonebk", "turkish": "tr", "hungarian": "hu", "icelandic": "is", "latvian": "lv", "lithuanian": "lt", "romanian": "ro",
@@ -34,7 +34,7 @@ DIFFERS = "a few characters may be equal that the source tells apart, and spaces
 
 
 def locale_of(collation: str) -> str:
-    """ICU's locale for a collation of MySQL or MariaDB: language and strength. "" for one that compares bytes, or is not known."""
+    """Return ICU's locale (language and strength) for a collation of MySQL or MariaDB; "" for one that compares bytes, or is unknown."""
     found = _NAME.fullmatch(collation.lower())
     if found is None or found["charset"] not in _CHARSETS or (found["accents"] == "ai" and found["case"] == "cs"):
         return ""
@@ -65,30 +65,33 @@ class Collation:
 
 
 def clause(collation: Collation | None) -> str:
-    """What stands after a column's type, "" for the database's own collation."""
+    """Return the COLLATE clause that follows a column's type, "" for the database's own collation."""
     return f" COLLATE {quoted(collation.schema)}.{quoted(collation.name)}" if collation is not None else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Collations:
-    """Which columns get an ICU collation. ``schema``: where they are made; ``tables``: target tables, ``schema.table`` or ``schema.*``."""
+    """The choice of columns that get an ICU collation.
+
+    ``schema``: the schema of the collations; ``tables``: target tables, ``schema.table`` or ``schema.*``.
+    """
 
     schema: str = ""
     tables: frozenset[str] = frozenset()
 
     def wanted(self, table: TableId) -> bool:
-        """True if the option names the table."""
+        """Return True if the option names the table."""
         return str(table) in self.tables or f"{table.schema}.*" in self.tables
 
     def of(self, table: TableId, made: ColumnType, *, key: bool) -> Collation | None:
-        """Of a column of ``table``; None for the server's own."""
+        """Return the collation of a column of ``table``; None for the server's own."""
         if key or made.kind not in _TEXTS or not self.wanted(table):
             return None
         locale = locale_of(made.collation)
         return Collation(self.schema, made.collation, locale) if locale else None
 
     def lost(self, table: TableId, made: ColumnType, *, key: bool) -> str:
-        """What to know of how the column compares, "" for nothing."""
+        """Return what to know about how the column compares, "" for nothing."""
         if made.kind not in _TEXTS or not made.collation or not self.wanted(table):
             return ""
         found = self.of(table, made, key=key)
@@ -101,4 +104,4 @@ class Collations:
 
 
 NO_COLLATIONS = Collations()
-"""Texts are compared by the database's own collation."""
+"""No collations: texts are compared by the database's own."""

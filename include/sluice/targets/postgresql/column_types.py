@@ -1,4 +1,4 @@
-"""What a PostgreSQL target makes of each neutral type, what its columns can hold of the values, and what they cannot."""
+"""The type in a PostgreSQL target for each neutral type, and which values its columns can and cannot hold."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OIDS: Mapping[str, int] = {
     "inet": 869, "date": 1082, "time without time zone": 1083, "timestamp without time zone": 1114, "timestamp with time zone": 1184,
     "interval": 1186, "bit varying": 1562, "numeric": 1700, "uuid": 2950, "jsonb": 3802,
 }  # fmt: skip
-"""Types in which values are sent, and their numbers in pg_type."""
+"""The types in which values are sent, and their numbers in pg_type."""
 
 _SENT_AS = {"character varying": "text", "character": "text", "bit": "bit varying", "geometry": "bytea"}
 _ALIASES = {
@@ -25,11 +25,11 @@ _ALIASES = {
     "float8": "double precision", "varchar": "character varying", "char": "character", "varbit": "bit varying",
     "timestamp": "timestamp without time zone", "timestamptz": "timestamp with time zone", "time": "time without time zone",
 }  # fmt: skip
-"""What people write; ``format_type`` prints none of them."""
+"""The names of types that people write; ``format_type`` prints none of them."""
 _TYPE = re.compile(r"(?P<word>.*?)(?:\((?P<numbers>-?\d+(?:,-?\d+)?)\))?(?P<zone> with(?:out)? time zone)?")
 
 _SPATIAL = re.compile(r"""(?:"[^"]*"\.|\w+\.)?geometry(?:\((?P<shape>.*)\))?""")
-"""PostGIS's type, of which ``format_type`` prints the schema where the search path does not have it."""
+"""PostGIS's type, of which ``format_type`` prints the schema if the search path does not have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class PgType:
 
 
 LABEL = "enum "
-"""Stands before the type of a column whose type is an enumerated one, see :attr:`sluice.targets.sql.tables.TargetTable.types`."""
+"""The prefix of a column's type that is an enumerated one, see :attr:`sluice.targets.sql.tables.TargetTable.types`."""
 
 
 @lru_cache(4096)
@@ -123,11 +123,14 @@ LOSES: Mapping[ColumnKind, str] = {
     K.GEOMETRY: "it is bytes: four of the SRID, then WKB",
     K.VECTOR: "it is bytes: four a number",
 }  # fmt: skip
-"""What the own type does not keep of the values; nothing of it is changed silently."""
+"""What the own type does not keep of the values; it changes none silently."""
 
 
 def own_type(made: ColumnType, json: str = "jsonb", spatial: str = "") -> str:
-    """The type of a column that holds every value of ``made``. ``json``: the type for documents; ``spatial``: PostGIS's, "" where it is not there."""
+    """Return the type of a column that holds every value of ``made``.
+
+    ``json``: the type for documents; ``spatial``: PostGIS's, "" if it is not installed.
+    """
     if made.kind is K.JSON:
         return json
     if made.kind is K.GEOMETRY and spatial:
@@ -138,7 +141,7 @@ def own_type(made: ColumnType, json: str = "jsonb", spatial: str = "") -> str:
 
 
 def made_type(column: PlannedColumn, json: str = "jsonb", spatial: str = "") -> str:
-    """The type for a column definition: the mapping's own words (``convert: {type: …}``), else what holds every value."""
+    """Return the type for a column definition: the mapping's own (``convert: {type: …}``), else what holds every value."""
     sent = column.sent_type
     return column.wanted if column.wanted and sent == column.value_type else own_type(sent, json, spatial)
 
@@ -164,11 +167,11 @@ _TAKES: Mapping[ColumnKind, frozenset[str]] = {
     K.UUID: frozenset({"uuid", "text", "character varying"}),
     **dict.fromkeys((K.INET4, K.INET6), frozenset({"inet", "text", "character varying"})),
 }
-"""Types whose columns can take values of a kind; a value that one of them cannot hold exactly is refused when it comes."""
+"""The types whose columns can hold values of a kind; a value that one of them cannot hold exactly is refused when it arrives."""
 
 
 def takes(made: ColumnType, found: PgType) -> bool:
-    """True if a column of type ``found`` can hold values of ``made``, or says which it cannot."""
+    """Return True if a column of type ``found`` can hold values of ``made``, or says which it cannot."""
     if found.label:
         return made.kind in _TEXTS
     return found.word in _TAKES[made.kind]
@@ -179,7 +182,7 @@ _WIDTHS = {K.TINYINT: 8, K.SMALLINT: 16, K.MEDIUMINT: 24, K.INT: 32, K.BIGINT: 6
 
 
 def lost(made: ColumnType, found: PgType) -> str:
-    """What a column of type ``found`` does not keep, or refuses, of values of ``made``; "" for nothing. See :func:`takes`."""
+    """Return what a column of type ``found`` does not keep, or refuses, of values of ``made``; "" for nothing. See :func:`takes`."""
     if made.kind in (*_INTEGERS, K.BIT):
         return _lost_whole(made, found)
     match made.kind:
@@ -213,12 +216,12 @@ def lost(made: ColumnType, found: PgType) -> str:
 
 
 def holds_all(made: ColumnType, found: PgType) -> bool:
-    """True if a column of type ``found`` can hold every value of ``made`` that PostgreSQL has at all."""
+    """Return True if a column of type ``found`` can hold every value of ``made`` that PostgreSQL has at all."""
     return takes(made, found) and (bool(found.label) or lost(made, found) == LOSES.get(made.kind, ""))
 
 
 def _bare(found: PgType) -> str:
-    """PostGIS's type as :func:`own_type` writes it, without its schema."""
+    """Return PostGIS's type as :func:`own_type` writes it, without its schema."""
     shape = (_SPATIAL.fullmatch(found.declared) or {"shape": None})["shape"]
     return f"geometry({shape.lower()})" if shape else "geometry"
 

@@ -1,7 +1,7 @@
-"""Rows compared where they are: what would be loaded is sent as it is for a load, cast to the column's own type, and the server compares.
+"""Compare rows inside the server: what would be loaded is sent as for a load, cast to the column's own type, and the server compares.
 
-Two values are equal if their text is. With ``extra_float_digits = 1`` that is exact for every type, tells 0 from -0, and numbers of another scale
-apart; text is compared byte by byte.
+Two values are equal if their text is. With ``extra_float_digits = 1`` that is exact for every type, and tells apart 0 and -0, and numbers of
+different scale; text is compared byte by byte.
 """
 
 # ruff: noqa: S608 - identifiers are quoted, values are parameters or literals made by range_delete
@@ -42,7 +42,7 @@ COMPARED, CHANGED = "_sluice_compared", "_sluice_changed"
 
 
 class Server(Protocol):
-    """What this needs of a target."""
+    """The parts of a target that a comparison uses."""
 
     def session(self, doing: str) -> AbstractContextManager[Session]: ...
 
@@ -149,7 +149,7 @@ class _Comparison:
     def _looked_up(
         self, staged: Staged, names: Sequence[str], own: dict[str, StagedColumn], number: StagedColumn, values: bool
     ) -> tuple[tuple[int, ...], tuple[RowDifference, ...]]:
-        """The rows sent that the target lacks, or has otherwise."""
+        """Return the rows sent that the target lacks, and those it has with other values."""
         mine = [_text(f"CAST(s.{own[name].name} AS {own[name].target.declared})") for name in names]
         theirs = [_text(f"t.{quoted(name)}") for name in names]
         same = [f"({a} IS NOT DISTINCT FROM {b})" for a, b in zip(mine, theirs, strict=True)]
@@ -166,7 +166,7 @@ class _Comparison:
     def _beyond(
         self, staged: Staged | None, own: dict[str, StagedColumn], item: KeyRange
     ) -> tuple[tuple[str, ...], ...]:
-        """Keys that only the target has in the range."""
+        """Return the keys that only the target has in the range."""
         types = {name.casefold(): declared for name, declared in zip(self.table.columns, self.table.types, strict=True)}
         key = ", ".join(_literal(f"t.{quoted(name)}", types[name.casefold()]) for name in item.names)
         found: list[tuple[str, ...]] = []
@@ -188,7 +188,7 @@ class _Comparison:
 
 @dataclass(frozen=True)
 class _Count:
-    """Rows without a key. Not in one transaction: nothing is to be held at the target while the source's rows are read."""
+    """A comparison of rows without a key. Not in one transaction, so that nothing is locked at the target while the source's rows are read."""
 
     stage: Stage
     table: TargetTable
@@ -228,7 +228,7 @@ class _Count:
             cursor.execute(f"DROP TABLE IF EXISTS pg_temp.{COMPARED}, pg_temp.{CHANGED}")
 
     def _send(self, name: str, pieces: Iterable[pa.Table], names: Sequence[str]) -> int:
-        """Into a temporary table of the target's own types."""
+        """Send rows into a temporary table of the target's own types."""
         columns = ", ".join(map(quoted, names))
         self.stage.cursor.execute(
             f"CREATE TEMPORARY TABLE {name} AS SELECT {columns} FROM {quoted_table(self.table.place)} WITH NO DATA"
@@ -246,7 +246,7 @@ class _Count:
 
 
 def _hash(names: Sequence[str]) -> str:
-    """Of all values of a row of ``t``, NULL told from the empty text."""
+    """Return SQL for the hash of all values of a row of ``t``; NULL differs from the empty text."""
     return f"sha256(convert_to(ROW({', '.join(_text(f't.{quoted(name)}') for name in names)})::text, 'UTF8'))"
 
 
@@ -255,7 +255,7 @@ def _text(value: str) -> str:
 
 
 def _literal(column: str, declared: str) -> str:
-    """A key column's value as the source's dialect writes it."""
+    """Return SQL for a key column's value as the source's dialect writes it."""
     word = pg_type(declared).word
     if word == "date":
         return f"'''' || to_char({column}, 'YYYY-MM-DD') || ''''"

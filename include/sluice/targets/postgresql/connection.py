@@ -1,4 +1,4 @@
-"""A session on the target, set up as an applier's, and its errors as Sluice's."""
+"""A session on the target, set up like an applier's, and the driver's errors as Sluice's."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from sluice.targets.sql.loader import Contention
 Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 
 LOCK_WAIT_S = 20
-"""How long a statement waits for a lock that somebody else holds, unless the target says otherwise."""
+"""Seconds that a statement waits for another session's lock, unless the target sets another limit."""
 IDLE_S = 60
-"""The server ends a transaction that is silent for so long: a loader that was paused inside of one gives its locks back."""
+"""Seconds after which the server ends a silent transaction, so that a loader that was paused inside one releases its locks."""
 _CONNECT_TIMEOUT_S = 8
 _DEAD_MS = 60_000
 
 CONTENTION = frozenset({"40001", "40P01", "55P03"})
-"""Errors after which the same transaction may succeed at once."""
+"""The errors after which the same transaction may succeed at once."""
 NOT_THERE = frozenset({"42P01", "3F000"})
-"""What the server says when a table, or its schema, has not been made yet."""
+"""The server's error codes if a table, or its schema, does not exist yet."""
 CANCELED = "57014"
 _DENIED = frozenset({"28000", "28P01", "42501", "3D000"})
 _GONE_CLASSES = ("08", "53", "57", "58")
@@ -35,7 +35,7 @@ _GONE = frozenset({"25006", "25P03", "XX000"})
 
 
 class DataErrors:
-    """Codes that can be the fault of a row: values that do not fit, keys, checks, foreign keys, triggers that refuse, an index entry too long."""
+    """The codes that can be the fault of a row: values that do not fit, keys, checks, foreign keys, triggers that refuse, too long index entries."""
 
     def __contains__(self, code: object) -> bool:
         text = str(code)
@@ -74,7 +74,7 @@ class _BinaryDumper(Dumper):  # type: ignore[misc]
 
 
 def settings_of(endpoint: Endpoint) -> dict[str, Any]:
-    """Of the connection's extra, what libpq reads under the same names (``sslmode``, ``sslrootcert``, …). Raises ConfigError."""
+    """Return the settings in the connection's extra that libpq knows by the same names (``sslmode``, ``sslrootcert``, …). Raises ConfigError."""
     extra = endpoint.extra
     for name in _FILES:
         path = extra.get(name)
@@ -84,10 +84,11 @@ def settings_of(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def connect(endpoint: Endpoint, application: str = "sluice") -> Connection:
-    """A session in UTC and UTF-8, read committed, that finds no object but by its schema.
+    """Open a session in UTC and UTF-8, read committed, that finds objects only by their schema.
 
     Raises:
-        TargetUnavailable: no answer. ConfigError: wrong user, password or database, or TLS is set up wrongly.
+        TargetUnavailable: no answer.
+        ConfigError: wrong user, password or database, or TLS is set up wrongly.
     """
     settings = settings_of(endpoint)
     with errors(endpoint, "connecting"):
@@ -166,7 +167,7 @@ def _ours(endpoint: Endpoint, doing: str, place: str, error: psycopg.Error) -> S
 
 
 def _names(error: psycopg.Error) -> str:
-    """What the server says without a value: the names of what refused."""
+    """Return what the server says without values: the names of what refused."""
     diag = error.diag
     named = (("constraint", diag.constraint_name), ("column", diag.column_name), ("type", diag.datatype_name))
     said = ", ".join(f"{what} {name}" for what, name in named if name)
@@ -174,7 +175,7 @@ def _names(error: psycopg.Error) -> str:
 
 
 def said(error: psycopg.Error) -> str:
-    """The server's words, with its detail: of a row that it refuses, that has the key."""
+    """Return the server's words, with its detail, which contains the key of a refused row."""
     primary = error.diag.message_primary
     if not primary:
         return " ".join(str(error).split())[:300]

@@ -1,4 +1,4 @@
-"""Steps of a conversion as expressions of PostgreSQL, each for a column of the type that it has there."""
+"""The steps of a conversion as expressions of PostgreSQL, each for a column of the type that it has there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _cut(value: str, digits: int) -> str:
 
 
 def _rounded(value: str, digits: int, word: str) -> str:
-    """Half away from zero; PostgreSQL's own rounding of a point in time is away from the year 2000."""
+    """Round half away from zero; PostgreSQL itself rounds a point in time away from the year 2000."""
     half = f"interval '{10 ** (_DIGITS - digits) // 2} microseconds'"
     sign = f"sign(extract(epoch from {value}))::integer * " if word == "interval" else ""
     return _cut(f"({value} + {sign}{half})", digits)
@@ -38,10 +38,10 @@ _RENDERED: Mapping[StepKind, tuple[frozenset[str], Callable[[str, Step, str], st
     StepKind.TO_TEXT: (_WHOLE, lambda value, step, _: f"round({value}, {step.number})::text"),
     StepKind.AT_MIDNIGHT: (frozenset({"date"}), lambda value, *_: f"{value}::timestamp"),
 }  # fmt: skip
-"""Types of columns that a step works on, and the expression."""
+"""The column types that a step accepts, and its expression."""
 
 _DONE = {StepKind.TO_TEXT: _TEXTS, StepKind.AT_MIDNIGHT: frozenset({"timestamp without time zone"})}
-"""Types of columns whose values are what the step makes already: the target's column always was of another type than the source's."""
+"""The column types whose values already are what the step makes: the target's column always had another type than the source's."""
 
 _EXCLUDED: Mapping[StepKind, Callable[[str, Step], str]] = {
     StepKind.NO_NULL: lambda value, _: f"{value} IS NULL",
@@ -52,7 +52,7 @@ _EXCLUDED: Mapping[StepKind, Callable[[str, Step], str]] = {
 
 
 CONVERSIONS = frozenset(_RENDERED)
-"""Steps that are rendered for columns of the types that Sluice makes."""
+"""The steps that are rendered for columns of the types that Sluice creates."""
 
 
 def rendered(value: str, step: Step, held: PgType) -> str | None:

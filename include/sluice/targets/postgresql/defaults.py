@@ -1,4 +1,4 @@
-"""Defaults of the source's columns in PostgreSQL's words, and the value that rows get which are there when a column is added."""
+"""Defaults of the source's columns in PostgreSQL's SQL, and the value that existing rows get when a column is added."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _NOW = re.compile(r"(?:current_timestamp|now|localtime|localtimestamp)(?:\s*\(\s
 
 @dataclass(frozen=True, slots=True)
 class Default:
-    """``later``: SQL of the default from now on, "" for none. ``rows``: SQL of the value of rows that are there; None: it is not known, ``why``."""
+    """The default of a column.
+
+    ``later``: SQL of the default from now on, "" for none. ``rows``: SQL of the value in existing rows; None: unknown, for the reason ``why``.
+    """
 
     later: str = ""
     rows: str | None = "NULL"
@@ -27,12 +30,15 @@ class Default:
 
 
 def text_literal(text: str) -> str:
-    """An SQL string."""
+    """Return an SQL string."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def default_of(column: ColumnDefinition, made: ColumnType, known: DefaultValue, zero_dates: str = "refuse") -> Default:
-    """What the source's default is here. ``known``: its value there; ``zero_dates``: what becomes of dates that no calendar has."""
+    """Return the target's counterpart of the source's default.
+
+    ``known``: its value at the source; ``zero_dates``: how dates are treated that no calendar has.
+    """
     declared = column.default is not None and column.default.upper() != "NULL"
     if known.value is None:
         return Default(_expression(column, made), None, known.why)
@@ -46,14 +52,14 @@ def default_of(column: ColumnDefinition, made: ColumnType, known: DefaultValue, 
 
 
 def _expression(column: ColumnDefinition, made: ColumnType) -> str:
-    """The default of rows to come where it is a time, "" for others."""
+    """Return the default of future rows if it is a time, "" for others."""
     if not _NOW.fullmatch((column.default or "").strip()):
         return ""
     return {K.TIMESTAMP: "now()", K.DATETIME: "(now() AT TIME ZONE 'UTC')"}.get(made.kind, "")
 
 
 def literal(value: pa.Scalar, made: ColumnType) -> str:
-    """A value as SQL for a column of the target's own type. Raises ValueError for one that PostgreSQL does not have, with why."""
+    """Return a value as SQL for a column of the target's own type. Raises ValueError, with the reason, for one that PostgreSQL does not have."""
     if not value.is_valid:
         return "NULL"
     kind = value.type

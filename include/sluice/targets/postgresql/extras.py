@@ -1,7 +1,7 @@
-"""Comments and secondary indexes of the source's tables, as statements for tables that are made here.
+"""Comments and secondary indexes of the source's tables, as statements for tables that are created here.
 
-An index is made if PostgreSQL can have the same one: whole columns, no expression, and never a value that is too long for it.
-Its name has the table's name before it, as names of indexes are unique in a schema.
+An index is created if PostgreSQL can have the same one: whole columns, no expression, and never a value that is too long for it. Its name has the
+table's name before it, as names of indexes are unique in a schema.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sluice.model.tables import TableId
 from sluice.targets.postgresql.names import LONGEST_BYTES, quoted, quoted_table
 
 LARGEST_ENTRY_BYTES = 2_600
-"""Of a B-tree; the server's limit is a third of a page."""
+"""Bytes of a B-tree entry, at most; the server's limit is a third of a page."""
 _BYTES_A_CHARACTER = 4
 _LONG = (ColumnKind.CHAR, ColumnKind.VARCHAR, ColumnKind.BINARY, ColumnKind.VARBINARY)
 _ENDLESS = (ColumnKind.TEXT, ColumnKind.BLOB, ColumnKind.JSON, ColumnKind.GEOMETRY, ColumnKind.VECTOR)
@@ -32,18 +32,18 @@ class Index:
     unique: bool = False
 
     def create(self, table: TableId) -> str:
-        """The statement that makes it."""
+        """Return the statement that creates it."""
         kind = "UNIQUE INDEX" if self.unique else "INDEX"
         named = quoted(index_name(table, self.name))
         return f"CREATE {kind} IF NOT EXISTS {named} ON {quoted_table(table)} ({', '.join(map(quoted, self.columns))})"
 
     def drop(self, table: TableId) -> str:
-        """The statement that removes it."""
+        """Return the statement that removes it."""
         return f"DROP INDEX IF EXISTS {quoted(table.schema)}.{quoted(index_name(table, self.name))}"
 
 
 def index_name(table: TableId, index: str) -> str:
-    """At the target. One that is too long ends with a checksum in place of its end."""
+    """Return the index's name at the target. A name that is too long ends with a checksum instead of its end."""
     name = f"{table.table}_{index}"
     if len(name.encode()) <= LONGEST_BYTES:
         return name
@@ -51,12 +51,12 @@ def index_name(table: TableId, index: str) -> str:
 
 
 def comment_on_table(table: TableId, comment: str) -> str:
-    """``comment`` "": it is removed."""
+    """Return the statement that sets the comment; "" removes it."""
     return f"COMMENT ON TABLE {quoted_table(table)} IS {_text(comment)}"
 
 
 def comment_on_column(table: TableId, column: str, comment: str) -> str:
-    """``comment`` "": it is removed."""
+    """Return the statement that sets the comment; "" removes it."""
     return f"COMMENT ON COLUMN {quoted_table(table)}.{quoted(column)} IS {_text(comment)}"
 
 
@@ -69,7 +69,7 @@ def _text(value: str) -> str:
 
 
 def entry_fits(types: Sequence[ColumnType]) -> bool:
-    """True if no values of these types are too long for an index."""
+    """Return True if no values of these types are too long for an index."""
     if any(one.kind in _ENDLESS for one in types):
         return False
     sizes = [_BYTES_A_CHARACTER * one.length if one.kind in _LONG else 16 for one in types]
@@ -77,7 +77,7 @@ def entry_fits(types: Sequence[ColumnType]) -> bool:
 
 
 def of_plan(plan: PlannedTable, *, indexes: bool) -> Iterator[tuple[str, str]]:
-    """(what it is for, statement), for a planned table whose CREATE TABLE at the source is known."""
+    """Yield (what it is for, statement), for a planned table whose CREATE TABLE at the source is known."""
     made = plan.created
     if made is None:
         return
@@ -96,7 +96,7 @@ def of_plan(plan: PlannedTable, *, indexes: bool) -> Iterator[tuple[str, str]]:
 
 
 def plain_indexes(table: TableDefinition) -> list[IndexDefinition]:
-    """The secondary ones of whole columns."""
+    """Return the secondary indexes of whole columns."""
     return [
         one
         for one in table.indexes

@@ -1,4 +1,4 @@
-"""What a PostgreSQL target's catalog says of the source's changes of definitions, see :mod:`sluice.targets.schema.policy`."""
+"""The traces of the source's schema changes in a PostgreSQL target's catalog, see :mod:`sluice.targets.schema.policy`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sluice.targets.postgresql.names import Naming
 from sluice.targets.schema.policy import Answer, OnlyColumns, has
 
 Exists = Callable[[str, tuple[object, ...]], bool]
-"""True if a query with these parameters has a row."""
+"""A function that returns True if a query with these parameters has a row."""
 
 _INDEX = "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('i', 'I') AND n.nspname = %s AND c.relname = %s"
 _DEFAULT = (
@@ -78,7 +78,10 @@ class PostgresHeld(OnlyColumns):
         return has(wanted in keys if wanted else not any(key.primary for key in self.infos[table].keys))
 
     def index(self, table: TableId, index: IndexDefinition, names: tuple[str, ...], *, wanted: bool) -> Answer:
-        """The index under the name that Sluice gives it. Without ``options.indexes`` the target has the source's indexes as a choice of its own."""
+        """Tell whether the index exists under the name that Sluice gives it.
+
+        Without ``options.indexes`` the target's indexes are its own choice, so that nothing is missing.
+        """
         if not self.wanted.indexes:
             return Answer.HAS
         return has(self.exists(_INDEX, (table.schema, index_name(table, index.name))) is wanted)

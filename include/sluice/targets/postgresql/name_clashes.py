@@ -1,8 +1,8 @@
-"""Tables of a batch whose names become one at the target, whichever batch the other table came in.
+"""Tables whose names become one at the target, whichever batch the other table was in.
 
-Decision: the source's definitions are asked, and nothing is kept at the target. They know every captured table where a batch begins, one that never
-had a row too; and what the target once got, from a pipeline of an older version too, needs no note. Tables that only rules make are in no
-definition: two of them are compared where one batch has both.
+Decision: the source's definitions are read, and nothing is stored at the target. They contain every captured table at the start of a batch, even one
+that never had a row; and what the target once got, even from a pipeline of an older version, needs no note. Tables that only rules make are in no
+definition: two of them are compared if one batch has both.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from sluice.targets.base import BatchInput, SchemaChange
 from sluice.targets.postgresql.names import Naming, Route
 
 _Known = dict[TableId, TableId]
-"""Captured tables by now: source table -> target table."""
+"""The captured tables by now: source table -> target table."""
 
 
 def refuse_clashes(naming: Naming, batch: BatchInput, pipeline: str) -> None:
-    """Go through the batch in the order of its log: statements before the rows, rows, statements after them.
+    """Check the batch in the order of its log: statements before the rows, rows, statements after them.
 
     Raises:
         MappingError: rows, or a statement, are for a target table that another source table has by its name.
@@ -41,7 +41,7 @@ def refuse_clashes(naming: Naming, batch: BatchInput, pipeline: str) -> None:
 
 
 def _carried_forward(known: _Known, change: SchemaChange) -> list[Route]:
-    """``known`` as it is after the statement; returns the tables that it made."""
+    """Update ``known`` to the state after the statement; return the tables that it created."""
     made: list[Route] = []
     for one in change.tables:
         if ChangeKind.DROP_TABLE in one.kinds or one.renamed_to is not None:

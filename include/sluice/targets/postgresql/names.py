@@ -16,26 +16,26 @@ LONGEST_BYTES = 63
 
 
 _FOLDED = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
-"""Of a name without quotes the server makes A to Z small, in UTF-8 no other letter."""
+"""The letters of an unquoted name that the server folds: A to Z, in UTF-8 no other letter."""
 
 
 def quoted(name: str) -> str:
-    """An identifier in double quotes."""
+    """Return an identifier in double quotes."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def quoted_table(table: TableId) -> str:
-    """``"schema"."table"``."""
+    """Return ``"schema"."table"``."""
     return f"{quoted(table.schema)}.{quoted(table.table)}"
 
 
 def too_long(names: Iterable[str]) -> str:
-    """The first name that the server would cut, "" if there is none."""
+    """Return the first name that the server would cut, "" if there is none."""
     return next((name for name in names if len(name.encode()) > LONGEST_BYTES), "")
 
 
 def refuse_long(plan: PlannedTable) -> None:
-    """Raises MappingError for a name that the server would cut."""
+    """Raise MappingError for a name that the server would cut."""
     name = too_long((plan.target.schema, plan.target.table, *(column.name for column in plan.columns)))
     if name:
         raise MappingError(
@@ -54,20 +54,20 @@ class Route(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """What schemas, tables and columns are called at the target. ``folds``: as the server reads their names without quotes."""
+    """The names of schemas, tables and columns at the target. ``folds``: as the server reads them without quotes."""
 
     folds: bool = False
 
     def name(self, name: str) -> str:
-        """Of a schema, table or column."""
+        """Return the name of a schema, table or column."""
         return name.translate(_FOLDED) if self.folds else name
 
     def table(self, table: TableId) -> TableId:
-        """Schema and table."""
+        """Return the name of a table with its schema."""
         return TableId(self.name(table.schema), self.name(table.table)) if self.folds else table
 
     def plan(self, plan: PlannedTable) -> PlannedTable:
-        """A planned table in the target's names. Raises MappingError for two columns that get one name."""
+        """Return a planned table in the target's names. Raises MappingError for two columns that get one name."""
         if not self.folds:
             return plan
         columns = tuple(replace(column, name=self.name(column.name)) for column in plan.columns)
@@ -84,7 +84,7 @@ class Naming:
         return replace(plan, target=self.table(plan.target), columns=columns)
 
     def refuse_clash(self, written: Iterable[Route], known: Iterable[Route], pipeline: str) -> None:
-        """Raises MappingError where a table of ``written`` and another one of ``known`` get one name: their rows would overwrite each other."""
+        """Raise MappingError if a table of ``written`` and another of ``known`` get one name: their rows would overwrite each other."""
         if not self.folds:
             return
         written = list(written)

@@ -1,6 +1,6 @@
-"""A range of keys made equal to the source's: what the source does not have goes.
+"""Make a range of keys equal to the source's: what the source does not have is deleted.
 
-Only keys that both servers sort alike can be cut into the same ranges; of texts, listed keys are removed. Bounds come as literals of the source's
+Only keys that both servers sort alike can be cut into the same ranges; for texts, listed keys are removed. Bounds are literals of the source's
 dialect; the target reads each as text of its own column's type.
 """
 
@@ -36,9 +36,11 @@ TOLD_ALIKE: Mapping[ColumnKind, frozenset[str]] = {
     **SORTED_ALIKE,
     **dict.fromkeys((K.CHAR, K.VARCHAR), frozenset({"text", "character varying", "character"})),
 }
-"""What tells values of a kind apart as their bytes do, and is read back as the source wrote them. Each server may sort texts in its own way."""
+"""The types that tell values of a kind apart as their bytes do, and are read back as the source wrote them. Each server may sort texts in its own
+way.
+"""
 _NUL = "\0"
-"""No text of PostgreSQL has it."""
+"""The character that no text of PostgreSQL can have."""
 _HEX = re.compile(r"(_utf8mb4 )?[xX]'([0-9a-fA-F]*)'")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e0)?")
 
@@ -69,13 +71,13 @@ def _but_kept(stage: Stage, item: KeyRange, statements: Sequence[str]) -> int:
 
 
 def spelt(table: TargetTable, item: KeyRange) -> KeyRange:
-    """The range with the names of the columns as the target spells them."""
+    """Return the range with the names of the columns as the target spells them."""
     there = {name.casefold(): name for name in table.columns}
     return replace(item, names=tuple(there[name.casefold()] for name in item.names))
 
 
 def stretches(table: TargetTable, item: KeyRange) -> list[str]:
-    """Conditions on ``t`` that together are the range, which is :func:`spelt`; none if no row can be in it."""
+    """Return conditions on ``t`` that together are the range, which is :func:`spelt`; none if no row can be in it."""
     types = dict(zip(table.columns, table.types, strict=True))
 
     def key(values: Sequence[str]) -> str:
@@ -94,14 +96,14 @@ def stretches(table: TargetTable, item: KeyRange) -> list[str]:
 
 
 def _literal(literal: str, declared: str, table: TargetTable) -> str:
-    """A literal of the source as a constant of the target's type. Raises LoadError for one that is not understood."""
+    """Return a literal of the source as a constant of the target's type. Raises LoadError for one that is not understood."""
     kind, escaped = pg_type(declared), _text(literal, table).replace("'", "''")
-    own = "bpchar" if kind.word == "character" else kind.sent  # of any length, and the column's index is used
+    own = "bpchar" if kind.word == "character" else kind.sent  # has any length, and lets the column's index be used
     return f"CAST('{escaped}' AS {own})"
 
 
 def _text(literal: str, table: TargetTable) -> str:
-    """A literal of the source as text that the target reads. Raises LoadError for one that is not understood."""
+    """Return a literal of the source as text that the target reads. Raises LoadError for one that is not understood."""
     found = _HEX.fullmatch(literal)
     if found is not None:
         return bytes.fromhex(found[2]).decode() if found[1] else rf"\x{found[2]}"
@@ -117,7 +119,10 @@ def _text(literal: str, table: TargetTable) -> str:
 
 
 def replaceable(plan: PlannedTable, info: TableInfo | None, *, listed: bool = False) -> tuple[TargetTable | None, str]:
-    """The table, if the target compares the keys of ``plan`` as the source does, and, unless they are ``listed``, sorts them so; else why not."""
+    """Return the table if the target compares the keys of ``plan`` as the source does and, unless they are ``listed``, sorts them so.
+
+    Otherwise return None and why not.
+    """
     if info is None:
         return None, f"the target has no table {plan.target}"
     there = {column.name.casefold(): column for column in info.columns}
@@ -139,7 +144,7 @@ def replaceable(plan: PlannedTable, info: TableInfo | None, *, listed: bool = Fa
 
 
 def _otherwise(column: PlannedColumn, mine: ColumnInfo, *, listed: bool) -> str:
-    """Why values of a column are not those of the source, or, unless they are listed, not in its order; "" if they are."""
+    """Return why values of a column are not those of the source or, unless they are listed, not in its order; "" if they are."""
     alike, does = (TOLD_ALIKE, "tell apart") if listed else (SORTED_ALIKE, "sort")
     word = pg_type(mine.declared).word
     if word not in alike.get(column.sent_type.kind, frozenset()):

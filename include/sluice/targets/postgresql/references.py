@@ -1,7 +1,7 @@
-"""Foreign keys at the target (``foreign_keys: ordered``): nothing of a batch breaks one, and none of their actions fires.
+"""Foreign keys at the target (``foreign_keys: ordered``): nothing in a batch violates one, and none of their actions fires.
 
-Rows that go, go with the server's checks off, and the orphans are looked for when all of the batch is there, as deferred constraints do; each child
-that comes is checked by the server. See :mod:`sluice.targets.sql.foreign_keys` for the order.
+Rows are deleted with the server's checks off, and orphans are looked for when all of the batch is written, as deferred constraints do; the server
+checks each child that is written. See :mod:`sluice.targets.sql.foreign_keys` for the order.
 """
 
 # ruff: noqa: S608 - identifiers are quoted, values are staged
@@ -26,10 +26,10 @@ SHOWN_KEYS = 3
 
 
 def verify(stage: Stage, item: TableChanges) -> int:
-    """Nothing that ``item`` wrote leaves a row without its parent. Returns the number of queries.
+    """Check that nothing ``item`` wrote leaves a row without its parent. Returns the number of queries.
 
     Raises:
-        LoadError: a row at the target refers to one that is not there.
+        LoadError: a row at the target refers to one that does not exist.
     """
     asked = 0
     for reference in item.table.references:
@@ -73,7 +73,7 @@ def _arrays(rows: pa.Table, fields: Sequence[pa.Field]) -> pa.Table:
 
 
 def _gone(item: TableChanges, fields: Sequence[pa.Field], names: Sequence[str]) -> pa.Table:
-    """Values that a row had, and may have no more."""
+    """Return the values that a row had, and may have no more."""
     removed = _arrays(item.rows.filter(pc.equal(item.rows["_op"], "d")), fields)
     if {name.casefold() for name in names} <= {name.casefold() for name in item.table.key}:
         return removed  # a row that changes its key is a delete and an insert

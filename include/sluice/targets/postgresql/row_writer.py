@@ -1,4 +1,4 @@
-"""How a unit's rows are written over one PostgreSQL session, inside its transaction."""
+"""Write a unit's rows over one PostgreSQL session, inside its transaction."""
 
 # ruff: noqa: S608 - identifiers are quoted, values are staged
 
@@ -31,7 +31,7 @@ from sluice.targets.sql.rows import leaving_unique_values, sent_fields
 from sluice.targets.sql.tables import TableChanges, TargetTable
 
 NOT_FOUND = "02000"
-"""The standard's code for a row that is not there."""
+"""The standard's code for a row that does not exist."""
 
 _numbers = itertools.count(1)
 
@@ -48,7 +48,7 @@ class RowWriter(SqlRowWriter):
     def over(
         cls, name: str, endpoint: Endpoint, acks: AckTable, session: Session, fence: Fence, zero_dates: str
     ) -> RowWriter:
-        """Writes over ``session``."""
+        """Build a writer over ``session``."""
         return cls(name, acks, fence, session.cursor, DATA_ERRORS, endpoint, session, zero_dates)
 
     def errors(self, doing: str, where: str) -> AbstractContextManager[None]:
@@ -74,7 +74,7 @@ class RowWriter(SqlRowWriter):
     def discreet(self, error: LoadError, rows: pa.Table) -> LoadError:
         """See the class."""
         if not isinstance(error, Refused) or not any(map(is_masked, rows.schema)):
-            return error  # Sluice's own show no value of such rows
+            return error  # Sluice's own errors show no value of such rows
         hidden = LoadError(error.discreet, where=error.where, hint=error.hint)
         hidden.code = error.code
         return hidden
@@ -108,7 +108,7 @@ class RowWriter(SqlRowWriter):
         return WriteResult(live.num_rows, removed.num_rows, statements=bool(live.num_rows) + bool(removed.num_rows))
 
     def write_partial(self, item: TableChanges) -> WriteResult:
-        """What the target has of rows that leave their place is kept aside before any piece is written: another row may come to that place."""
+        """Write rows of which some lack columns. What the target has of rows that change their key is kept first: another row may take that key."""
         table = item.table
         aside: list[str] = []
         for rows in self.during(item.pieces()):
@@ -129,7 +129,7 @@ class RowWriter(SqlRowWriter):
         return Stage(self.cursor, table, self.zero_dates)
 
     def _delete(self, table: TargetTable, rows: pa.Table) -> int:
-        """By key. In a repeat they may be gone already. Returns the number of statements."""
+        """Delete by key; in a repeat the rows may be gone already. Returns the number of statements."""
         if not rows.num_rows:
             return 0
         columns = _key(table, rows.schema)
@@ -144,12 +144,12 @@ class RowWriter(SqlRowWriter):
         return 1
 
     def _insert(self, table: TargetTable, rows: pa.Table) -> None:
-        """Put rows in, or into the rows that are there, by the way that costs the server least.
+        """Insert rows, or update existing ones, in the way that costs the server least.
 
-        Decision: processor time of the server for a million rows of six columns. New ones: COPY into the table itself 3.6 s, into a temporary
-        table 1.0 s and from there by a plain INSERT 2.7 s, by ON CONFLICT 5.8 s. Rows that are there: MERGE 7.3 s, UPDATE 8.9 s, ON CONFLICT 12.6 s.
-        COPY and MERGE fail where a row is there against expectation (a repeat, somebody at the same time); then, and for few rows, ON CONFLICT
-        it is. A server on which ON CONFLICT costs as little would make it wrong.
+        Decision: processor time of the server for a million rows of six columns. New ones: COPY into the table itself 3.6 s, into a temporary table
+        1.0 s and from there by a plain INSERT 2.7 s, by ON CONFLICT 5.8 s. Existing rows: MERGE 7.3 s, UPDATE 8.9 s, ON CONFLICT 12.6 s. COPY and
+        MERGE fail if a row exists unexpectedly (a repeat, a concurrent writer); then, and for few rows, ON CONFLICT is used. A server on which ON
+        CONFLICT costs as little would make this wrong.
         """
         stage, columns = self._stage(table), _columns(table, rows.schema)
         sent = [column for column, _ in columns]
@@ -167,7 +167,7 @@ class RowWriter(SqlRowWriter):
             staged.run(_insert(table, names, f"SELECT {values} FROM {ROWS}"))
 
     def _attempt(self, work: Callable[[], object]) -> bool:
-        """False if a key was there already, and nothing was done."""
+        """Run ``work``; return False, with nothing done, if a key already existed."""
         self.cursor.execute("SAVEPOINT _sluice_attempt")
         try:
             work()
@@ -178,8 +178,10 @@ class RowWriter(SqlRowWriter):
         return True
 
     def _delete_counted(self, table: TargetTable, rows: pa.Table) -> None:
-        """As many rows of exactly this image go as ``rows`` has of it, in one scan of the table. They are told apart by what they look like:
-        each type's text has all of its value. Each has to be there, unless a dump is to copy them."""
+        """Delete as many rows of each image as ``rows`` has of it, in one scan of the table.
+
+        Rows are compared by their text: each type's text has all of its value. All of them have to exist, unless a dump is to copy them.
+        """
         columns = _columns(table, rows.schema)
         there = ", ".join(f"t.{quoted(name)}" for _, name in columns)
         image = ", ".join(f"CAST({column.value} AS {column.target.declared})" for column, _ in columns)
@@ -228,7 +230,7 @@ class RowWriter(SqlRowWriter):
             kept = [f"t.{quoted(name)} AS k{n}" for n, name in enumerate(absent)]
             names = [name for _, name in sent]
             with self._stage(table).rows(rows, staged_columns) as staged:
-                if pattern[-1]:  # inserted before its table had these columns: the target's defaults
+                if pattern[-1]:  # inserted before its table had these columns, so it gets the target's defaults
                     staged.run(
                         f"CREATE TEMPORARY TABLE {place} ON COMMIT DROP AS SELECT {', '.join(values)} FROM {ROWS}"
                     )
@@ -281,12 +283,12 @@ class RowWriter(SqlRowWriter):
 
 
 def _only(rows: pa.Table, mask: Any) -> pa.Table:
-    """The rows of a mask; all of them without a copy."""
+    """Return the rows of a mask; all of them without a copy."""
     return rows if pc.all(mask).as_py() else rows.filter(mask)
 
 
 def _columns(table: TargetTable, schema: pa.Schema) -> list[tuple[StagedColumn, str]]:
-    """The columns that are sent, with their names at the target."""
+    """Return the columns that are sent, with their names at the target."""
     return [(StagedColumn.of(n, field), name) for n, (field, name) in enumerate(sent_fields(schema, table))]
 
 
@@ -304,7 +306,7 @@ def _same(columns: Sequence[tuple[StagedColumn, str]]) -> str:
 
 
 def _insert(table: TargetTable, names: Sequence[str], rows: str) -> str:
-    """Rows are put in, or, where their key is there, into its row."""
+    """Return an INSERT that updates a row whose key already exists."""
     sql = f"INSERT INTO {quoted_table(table.place)} ({', '.join(map(quoted, names))}) OVERRIDING SYSTEM VALUE {rows}"
     if not table.key:
         return sql
@@ -315,7 +317,7 @@ def _insert(table: TargetTable, names: Sequence[str], rows: str) -> str:
 
 
 def _merge(table: TargetTable, columns: Sequence[tuple[StagedColumn, str]]) -> str:
-    """The same for rows of which most are there."""
+    """Return a MERGE with the same effect, for rows of which most exist."""
     key = [pair for pair in columns if pair[1] in set(table.key)]
     settings = ", ".join(f"{quoted(name)} = {column.value}" for column, name in columns if name not in set(table.key))
     return (
@@ -327,7 +329,7 @@ def _merge(table: TargetTable, columns: Sequence[tuple[StagedColumn, str]]) -> s
 
 
 def _patterns(flags: np.ndarray[Any, Any]) -> Iterator[tuple[list[bool], np.ndarray[Any, Any]]]:
-    """Each different row of ``flags`` with the numbers of the rows that are equal to it."""
+    """Yield each distinct row of ``flags`` with the numbers of the rows that are equal to it."""
     if not len(flags):
         return
     different, which = np.unique(flags.astype(bool), axis=0, return_inverse=True)

@@ -1,4 +1,4 @@
-"""A session at a PostgreSQL target: a connection, what its login may do, and how long it waits."""
+"""A session at a PostgreSQL target: a connection, what its login may do, and its lock wait."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sluice.targets.sql.session_pool import Kept
 _log = structlog.get_logger()
 _T = TypeVar("_T")
 _POSTGIS = "(SELECT quote_ident(n.nspname) FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'postgis')"
-"""The schema that has its types, in quotes where they are needed."""
+"""The schema that has PostGIS's types, in quotes if needed."""
 
 
 class Session:
@@ -42,11 +42,11 @@ class Session:
             self.cursor.execute("SET session_replication_role = replica")
 
     def fileno(self) -> int:
-        """Of its socket; -1 if it is closed."""
+        """Return the socket's file descriptor; -1 if it is closed."""
         return -1 if self.connection.closed else self.connection.fileno()
 
     def close(self) -> None:
-        """Say good-bye and hang up."""
+        """Close the connection in an orderly way."""
         self.connection.close()
 
     def begin(self) -> None:
@@ -58,7 +58,7 @@ class Session:
         self.cursor.execute("COMMIT")
 
     def rollback(self) -> None:
-        """Undo it. If the connection is gone, the server does; the first error is the one to show."""
+        """Roll back. If the connection is gone, the server does it; the first error is the one to show."""
         try:
             self.cursor.execute("ROLLBACK")
         except psycopg.Error as error:
@@ -72,7 +72,7 @@ class Session:
 
     @contextmanager
     def foreign_keys(self, *, checked: bool) -> Iterator[None]:
-        """Rows written inside are checked, or are not."""
+        """Check foreign keys of rows written inside the context, or do not."""
         if not checked or not self.replica:
             yield
             return
@@ -80,10 +80,13 @@ class Session:
         yield
         self.cursor.execute(
             "SET LOCAL session_replication_role = replica"
-        )  # after an error the transaction, or its savepoint, is undone
+        )  # after an error the transaction, or its savepoint, is rolled back
 
     def during(self, pieces: Iterable[_T]) -> Iterator[_T]:
-        """The same pieces. The server ends a silent transaction, and a large part may be read for minutes before one of its rows is written."""
+        """Yield the same pieces and keep the transaction alive.
+
+        The server ends a silent transaction, and a large part may be read for minutes before one of its rows is written.
+        """
         spoke = time.monotonic()
         for piece in pieces:
             if time.monotonic() - spoke > IDLE_S / 4:
@@ -93,4 +96,4 @@ class Session:
 
 
 kept: Kept[Session] = Kept()
-"""Sessions of this process that wait for their next use."""
+"""The sessions of this process that wait for their next use."""

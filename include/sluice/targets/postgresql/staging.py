@@ -1,8 +1,8 @@
-"""Rows at the server, from where one statement writes them: few as parameters, many by a binary COPY into a temporary table.
+"""Rows staged at the server, from where one statement writes them: few as parameters, many by a binary COPY into a temporary table.
 
-Decision: a temporary table costs the catalogs some twenty rows and the session two round trips, and a batch may be of ten thousand small tables;
-parameters are unpacked by the server one array a column, which takes it longer than reading a table. A server that made temporary tables for free
-would make it wrong.
+Decision: a temporary table costs the catalogs some twenty rows and the session two round trips, and a batch may have ten thousand small tables;
+parameters are unpacked by the server one array per column, which takes it longer than reading a table. A server that created temporary tables for
+free would make this wrong.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ VALUE_REFUSED = "22000"
 """The class of errors that are a value's fault."""
 
 ROWS = "\0"
-"""Stands in a statement for the staged rows, which are called ``s`` in it. No identifier has this character."""
+"""The placeholder for the staged rows in a statement, which calls them ``s``. No identifier has this character."""
 
 _numbers = itertools.count(1)
 
@@ -49,18 +49,18 @@ class StagedColumn:
 
     @classmethod
     def of(cls, number: int, field: pa.Field) -> StagedColumn:
-        """Column ``number``."""
+        """Return the staged column ``number`` of a field."""
         return cls(f"c{number}", field, pg_type(target_type(field)))
 
     @property
     def value(self) -> str:
-        """For an INSERT or UPDATE; the server refuses what does not fit."""
+        """The SQL of the value for an INSERT or UPDATE; the server refuses what does not fit."""
         cast = self.target.label or self.target.word == "geometry"
         return f"CAST(s.{self.name} AS {self.target.declared})" if cast else f"s.{self.name}"
 
     @property
     def compared(self) -> str:
-        """For a comparison with the column itself."""
+        """The SQL of the value for a comparison with the column itself."""
         if self.target.label or self.target.word in {"character", "bit", "geometry"}:
             return f"CAST(s.{self.name} AS {self.target.declared})"
         return f"s.{self.name}"
@@ -71,7 +71,8 @@ class Stage:
     """Sends rows over a session's cursor, in its transaction.
 
     Attributes:
-        table: where the rows go, for errors. zero_dates: what becomes of dates that no calendar has.
+        table: the rows' table, for errors.
+        zero_dates: how dates are treated that no calendar has.
     """
 
     cursor: Any
@@ -80,7 +81,7 @@ class Stage:
 
     @contextmanager
     def rows(self, rows: pa.Table, columns: Sequence[StagedColumn]) -> Iterator[Staged]:
-        """``rows`` (at least one) at the server. Raises LoadError for a value that the target cannot hold, and what the driver raises."""
+        """Yield ``rows`` (at least one) at the server. Raises LoadError for a value that the target cannot hold, and what the driver raises."""
         if self.is_few(rows, columns):
             encoded = self._encoded(rows, columns)
             values = ", ".join(f"%b::{column.target.sent}[]" for column in columns)
@@ -97,27 +98,27 @@ class Stage:
 
     @contextmanager
     def unordered(self) -> Iterator[None]:
-        """Inside, staged rows are joined with a table in other ways than by its key.
+        """Let staged rows be joined with a table in other ways than by its key, inside the context.
 
         Decision: elsewhere the key's index is asked row by row. 40,000 rows spread over a table of 2,000,000, processor time of the server for a
-        million rows: MERGE 4 s; 22 s as the planner has it, which scans the whole index for them. Of neighbours both take 10 s. So the cost follows
-        the changes, not the table. Statistics of the staged rows that the planner knows would make it wrong.
+        million rows: MERGE 4 s; 22 s with the planner's own choice, which scans the whole index for them. For neighbouring rows both take 10 s. So
+        the cost follows the changes, not the table. Statistics of the staged rows that the planner knows would make it wrong.
         """
         self.cursor.execute("SET LOCAL enable_hashjoin = on")
         yield
         self.cursor.execute(
             "SET LOCAL enable_hashjoin = off"
-        )  # after an error the transaction, or its savepoint, is undone
+        )  # after an error the transaction, or its savepoint, is rolled back
 
     @staticmethod
     def is_few(rows: pa.Table, columns: Sequence[StagedColumn]) -> bool:
-        """True for rows that are sent as parameters."""
+        """Return True for rows that are sent as parameters."""
         if rows.num_rows > PARAMETER_ROWS:
             return False
         return not rows.num_rows or sum(rows[column.field.name].nbytes for column in columns) <= PARAMETER_BYTES
 
     def storable(self, rows: pa.Table, columns: Sequence[StagedColumn]) -> pa.Table:
-        """The rows whose values of these columns the target can hold."""
+        """Return the rows whose values of these columns the target can hold."""
         for column in columns:
             while refused := self._refusal(rows, column):
                 rows = rows.filter(pa.array(~refused.mask))
@@ -131,7 +132,7 @@ class Stage:
         return None
 
     def copy(self, rows: pa.Table, columns: Sequence[StagedColumn], names: Sequence[str]) -> None:
-        """Put rows into the table itself. Its types read the same bytes as those in which values are sent. Raises as :meth:`rows` does."""
+        """Copy rows into the table itself. Its types read the same bytes as those in which values are sent. Raises as :meth:`rows` does."""
         self._copy(f"{quoted_table(self.table.place)} ({', '.join(map(quoted, names))})", rows, columns)
 
     def _copy(self, place: str, rows: pa.Table, columns: Sequence[StagedColumn]) -> None:
@@ -190,7 +191,7 @@ class Staged:
 
 
 def row_text(rows: pa.Table, number: int, table: TargetTable, *, hidden: bool = False) -> str:
-    """A row for people: its key, or, of a table without one, what it begins with."""
+    """Return a row for display: its key, or the first columns of a table without one."""
     wanted = {name.casefold() for name in table.key}
     fields = [f for f in user_fields(rows.schema) if true_name(f).casefold() in wanted] or user_fields(rows.schema)[:5]
     if hidden:

@@ -50,7 +50,7 @@ _log = structlog.get_logger()
 
 
 class PostgreSQLOptions(SqlOptions):
-    """``options:`` of a target of type postgresql."""
+    """The ``options:`` of a target of type postgresql."""
 
     ack_schema: Annotated[str, Field(min_length=1, max_length=63)] = Field(
         "sluice", description="Schema of the table _sluice_ack; made if it is missing."
@@ -114,7 +114,7 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
 
     @property
     def naming(self) -> Naming:
-        """What tables and columns are called here."""
+        """The names of tables and columns at the target."""
         return Naming(self.options.identifiers == "folded")
 
     def _acks(self) -> AckTable:
@@ -141,7 +141,7 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
             return {plan.target: self._called(found[place], plan) for plan, place in zip(tables, places, strict=True)}
 
     def _called(self, table: TargetTable, plan: PlannedTable) -> TargetTable:
-        """As the pipeline knows it, with the name that it has here."""
+        """Return the table as the pipeline knows it, with its name at the target."""
         return replace(table, table=plan.target, named=table.table) if table.table != plan.target else table
 
     def replaceable(self, plan: PlannedTable, *, listed: bool = False) -> tuple[TargetTable | None, str]:
@@ -161,7 +161,7 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
         return PostgreSQLComparer(self, self.options.zero_dates)
 
     def compare(self, tables: Sequence[PlannedTable]) -> list[Finding]:
-        """Missing tables and columns, losses, triggers; with the DDL that puts them right."""
+        """Return missing tables and columns, losses and triggers, with the DDL that corrects them."""
         self._refuse_clash(tables)
         plans = {self.naming.table(plan.target): plan.target for plan in tables}
         with self.session("reading the target's tables") as session:
@@ -240,7 +240,7 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
         return tuple(statements)
 
     def connect(self) -> Connection:
-        """A new connection. Raises what :func:`sluice.targets.postgresql.connection.connect` raises."""
+        """Open a new connection. Raises what :func:`sluice.targets.postgresql.connection.connect` raises."""
         return connect(self.endpoint, self._application)
 
     def _session(self, connection: Any) -> Session:

@@ -1,4 +1,4 @@
-"""Sessions in use of this process: they can be interrupted, and it can be said who holds the lock that one waited for."""
+"""The sessions in use of this process: they can be interrupted, and asked who holds the lock that one waited for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _used: dict[int, tuple[Session, tuple[str, str]]] = {}
 
 @contextmanager
 def in_use(session: Session, owner: tuple[str, str]) -> Iterator[None]:
-    """``session`` is in use by ``owner`` (pipeline, target) inside."""
+    """Register ``session`` as used by ``owner`` (pipeline, target) inside the context."""
     with _lock:
         _used[id(session)] = (session, owner)
     try:
@@ -27,11 +27,11 @@ def in_use(session: Session, owner: tuple[str, str]) -> Iterator[None]:
 
 
 def interrupt(owner: tuple[str, str]) -> int:
-    """End the statements that sessions of ``owner`` are at; returns how many sessions there are."""
+    """End the current statements of sessions of ``owner``; return how many sessions there are."""
     with _lock:
         found = [session for session, whose in _used.values() if whose == owner]
     for session in found:
-        with suppress(psycopg.Error):  # it is gone already
+        with suppress(psycopg.Error):  # it has ended already
             session.connection.cancel()
     return len(found)
 
@@ -45,7 +45,7 @@ WHERE application_name = left(%s, 63) AND usename = current_user AND datname = c
 
 
 def blocker(session: Session | None) -> str:
-    """Who probably holds the lock that the session waited for, as the end of a sentence; "" if there is none to be seen. It never raises."""
+    """Return who probably holds the lock that the session waited for, as the end of a sentence; "" if none is visible. Never raises."""
     row = None
     if session is not None:
         with suppress(psycopg.Error):
@@ -61,7 +61,10 @@ def blocker(session: Session | None) -> str:
 
 
 def end_older(session: Session, application: str) -> int:
-    """End open transactions of other sessions with this application name: a loader that stands still inside a COPY is not timed out by the server."""
+    """End open transactions of other sessions with this application name.
+
+    The server does not time out a loader that stands still inside a COPY.
+    """
     with suppress(psycopg.Error):
         return len(session.cursor.execute(_OLDER, (application, session.lock_wait_s)).fetchall())
     return 0

@@ -1,6 +1,7 @@
-"""Arrow columns in PostgreSQL's binary format, column by column: what is sent is the value itself, or the row is refused.
+"""Convert Arrow columns to PostgreSQL's binary format, column by column: what is sent is the value itself, or the row is refused.
 
-No Python object a value, except for UUID and INET. Values keep no text in between: a float arrives with its bits, a decimal with its digits.
+There is no Python object per value, except for UUID and INET. No value becomes text in between: a float is sent with its bits, a decimal with its
+digits.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _LARGEST_SRID = 998_999
 
 
 class Refusal(Exception):
-    """Rows (``mask``) have a value that the target's column cannot hold; ``why``: after "the value"."""
+    """Raised for rows (``mask``) with a value that the target's column cannot hold; ``why`` follows "the value" in the message."""
 
     def __init__(self, mask: Bools, why: str) -> None:
         super().__init__(why)
@@ -74,17 +75,17 @@ def _place(out: Any, at: Any, data: Any, starts: Any, lengths: Any) -> None:
 
 
 def copy_head() -> bytes:
-    """What a binary COPY begins with."""
+    """Return the head of a binary COPY."""
     return _HEAD
 
 
 def copy_end() -> bytes:
-    """What it ends with."""
+    """Return the end of a binary COPY."""
     return _END
 
 
 def copy_rows(columns: Sequence[Column]) -> Any:
-    """The rows for ``COPY … (FORMAT binary)`` (a buffer), without its head and end."""
+    """Return the rows for ``COPY … (FORMAT binary)`` (a buffer), without its head and end."""
     count = len(columns[0].lengths)
     sizes = np.full(count, 2 + 4 * len(columns), np.int64)
     for column in columns:
@@ -100,7 +101,7 @@ def copy_rows(columns: Sequence[Column]) -> Any:
 
 
 def array_value(column: Column, sent: str) -> bytes:
-    """The column as one value of type ``sent[]``."""
+    """Return the column as one value of type ``sent[]``."""
     count = len(column.lengths)
     sizes = 4 + np.maximum(column.lengths, 0)
     ends = np.cumsum(sizes)
@@ -114,7 +115,7 @@ def array_value(column: Column, sent: str) -> bytes:
 
 
 def encode(field: pa.Field, values: pa.Array, target: PgType, *, zero_dates: str = "refuse") -> Column:
-    """The values of ``field`` for a column of type ``target``. Raises Refusal, and TypeError for a pair that :func:`takes` does not take."""
+    """Encode the values of ``field`` for a column of type ``target``. Raises Refusal, and TypeError for a pair that :func:`takes` refuses."""
     kind = values.type
     made = neutral_type(field)
     word = target.word
@@ -163,14 +164,14 @@ def _nothing(count: int) -> Column:
 
 
 def _fixed(numbers: np.ndarray[Any, Any], valid: Bools) -> Column:
-    """``numbers`` have the byte order and the width that are sent."""
+    """Return a column of ``numbers``, which have the byte order and the width that are sent."""
     width = numbers.dtype.itemsize
     data = np.ascontiguousarray(numbers).view(np.uint8).reshape(-1)
     return Column(data, np.arange(len(numbers), dtype=np.int64) * width, np.where(valid, width, -1).astype(np.int64))
 
 
 def _numbers(values: pa.Array, dtype: str) -> np.ndarray[Any, Any]:
-    """The buffer of the values; what stands for NULL is any number."""
+    """Return the buffer of the values; NULLs have arbitrary numbers."""
     buffer = values.buffers()[1]
     return np.frombuffer(buffer, dtype, len(values), values.offset * np.dtype(dtype).itemsize)
 
@@ -208,7 +209,7 @@ def _bits(values: pa.Array, bits: int) -> Column:
 
 
 def _spatial(column: Column) -> Column:
-    """SRID, byte order, type and the rest, as the source has them, in PostGIS's order (EWKB): the SRID stands after the type, which says so."""
+    """Convert the source's order (SRID, byte order, type, rest) to PostGIS's (EWKB): the SRID follows the type, which says so."""
     there = column.lengths >= _SPATIAL_HEAD
     at = column.starts[there]
     data = np.array(column.data)
@@ -238,7 +239,7 @@ def _decimal(values: pa.Array, target: PgType) -> Column:
 
 
 def _numeric(words: np.ndarray[Any, Any], scale: int, valid: Bools) -> Column:
-    """``words``: numbers in two's complement, four bytes each, the lowest first."""
+    """Encode numbers for numeric. ``words``: two's complement, four bytes each, the lowest first."""
     count, width = words.shape
     stride = _NUMERIC_HEAD + 2 * (width * 32 // 13 + 3)
     data = np.empty(count * stride, np.uint8)
@@ -251,7 +252,7 @@ def _numeric(words: np.ndarray[Any, Any], scale: int, valid: Bools) -> Column:
 def _digits(
     words: Any, scale: Any, valid: Any, data: Any, stride: Any, lengths: Any, work: Any, groups: Any
 ) -> None:  # fmt: skip
-    """Numbers as groups of four decimal digits, as numeric_recv reads them."""
+    """Write numbers as groups of four decimal digits, as numeric_recv reads them."""
     width = words.shape[1]
     pad = (4 - scale % 4) % 4
     factor = np.uint64(1)
@@ -326,7 +327,7 @@ def _float(values: pa.Array, word: str) -> Column:
 
 
 def _micros(values: pa.Array) -> pa.Array:
-    """As microseconds. Raises Refusal for nanoseconds that are more exact."""
+    """Convert to microseconds. Raises Refusal for nanoseconds that are more exact."""
     unit = pa.timestamp("us", values.type.tz)
     if values.type == unit:
         return values
@@ -337,7 +338,7 @@ def _micros(values: pa.Array) -> pa.Array:
 
 
 def _calendar(values: pa.Array, zero_dates: str) -> pa.Array:
-    """Without dates that no calendar has."""
+    """Replace dates that no calendar has by NULL, or raise Refusal, as ``zero_dates`` says."""
     special = is_special(values)
     if not special.any():
         return values
@@ -376,7 +377,7 @@ def _time(values: pa.Array, target: PgType) -> Column:
 
 
 def _bytes(values: pa.Array) -> Column:
-    """Bytes, or the UTF-8 of texts, where they are."""
+    """Return bytes, or the UTF-8 of texts, without a copy."""
     if pa.types.is_fixed_size_binary(values.type):
         values = pc.cast(values, pa.binary())
     large = pa.types.is_large_binary(values.type) or pa.types.is_large_string(values.type)
@@ -394,7 +395,7 @@ def _text(field: pa.Field, values: pa.Array, target: PgType) -> Column:
     if pa.types.is_dictionary(values.type):
         values = pc.cast(values, pa.string())
     made = neutral_type(field)
-    if made is not None and made.kind is ColumnKind.ENUM:  # its error value has no text
+    if made is not None and made.kind is ColumnKind.ENUM:  # an ENUM's error value has no text
         values = pc.if_else(pc.equal(values, ENUM_ERROR_VALUE), "", values)
     if target.word == "uuid":
         return _made([None if v is None else uuid.UUID(v).bytes for v in values.to_pylist()])
@@ -423,7 +424,7 @@ def _text(field: pa.Field, values: pa.Array, target: PgType) -> Column:
 
 
 def _versioned(column: Column) -> Column:
-    """jsonb has a byte before its text, which is its version."""
+    """Put jsonb's version byte before each text."""
     there = column.lengths >= 0
     lengths = np.where(there, column.lengths + 1, -1)
     ends = np.cumsum(np.maximum(lengths, 0))

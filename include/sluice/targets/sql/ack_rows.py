@@ -1,7 +1,7 @@
-"""The acknowledgement in the target itself: table ``_sluice_ack``, one row a pipeline and target.
+"""The acknowledgement in the target itself: table ``_sluice_ack``, one row per pipeline and target.
 
-Raising the epoch needs the row exclusively and so waits for every transaction that holds it shared: after ``take_over`` no older process
-can commit anything. A dialect gives what it says in its own words: :class:`AckRows`.
+Raising the epoch needs the row exclusively and so waits for every transaction that holds it shared: after ``take_over`` no older process can commit
+anything. A dialect provides its own SQL: :class:`AckRows`.
 """
 
 # ruff: noqa: S608 - identifiers are quoted, values are parameters
@@ -20,19 +20,20 @@ from sluice.targets.fencing import require_batch, seal_of
 
 TABLE = "_sluice_ack"
 DDL = "#ddl"
-"""Scope of the row that says how far a batch's DDL has come. No table is called so: a table's scope has a dot."""
+"""The scope of the row that holds the progress of a batch's DDL. No table has this name: a table's scope has a dot."""
 
 TABLES = "#tables"
-"""Scope of the row that says which tables the pipeline writes: others remove no rows of them."""
+"""The scope of the row that lists the tables that the pipeline writes: others remove no rows of them."""
 
 MOST_NAMES = 60_000
-"""Bytes of names in that row; MySQL's column takes 65,535."""
+"""Bytes of names in that row, at most; MySQL's column takes 65,535."""
 
 UNIT = "#unit:"
-"""Begins the scopes of rows that say which work units of a batch are written: then the plan's name, a colon, the unit's number."""
+"""The prefix of scopes of rows that list written work units of a batch: then the plan's name, a colon, the unit's number."""
 
 SEAL = "seal"
-"""In the position: a checksum of batch and position. An older version writes a position without one, and ignores that of a newer one."""
+"""The key of the seal in the position: a checksum of batch and position. An older version writes a position without one, and ignores a newer one's.
+"""
 
 
 class AckRows:
@@ -57,7 +58,7 @@ class AckRows:
         self._who = (pipeline, target)
 
     def read(self, cursor: Any) -> Checkpoint | None:
-        """The row of the whole target, None if there is none yet. Changes nothing."""
+        """Return the row of the whole target, None if there is none yet. Changes nothing."""
         return self._checkpoint(cursor)
 
     def take_over(
@@ -89,9 +90,10 @@ class AckRows:
         return found.batch
 
     def guard(self, cursor: Any, fence: Fence, *, exclusive: bool = False) -> bool:
-        """First in every writing transaction: no newer process is here, and nothing later was acknowledged. Raises Fenced.
+        """Raise Fenced if a newer process writes or something later was acknowledged. Call it first in every writing transaction.
 
-        ``exclusive``: the transaction acknowledges, too. True: it was committed before, under the same epoch, and there is nothing left to do.
+        ``exclusive``: the transaction acknowledges, too. Returns True if it was already committed under the same epoch, so that nothing is left to
+        do.
         """
         epoch, batch = self._row(cursor, "FOR UPDATE" if exclusive else self.SHARED)
         if epoch != fence.epoch:
@@ -104,7 +106,7 @@ class AckRows:
     def reset(
         self, cursor: Any, epoch: int, batch: int, position: Position, *, identity: str = "", anew: bool = False
     ) -> None:
-        """Say that the target holds ``batch``, an earlier one too, and take over. In a transaction. Raises Fenced.
+        """Record that the target holds ``batch``, possibly an earlier one, and take over. Call it in a transaction. Raises Fenced.
 
         ``anew``: tables forget which batch they hold, as its number will be another batch's.
         """
@@ -130,7 +132,10 @@ class AckRows:
         *,
         marked: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """The target holds ``batch``. In a transaction; ``marked``: what stands around it, if it was not said before. Raises Fenced."""
+        """Record that the target holds ``batch``. Call it in a transaction. Raises Fenced.
+
+        ``marked``: the origin marker around it, if it was not recorded before.
+        """
         held_epoch, held = self._row(cursor, "FOR UPDATE")
         if held_epoch != epoch:
             raise self._fenced(epoch, held_epoch)
@@ -142,7 +147,7 @@ class AckRows:
                 )
 
     def table_done(self, cursor: Any, scope: str, batch: int) -> bool:
-        """True if the keyless table ``scope`` already holds ``batch``. Takes the row's lock."""
+        """Return True if the keyless table ``scope`` already holds ``batch``. Takes the row's lock."""
         cursor.execute(
             f"SELECT batch FROM {self.name} WHERE (pipeline, target, scope) = (%s, %s, %s) FOR UPDATE",
             (*self._who, scope),
@@ -151,11 +156,11 @@ class AckRows:
         return row is not None and int(row[0]) >= batch
 
     def table_holds(self, cursor: Any, scope: str, fence: Fence) -> None:
-        """The keyless table ``scope`` holds the batch from this transaction on."""
+        """Record that the keyless table ``scope`` holds the batch from this transaction on."""
         self._put(cursor, scope, epoch=fence.epoch, batch=fence.batch)
 
     def noted_units(self, cursor: Any) -> dict[str, tuple[int, dict[str, int]]]:
-        """(batch, what it wrote) of each unit that is noted, by its name."""
+        """Return (batch, what it wrote) of each unit that is noted, by its name."""
         cursor.execute(
             f"SELECT scope, batch, position FROM {self.name} WHERE (pipeline, target) = (%s, %s) AND scope LIKE %s",
             (*self._who, f"{UNIT}%"),
@@ -166,17 +171,17 @@ class AckRows:
         }
 
     def note_unit(self, cursor: Any, fence: Fence, unit: str, counts: dict[str, int]) -> None:
-        """A unit is written. In its own transaction."""
+        """Note that a unit is written, in its own transaction."""
         self._put(cursor, f"{UNIT}{unit}", epoch=fence.epoch, batch=fence.batch, position=json.dumps(counts))
 
     def forget_units(self, cursor: Any) -> None:
-        """Units that are noted are so no more. In a transaction, after :meth:`guard`."""
+        """Remove the notes of units. Call it in a transaction, after :meth:`guard`."""
         cursor.execute(
             f"DELETE FROM {self.name} WHERE (pipeline, target) = (%s, %s) AND scope LIKE %s", (*self._who, f"{UNIT}%")
         )
 
     def others(self, cursor: Any) -> tuple[OtherWriter, ...]:
-        """Pipelines of another name that acknowledge here, with what is noted of their tables."""
+        """Return pipelines of another name that acknowledge here, with what is noted of their tables."""
         cursor.execute(
             f"SELECT pipeline, scope, position, {self.IDLE} FROM {self.name} WHERE pipeline <> %s ORDER BY pipeline",
             self._who[:1],
@@ -195,7 +200,7 @@ class AckRows:
         )
 
     def noted_tables(self, cursor: Any) -> frozenset[str]:
-        """The tables that are noted as written by this pipeline and target."""
+        """Return the tables that are noted as written by this pipeline and target."""
         cursor.execute(
             f"SELECT position FROM {self.name} WHERE (pipeline, target, scope) = (%s, %s, %s)", (*self._who, TABLES)
         )
@@ -203,14 +208,14 @@ class AckRows:
         return frozenset(json.loads(row[0] or "[]")) if row else frozenset()
 
     def note_tables(self, cursor: Any, fence: Fence, tables: frozenset[str]) -> None:
-        """Note what is written from now on; of very many tables their schemas. In a transaction, after :meth:`guard`."""
+        """Note what is written from now on; for very many tables only their schemas. Call it in a transaction, after :meth:`guard`."""
         names = json.dumps(sorted(tables))
         if len(names) > MOST_NAMES:
             names = json.dumps(sorted({f"{name.partition('.')[0]}.*" for name in tables}))
         self._put(cursor, TABLES, epoch=fence.epoch, batch=fence.batch, position=names)
 
     def ddl_state(self, cursor: Any, batch: int) -> dict[str, Any]:
-        """What was noted of the DDL of ``batch``, {} if nothing was."""
+        """Return what was noted about the DDL of ``batch``, {} if nothing was."""
         cursor.execute(
             f"SELECT batch, position FROM {self.name} WHERE (pipeline, target, scope) = (%s, %s, %s)", (*self._who, DDL)
         )
@@ -248,7 +253,7 @@ class AckRows:
         return json.dumps({**said, SEAL: self._seal(batch, said)})
 
     def _seal(self, batch: int, said: dict[str, Any]) -> int:
-        """Of what is written together. The epoch and the identity are written without it, and so are not in it."""
+        """Return the seal of what is written together. Epoch and identity are written without it, and so are not in it."""
         return seal_of(self._who, batch, said)
 
     def _row(self, cursor: Any, lock: str) -> tuple[int, int]:

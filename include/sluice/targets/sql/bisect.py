@@ -1,7 +1,7 @@
 """Rows that the target refuses: found by bisecting, inside the transaction that loads the rest.
 
-A statement that fails undoes itself only; savepoints undo what a trial wrote before. When the refused rows are known, the table is written as if
-they were not in the batch, so that a row keeps its old state at the target while its new one waits in the dead-letter store.
+A failed statement undoes only itself; savepoints undo what an attempt wrote before. Once the refused rows are known, the table is written as if they
+were not in the batch, so that a row keeps its old state at the target while its new one waits in the dead-letter store.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from sluice.targets.base import Rejection, WriteResult
 from sluice.targets.sql.tables import TableChanges
 
 MAX_REFUSED = 1000
-"""Rows of a table in one unit; beyond, it is the table or the mapping that is wrong, and the batch stops."""
+"""Refused rows of a table in one unit, at most; with more, the table or the mapping is wrong, and the batch stops."""
 
 _ROUNDS = 5
-"""A row may fail only because of others that are left out now: after this number of rounds the batch stops."""
+"""Rounds after which the batch stops: a row may fail only because of others that are left out now."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,8 @@ class Bisection:
     """Writes around rejected rows, inside the caller's transaction.
 
     Attributes:
-        write: of some rows; raises LoadError if the target refuses one. cursor: for savepoints.
+        write: writes some rows; raises LoadError if the target refuses one.
+        cursor: for savepoints.
         data_errors: the dialect's codes that can be the fault of a row. Others (no such table, no privilege, disk full) are no row's.
     """
 
@@ -73,7 +74,7 @@ class Bisection:
         found: dict[int, LoadError],
         before: int,
     ) -> None:
-        """``rows`` fail together; each that fails alone is added to ``found``."""
+        """Find the rows that fail alone among ``rows``, which fail together, and add them to ``found``."""
         if len(rows) == 1:
             found[int(rows[0])] = error
             if before + len(found) > MAX_REFUSED:
@@ -109,7 +110,7 @@ class Bisection:
 
 
 def discreet(error: LoadError, rows: pa.Table) -> LoadError:
-    """The same error without values, if a column of the table is masked."""
+    """Return the error without values, if a column of the table is masked."""
     if not any(map(is_masked, rows.schema)):
         return error
     hidden = LoadError(without_values(error.message), where=error.where, hint=error.hint)

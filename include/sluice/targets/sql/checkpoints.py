@@ -17,7 +17,7 @@ TAKING_OVER = "taking the target over"
 
 
 class Sessions(Protocol):
-    """What this needs of the target."""
+    """The parts of the target that the checkpoint store uses."""
 
     @property
     def acks(self) -> AckRows: ...
@@ -26,7 +26,7 @@ class Sessions(Protocol):
     def transaction(self, session: Any, work: Callable[[], _T], doing: str) -> tuple[_T, int]: ...
 
     def acknowledging(self, cursor: Any, batch: int) -> Callable[[], AbstractContextManager[None]]:
-        """What stands around an acknowledgement without rows."""
+        """Return the origin marker around an acknowledgement without rows."""
 
     def made_acks(self, session: Any, error: LoadError, doing: str) -> bool:
         """Make or upgrade the table of acknowledgements, if ``error`` says that it must be; False: it does not."""
@@ -45,7 +45,7 @@ class AckCheckpoints:
         return self._acks.name
 
     def read(self) -> Checkpoint | None:
-        """What the target says about this pipeline, None if nothing."""
+        """Return the target's checkpoint for this pipeline, None if there is none."""
         with self._target.session("reading the acknowledged batch") as session:
             return self._acks.read(session.cursor)
 
@@ -53,14 +53,15 @@ class AckCheckpoints:
         """Take over with ``epoch``. Waits for older transactions.
 
         Raises:
-            Fenced: a higher epoch was here. What ``agrees`` raises.
+            Fenced: a higher epoch was here.
+            What ``agrees`` raises.
         """
         with self._target.session(TAKING_OVER) as session:
             work = partial(self._acks.take_over, session.cursor, epoch, first, identity=identity, agrees=agrees)
             return Checkpoint(epoch, self._made_if_missing(session, work, TAKING_OVER), identity=identity)
 
     def advance(self, to: Checkpoint) -> None:
-        """All of the batch is written. Raises Fenced."""
+        """Record that all of the batch is written. Raises Fenced."""
         assert to.position is not None
         with self._target.session("acknowledging") as session:
             marked = self._target.acknowledging(session.cursor, to.batch)
@@ -68,7 +69,7 @@ class AckCheckpoints:
             self._target.transaction(session, work, "acknowledging")
 
     def rewind(self, to: Checkpoint, *, anew: bool = False) -> None:
-        """Say that the target holds ``to.batch``, an earlier one than it says too. Raises Fenced."""
+        """Record that the target holds ``to.batch``, which may be earlier than recorded. Raises Fenced."""
         assert to.position is not None
         with self._target.session("moving the acknowledgement") as session:
             work = partial(
@@ -82,7 +83,7 @@ class AckCheckpoints:
             self._made_if_missing(session, partial(self._acks.forget, session.cursor), "removing the acknowledgement")
 
     def _made_if_missing(self, session: Any, work: Callable[[], _T], doing: str) -> _T:
-        """``work`` in a transaction; the table of acknowledgements is made, or brought to this version, where it must be."""
+        """Run ``work`` in a transaction; create or upgrade the table of acknowledgements if needed."""
         try:
             return self._target.transaction(session, work, doing)[0]
         except LoadError as error:

@@ -1,4 +1,4 @@
-"""What a server answered about rows that were sent to be compared."""
+"""The server's answer about rows that were sent to be compared."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from typing import Any
 from sluice.targets.base import MOST_EXTRA, KeyRange, RangeDifferences, RowCount, RowCounts, RowDifference
 
 NUMBER = "_sluice_row"
-"""Column that numbers the rows sent."""
+"""The column that numbers the rows sent."""
 
 MOST_COUNTS = 100_000
-"""Different rows of a table without a key whose number differs; they are in memory together."""
+"""Different rows of a table without a key whose number differs, at most; they are in memory together."""
 
 
 def counted(rows: int, groups: Iterable[Sequence[Any]], changed: Iterable[Sequence[Any]], *, most: int) -> RowCounts:
-    """What the servers' counts of equal rows say.
+    """Return the result of the servers' counts of equal rows.
 
     Args:
-        rows: sent. groups: a row's hash, how often it was sent, how often the target has it, values to show; at most one more than MOST_COUNTS.
-        changed: hashes of rows that are to be left out; asked for after the groups.
+        rows: number of rows sent.
+        groups: a row's hash, how often it was sent, how often the target has it, values to show; at most one more than MOST_COUNTS.
+        changed: hashes of rows that are to be left out; read after the groups.
     """
     found = {bytes(h): (int(here), int(there), values) for h, here, there, *values in groups}
     undecided = 0
@@ -37,7 +38,7 @@ def counted(rows: int, groups: Iterable[Sequence[Any]], changed: Iterable[Sequen
 
 
 def first_of(item: KeyRange, key: Sequence[str]) -> str:
-    """The end of a select of keys that only the target has: in the order of ``key``, one more than are told; "" if the keys are listed."""
+    """Return the end of a SELECT of keys that only the target has: in key order, one more than are reported; "" if the keys are listed."""
     return "" if item.listed is not None else f" ORDER BY {', '.join(key)} LIMIT {MOST_EXTRA + 1}"
 
 
@@ -47,7 +48,7 @@ def differences(
     extra: Sequence[tuple[str, ...]],
     item: KeyRange | None,
 ) -> RangeDifferences:
-    """With the first keys of ``extra``, where there may be more than are told."""
+    """Return the differences with the first keys of ``extra`` if there may be more than are reported."""
     if item is None or item.listed is not None or len(extra) <= MOST_EXTRA:
         return RangeDifferences(missing, different, tuple(extra))
     return RangeDifferences(missing, different, tuple(extra[:MOST_EXTRA]), more=True)
@@ -56,11 +57,11 @@ def differences(
 def sorted_out(
     found: Iterable[Sequence[Any]], names: Sequence[str], *, values: bool
 ) -> tuple[tuple[int, ...], tuple[RowDifference, ...]]:
-    """Numbers of the rows that the target lacks, and the rows that it has otherwise.
+    """Return the numbers of the rows that the target lacks, and the rows that it has with other values.
 
     Args:
-        found: a row's number, whether it is missing, whether each of ``names`` is equal; with ``values`` then the value sent and the
-            target's value of each.
+        found: a row's number, whether it is missing, whether each of ``names`` is equal; with ``values`` then the value sent and the target's value
+            of each.
     """
     missing, different = [], []
     for number, absent, *rest in found:

@@ -10,7 +10,7 @@ from sluice.targets.sql.tables import Reference, TargetTable
 
 
 def ordered(tables: Mapping[TableId, TargetTable], references: Sequence[Reference]) -> dict[TableId, TargetTable]:
-    """The tables with their place in the order and what has to be checked after them.
+    """Return the tables with their place in the order and what has to be checked after them.
 
     A value that others refer to counts as unique: a row that changes it is deleted first, so that no ON UPDATE meets it.
     """
@@ -32,7 +32,7 @@ def ordered(tables: Mapping[TableId, TargetTable], references: Sequence[Referenc
 
 
 def generations(parents: Mapping[TableId, Iterable[TableId]]) -> dict[TableId, int | None]:
-    """Depth of each table in the foreign-key graph; None if it is part of a cycle."""
+    """Return the depth of each table in the foreign-key graph; None if it is part of a cycle."""
     within = {table: {p for p in found if p in parents} for table, found in parents.items()}
     circles = {table for table in within if table in _ancestors(within, table)}
     result: dict[TableId, int | None] = dict.fromkeys(circles)

@@ -1,8 +1,8 @@
 """Rows of which only some columns are known (the source logs ``binlog_row_image`` MINIMAL or NOBLOB), whatever the dialect.
 
-* A row that stays where it is: exactly the columns that are known are changed. There has to be such a row, unless a dump is to copy it.
+* A row that keeps its key: exactly the known columns are changed. Such a row has to exist, unless a dump is to copy it.
 * A new row, from before its table had all of its columns, gets the target's defaults.
-* A row that moved to another key, or whose unique values change, leaves its old place and comes back whole: what the log lacks is the target's own.
+* A row that moved to another key, or whose unique values change, is deleted and inserted whole: what the log lacks is the target's own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sluice.targets.sql.tables import TableChanges, TargetTable
 
 
 def missing(rows: pa.Table, table: TargetTable) -> np.ndarray[Any, Any]:
-    """bool[rows, sent columns]: the log lacks this column of this row."""
+    """Return a mask, bool[rows, sent columns], of the columns that the log lacks of each row."""
     users, sent = user_fields(rows.schema), sent_fields(rows.schema, table)
     if "_present" not in rows.schema.names or not rows.num_rows:
         return np.zeros((rows.num_rows, len(sent)), bool)
@@ -33,13 +33,13 @@ def missing(rows: pa.Table, table: TargetTable) -> np.ndarray[Any, Any]:
 
 
 def some_lack(rows: pa.Table, lacks: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Rows that are there at the end, and of which some column is not known."""
+    """Return a mask of the rows that exist at the end and of which some column is unknown."""
     live: np.ndarray[Any, Any] = ~pc.equal(rows["_op"], "d").to_numpy(zero_copy_only=False)
     return live & lacks.any(axis=1)
 
 
 def known(item: TableChanges) -> TableChanges:
-    """Only the rows of which all that is sent is known."""
+    """Return only the rows of which all sent columns are known."""
 
     def of(rows: pa.Table) -> pa.Table:
         return rows.filter(pa.array(~some_lack(rows, missing(rows, item.table))))
@@ -51,7 +51,7 @@ def known(item: TableChanges) -> TableChanges:
 
 @dataclass(frozen=True, slots=True)
 class LackingRows:
-    """``rows`` lack what ``lacks`` (bool[rows, sent columns]) says; ``away``: they leave their place, see the module."""
+    """Rows that lack the columns in ``lacks`` (bool[rows, sent columns]); ``away``: those that change their key, see the module."""
 
     table: TargetTable
     rows: pa.Table
@@ -60,7 +60,7 @@ class LackingRows:
 
     @classmethod
     def of(cls, table: TargetTable, rows: pa.Table) -> Self:
-        """Those of ``rows`` that lack something."""
+        """Return the ``rows`` that lack something."""
         every = missing(rows, table)
         some = some_lack(rows, every)
         live, lacks = rows.filter(pa.array(some)), every[some]
@@ -90,7 +90,7 @@ class LackingRows:
 
     @property
     def fresh(self) -> list[bool]:
-        """Which of the rows that leave are new: nothing was there before, or another row under the same key."""
+        """Flags of the rows that change their key: True if a row is new, as there was none before, or another row under the same key."""
         leaving = self.leaving
         before = leaving["_before"].combine_chunks()
         same = pc.equal(leaving["_op"].combine_chunks(), "i")

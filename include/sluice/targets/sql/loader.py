@@ -1,4 +1,4 @@
-"""What a dialect of SQL does for the shared writer."""
+"""The operations that a dialect of SQL provides for the shared writer."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from sluice.targets.sql.tables import TableChanges, TargetTable
 
 
 class Contention(TargetUnavailable):
-    """Deadlock or lock wait: the transaction was rolled back and is tried again."""
+    """A deadlock or lock wait: the transaction was rolled back and is retried."""
 
 
 @dataclass(frozen=True, slots=True)
 class DdlProgress:
-    """How far a batch with schema changes has come: ``rows``: all its rows are written; ``steps``: number of statements that have run."""
+    """The progress of a batch with schema changes. ``rows``: all its rows are written; ``steps``: number of statements that have run."""
 
     rows: bool = False
     steps: int = 0
@@ -34,28 +34,28 @@ class SqlLoader(Protocol):
 
     @property
     def checkpoints(self) -> CheckpointStore:
-        """In the target: rows and checkpoint commit together."""
+        """The checkpoint store, in the target: rows and checkpoint commit together."""
 
     def examine(self, batch: BatchInput) -> None:
-        """Look at a batch before anything of it is written. Raises MappingError for tables that would be one here."""
+        """Check a batch before anything of it is written. Raises MappingError for tables that would be one here."""
 
     def check(self, tables: Sequence[PlannedTable]) -> Mapping[TableId, TargetTable]:
         """Compare with what the target has, by target table. Raises MappingError that names table, column and the statement that helps."""
 
     def replaceable(self, plan: PlannedTable, *, listed: bool = False) -> tuple[TargetTable | None, str]:
-        """The table, if a range of its keys (``plan.columns``; none: the whole table) can be replaced; else None and why not.
+        """Return the table if a range of its keys (``plan.columns``; none: the whole table) can be replaced; else None and why not.
 
         ``listed``: only listed keys are to be removed.
         """
 
     def ddl_progress(self, batch: int) -> DdlProgress:
-        """How far ``batch`` has come, for a repeat after a crash."""
+        """Return the progress of ``batch``, for a repeat after a crash."""
 
     def rows_loaded(self, fence: Fence) -> None:
-        """All rows of a batch with schema changes are written; the statements follow. Raises Fenced."""
+        """Record that all rows of a batch with schema changes are written; the statements follow. Raises Fenced."""
 
     def note_tables(self, fence: Fence, tables: Sequence[TableId]) -> None:
-        """Note which tables the pipeline writes, before it does: others remove no rows of them. Raises Fenced."""
+        """Note which tables the pipeline writes, before it does, so that others remove no rows from them. Raises Fenced."""
 
     def apply_ddl(self, fence: Fence, change: SchemaChange) -> tuple[str, ...]:
         """Make the target's tables follow a statement, exactly once. Returns what was run, nothing if the target had it already.
@@ -65,14 +65,14 @@ class SqlLoader(Protocol):
         """
 
     def finished_units(self, fence: Fence, plan: str) -> Mapping[int, WriteResult]:
-        """What units of this batch and plan wrote in earlier attempts, by their numbers.
+        """Return what units of this batch and plan wrote in earlier attempts, by number.
 
-        Units of another plan or batch are forgotten, and then those of this one, too: what the others wrote since may have taken their rows away.
-        Raises Fenced.
+        If there are units of another plan or batch, all notes are removed, including those of this one: what the others wrote since may have removed
+        their rows. Raises Fenced.
         """
 
     def forget_units(self, fence: Fence) -> None:
-        """No unit counts as written any more. Raises Fenced."""
+        """Remove the notes of written units. Raises Fenced."""
 
     def load(
         self,
@@ -84,9 +84,10 @@ class SqlLoader(Protocol):
         rejected: RejectedRows | None = None,
         unit: str = "",
     ) -> WriteResult:
-        """Write; a repeat ends in the same state. ``acknowledge``: in one transaction with the batch's checkpoint.
+        """Write changes; a repeat ends in the same state.
 
-        ``unit``: noted as written with the last of the rows (``PLAN:NUMBER``); "": no unit is.
-
-        ``rejected``: rows that the target refuses are left out and given to it; None: the first one stops the load.
+        Args:
+            acknowledge: commit the batch's checkpoint in the same transaction.
+            rejected: stores rows that the target refuses, which are left out; None: the first one stops the load.
+            unit: noted as written with the last of the rows (``PLAN:NUMBER``); "": no unit is.
         """

@@ -1,4 +1,4 @@
-"""How a batch is cut for an SQL target: parts of tables, and phases of units that respect unique and foreign keys."""
+"""Cut a batch for an SQL target: parts of tables, and phases of units that respect unique and foreign keys."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ from sluice.targets.sql.tables import TargetTable
 
 @dataclass(frozen=True, slots=True)
 class LoadPart:
-    """Files of one target table; ``deletes``, ``upserts``: the halves this unit writes.
+    """Files of one target table; ``deletes``, ``upserts``: the halves that this unit writes.
 
-    ``keys``: only rows whose first key column is in ``low <= value < high`` (None: no bound); None: all rows. ``rows``: about what those cost, in
-    rows; ``bytes_here``: about their bytes.
-    ``replaces``: ranges to clear first; ``in_order``: in the order of the log (see :attr:`RowFile.revived`); ``verify``: nothing is
-    written, foreign keys are checked.
+    Attributes:
+        keys: only rows whose first key column is in ``low <= value < high`` (None: no bound); None: all rows.
+        rows: about what those cost, in rows.
+        bytes_here: about their bytes.
+        replaces: ranges to clear first.
+        in_order: in log order (see :attr:`RowFile.revived`).
+        verify: nothing is written, foreign keys are checked.
     """
 
     table: TargetTable
@@ -45,7 +48,7 @@ class LoadPart:
 
     @property
     def cost(self) -> int:
-        """In rows."""
+        """The cost of the part, in rows."""
         return (self.rows or packing.rows_of(self.files)) + packing.TABLE_COST
 
     @property
@@ -59,7 +62,10 @@ Ranges = Mapping[TableId, tuple[TargetTable, tuple[StoredRange, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class PlannedUnit:
-    """What one unit writes over one connection: ``one_transaction``: all parts together; ``acknowledge``: and the batch's checkpoint."""
+    """The parts that one unit writes over one connection.
+
+    ``one_transaction``: all parts together; ``acknowledge``: with the batch's checkpoint.
+    """
 
     parts: tuple[LoadPart, ...]
     one_transaction: bool = False
@@ -67,7 +73,7 @@ class PlannedUnit:
 
     @property
     def cost(self) -> int:
-        """In rows."""
+        """The cost of the unit, in rows."""
         return sum(part.cost for part in self.parts)
 
 
@@ -82,8 +88,8 @@ def plan_phases(
 ) -> list[list[PlannedUnit]]:
     """Cut a batch into phases of units; the units of a phase may run in parallel, phases run one after the other. ``known``: the target's tables.
 
-    * consistency row: lighter tables first. A small table is written whole by one unit, a large one by several, in two phases: deletes (and rows
-      that leave a unique value), then upserts. After them the tables of which the target checks foreign keys: see :func:`_in_order_of_families`.
+    * consistency row: lighter tables first. A small table is written whole by one unit, a large one by several, in two phases: deletes (and rows that
+      leave a unique value), then upserts. After them the tables of which the target checks foreign keys: see :func:`_in_order_of_families`.
     * A small batch is written whole by one unit, in one transaction with the checkpoint (row; ``acknowledge`` given): phases, commits and round trips
       would cost more than its rows.
     * table: a table is one transaction. schema: a schema is, and those that foreign keys connect are one together; schemas are written in parallel.
@@ -111,7 +117,7 @@ def plan_phases(
 
 
 def _connected(tables: Iterable[TableId], known: Mapping[TableId, TargetTable]) -> dict[str, str]:
-    """Schema -> the first of those that it is connected with by foreign keys, itself if there is none."""
+    """Return, for each schema, the first of those that foreign keys connect it with, itself if there is none."""
     first = {schema: schema for schema in sorted({table.schema for table in tables})}
     for reference in (one for info in known.values() for one in info.references):
         ends = [first.get(end.schema) for end in (reference.child, reference.parent)]
@@ -122,7 +128,7 @@ def _connected(tables: Iterable[TableId], known: Mapping[TableId, TargetTable]) 
 
 
 def _is_small(tables: Sequence[TableInput]) -> bool:
-    """Few rows in few tables: a fifth of a unit."""
+    """Return True for few rows in few tables: a fifth of a unit."""
     cost = sum(packing.rows_of(table.files) + packing.TABLE_COST for table in tables)
     return cost <= packing.UNIT_ROWS // 5
 
@@ -148,22 +154,22 @@ class _Phases:
 
     @property
     def _apart(self) -> bool:
-        """Deletes and upserts of a table may be two phases: a refused row stops the batch anyway."""
+        """True if deletes and upserts of a table may be two phases: a refused row stops the batch anyway."""
         return self.config.on_error == "stop"
 
     def _ranges_of(self, info: TargetTable) -> tuple[StoredRange, ...]:
-        """The ranges of a table that is met now."""
+        """Take the ranges of a table whose parts are planned now."""
         return self.ranges.pop(info.table, (info, ()))[1]
 
     def everything(self, tables: Sequence[TableInput]) -> tuple[LoadPart, ...]:
-        """All of the batch in the order in which one transaction writes it."""
+        """Return all of the batch in the order in which one transaction writes it."""
         found = _per_target(_lighter_first(tables), self.known)
         wholes = [replace(_whole(files, info), replaces=self._ranges_of(info)) for files, info in found]
         clearing = [LoadPart(info, (), replaces=those) for info, those in self.ranges.values()]
         return (*clearing, *_parents_first(wholes, apart=self._apart))
 
     def by_schema(self, tables: Sequence[TableInput]) -> list[PlannedUnit]:
-        """Each schema with all of its tables and ranges in one transaction."""
+        """Return units that write each schema, with all of its tables and ranges, in one transaction."""
         group_of = _connected([*(table.target for table in tables), *self.ranges], self.known)
         units, others = [], self.ranges
         for group in sorted(set(group_of.values())):
@@ -173,7 +179,7 @@ class _Phases:
         return units
 
     def clear_others(self, here: set[TableId]) -> None:
-        """The first phase clears the ranges of tables of which nothing is written; ``here``: the other ones."""
+        """Clear in the first phase the ranges of tables to which nothing is written; ``here``: the other tables."""
         alone = [
             LoadPart(info, (), replaces=those) for table, (info, those) in self.ranges.items() if table not in here
         ]
@@ -181,7 +187,7 @@ class _Phases:
             self.planned.append([PlannedUnit((part,), True) for part in alone])
 
     def add(self, group: Sequence[TableInput]) -> None:
-        """Two phases for tables of one weight."""
+        """Add two phases for tables of one weight."""
         size = unit_size(sum(packing.rows_of(table.files) for table in group), self.parallelism)
         first: list[LoadPart] = []
         second: list[LoadPart] = []
@@ -196,7 +202,7 @@ class _Phases:
                 self.planned.append([PlannedUnit(tuple(some), together) for some in packed])
 
     def _of_table(self, whole: LoadPart, files: Sequence[RowFile], size: int) -> tuple[list[LoadPart], list[LoadPart]]:
-        """Parts of a table for the first and the second phase; none for a table of which foreign keys are checked."""
+        """Return parts of a table for the first and the second phase; none for a table whose foreign keys are checked."""
         info, those = whole.table, self._ranges_of(whole.table)
         cut = (
             info.key
@@ -226,7 +232,7 @@ class _Phases:
         self.coming += [replace(piece, deletes=False) for piece in pieces]
 
     def add_families(self) -> None:
-        """The last phases: tables of which foreign keys are checked. Few rows are one transaction."""
+        """Add the last phases: tables whose foreign keys are checked. Few rows are one transaction."""
         levels = _in_order_of_families(self.leaving, self.coming, self.verifying)  # consistency row: see the target
         if levels and sum(part.cost for level in levels for part in level) <= packing.UNIT_ROWS:
             self.planned.append([PlannedUnit(tuple(part for level in levels for part in level), True)])
@@ -238,7 +244,7 @@ class _Phases:
 
 
 def while_copied(info: TargetTable, copying: frozenset[TableId]) -> TargetTable:
-    """A dump fills its tables in pieces: foreign keys from and to them are not checked until it is over."""
+    """Return the table without foreign-key checks to and from tables that a dump is filling: it fills them in pieces."""
     left = tuple(r for r in info.references if r.parent not in copying and r.child not in copying)
     early = any(r.child == info.table and r.parent in copying for r in info.references)
     generation = None if early else info.generation
@@ -246,17 +252,17 @@ def while_copied(info: TargetTable, copying: frozenset[TableId]) -> TargetTable:
 
 
 def _in_halves(part: LoadPart, *, apart: bool) -> bool:
-    """True if deletes and upserts of a table may be written apart."""
+    """Return True if deletes and upserts of a table may be written separately."""
     return bool(part.table.key) and (apart or not part.table.unique_keys) and not any(f.partial for f in part.files)
 
 
 def leaves(part: LoadPart) -> bool:
-    """True if some row may have to go before others come."""
+    """Return True if some row may have to be deleted before others are inserted."""
     return any(f.deletes or (part.table.unique_keys and (f.updates or f.inserts)) for f in part.files)
 
 
 def _verifying(part: LoadPart) -> list[LoadPart]:
-    """What has to be looked at when all of the batch is there: rows that others may refer to and that go, and rows that came unchecked."""
+    """Return what to check once all of the batch is written: deleted rows that others may refer to, and rows that were written unchecked."""
     table = part.table
     key = {name.casefold() for name in table.key}
     unkeyed = any(
@@ -271,7 +277,7 @@ def _verifying(part: LoadPart) -> list[LoadPart]:
 def _in_order_of_families(
     leaving: Sequence[LoadPart], coming: Sequence[LoadPart], verifying: Sequence[LoadPart]
 ) -> list[list[LoadPart]]:
-    """What is written after what, where foreign keys are checked: children go before parents, parents come before children, then all is looked at.
+    """Return the order of writing under foreign-key checks: delete children before parents, insert parents before children, then check all.
 
     What fits one unit is one transaction: readers see no child without its parent in between.
     """
@@ -282,7 +288,7 @@ def _in_order_of_families(
 
 
 def _parents_first(parts: Sequence[LoadPart], *, apart: bool) -> tuple[LoadPart, ...]:
-    """In one transaction: what goes goes first, then parents come before children, where the target checks that; then it is looked at."""
+    """Order the parts of one transaction: deletes first, then parents before children if the target checks that; then the check."""
     verifying = [piece for part in parts for piece in _verifying(part)]
     if all(part.table.generation is None for part in parts):
         return (*parts, *verifying)
@@ -301,9 +307,9 @@ def _whole(files: tuple[RowFile, ...], info: TargetTable) -> LoadPart:
 
 
 def _by_key(part: LoadPart, size: int) -> list[LoadPart]:
-    """Ranges of the first key column of about ``size`` each, so that every unit writes its own stretch of the target's tree, in order.
+    """Cut a part into ranges of the first key column of about ``size`` each, so that every unit writes its own section of the target's tree.
 
-    Files whose keys are no numbers stay whole: a unit a file.
+    Files whose keys are no numbers stay whole: one unit per file.
     """
     if not all(file.key_starts for file in part.files):
         return [replace(part, files=(file,)) for file in part.files]
@@ -328,7 +334,7 @@ def _lighter_first(tables: Sequence[TableInput]) -> list[TableInput]:
 def _per_target(
     tables: Sequence[TableInput], known: Mapping[TableId, TargetTable]
 ) -> list[tuple[tuple[RowFile, ...], TargetTable]]:
-    """Files by target table: several sources may share one."""
+    """Return the files by target table: several sources may share one."""
     files: dict[TableId, tuple[RowFile, ...]] = {}
     for table in tables:
         files[table.target] = files.get(table.target, ()) + table.files

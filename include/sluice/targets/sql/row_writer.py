@@ -1,4 +1,4 @@
-"""How a unit's rows are written inside its transaction, whatever the dialect: :class:`SqlRowWriter`."""
+"""Write a unit's rows inside its transaction, whatever the dialect: :class:`SqlRowWriter`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ class SqlRowWriter(ABC):
     """Writes rows of a batch. Rows are CHANGESET_ROWS (:mod:`sluice.model.layouts`); what a table has is in :class:`TargetTable`.
 
     Attributes:
-        name: of the target. acks: the table of acknowledgements, which the transaction checks, too. cursor: of the session, in a transaction.
+        name: of the target.
+        acks: the table of acknowledgements, which the transaction checks, too.
+        cursor: of the session, in a transaction.
         data_errors: the dialect's codes that can be the fault of a row.
     """
 
@@ -39,15 +41,15 @@ class SqlRowWriter(ABC):
 
     @abstractmethod
     def errors(self, doing: str, where: str) -> AbstractContextManager[None]:
-        """Inside, the driver's exceptions become Sluice's."""
+        """Turn the driver's exceptions into Sluice's inside the context."""
 
     @abstractmethod
     def lacks(self, table: TargetTable, rows: pa.Table) -> bool:
-        """True if the log lacks a column of one of the rows."""
+        """Return True if the log lacks a column of one of the rows."""
 
     @abstractmethod
     def during(self, pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
-        """The same pieces; the session is kept alive while they are read."""
+        """Yield the same pieces; the session is kept alive while they are read."""
 
     @abstractmethod
     def clear(self, table: TargetTable, stretch: KeyRange) -> WriteResult:
@@ -55,7 +57,7 @@ class SqlRowWriter(ABC):
 
     @abstractmethod
     def verify(self, item: TableChanges) -> int:
-        """Nothing that ``item`` wrote leaves a row without its parent. Returns the number of queries. Raises LoadError."""
+        """Check that nothing ``item`` wrote leaves a row without its parent. Returns the number of queries. Raises LoadError."""
 
     @abstractmethod
     def remove(self, item: TableChanges, rows: pa.Table) -> WriteResult:
@@ -67,21 +69,24 @@ class SqlRowWriter(ABC):
 
     @abstractmethod
     def write_counted(self, table: TargetTable, rows: pa.Table) -> WriteResult:
-        """Of a table without a key: of equal rows as many go and come as ``rows`` has."""
+        """Write rows of a table without a key: of equal rows as many are deleted and inserted as ``rows`` has."""
 
     @abstractmethod
     def write_partial(self, item: TableChanges) -> WriteResult:
-        """With rows of which the log lacks some columns, in a transaction that notes the batch."""
+        """Write rows of which the log lacks some columns, in a transaction that notes the batch."""
 
     def marked(self, loaded: int) -> AbstractContextManager[None]:
-        """What is written inside is marked as loaded by Sluice, where the target does that. ``loaded``: the batch held after the transaction."""
+        """Mark what is written inside the context as loaded by Sluice, if the target does that.
+
+        ``loaded``: the batch held after the transaction.
+        """
         return nullcontext()
 
     def refuse(self, table: TargetTable, rows: pa.Table) -> None:  # noqa: B027 - most dialects refuse nothing
-        """Raises MappingError for rows that the target would take for others."""
+        """Raise MappingError for rows that the target would compare as equal to others."""
 
     def discreet(self, error: LoadError, rows: pa.Table) -> LoadError:
-        """The same error without values, if a column of the rows is masked."""
+        """Return the error without values, if a column of the rows is masked."""
         return discreet(error, rows)
 
     def write(
@@ -100,7 +105,7 @@ class SqlRowWriter(ABC):
         Raises LoadError, Fenced.
         """
         if self.acks.guard(self.cursor, self.fence, exclusive=acknowledge is not None):
-            return WriteResult()  # a repeat of a unit, as Spark may do one
+            return WriteResult()  # a repeat of the unit, which Spark may cause
         with self.marked(self.fence.batch if acknowledge is not None else self.fence.held):
             total = self._write_all(group, rejected)
         if ends:
@@ -129,7 +134,7 @@ class SqlRowWriter(ABC):
         return total
 
     def _write_around(self, item: TableChanges) -> tuple[WriteResult, list[Rejection]]:
-        """All rows but those that the target refuses. Piece by piece where nothing ties the pieces together; else with all rows in memory.
+        """Write all rows except those that the target refuses: piece by piece if the pieces are independent, else with all rows in memory.
 
         A refused row of a table with another unique key must not have lost its old state with an earlier piece.
         """
@@ -145,7 +150,10 @@ class SqlRowWriter(ABC):
         return total, refused
 
     def _clear(self, item: TableChanges) -> WriteResult:
-        """What the source does not have goes first. A table that remembers the batch (without a key, or with partial rows) has been through it."""
+        """Delete what the source does not have, before rows are written.
+
+        A table that remembers the batch (without a key, or with partial rows) is skipped if it holds the batch.
+        """
         if not item.replaces:
             return WriteResult()
         scope = item.scope or str(item.table.table)
@@ -162,7 +170,7 @@ class SqlRowWriter(ABC):
         return count
 
     def _is_partial(self, item: TableChanges) -> bool:
-        """Of rows that are read piece by piece, it is not known before they are read whether one lacks a column."""
+        """Return True if a row lacks a column; for rows that are read piece by piece, whether one may."""
         if item.read is not None:
             return may_lack(item.rows)
         return bool(item.rows.num_columns) and self.lacks(item.table, item.rows)
@@ -183,7 +191,7 @@ class SqlRowWriter(ABC):
             raise shown from None
 
     def write_keyed(self, item: TableChanges) -> WriteResult:
-        """Of all pieces what goes goes before anything comes: unique values move among them."""
+        """Write all pieces: all deletes before all upserts, as unique values move among rows."""
         halves = [replace(item, upserts=False)] * item.deletes + [replace(item, deletes=False)] * item.upserts
         total = WriteResult()
         for half in halves:
@@ -197,12 +205,13 @@ class SqlRowWriter(ABC):
             return WriteResult(statements=sum(self.verify(piece) for piece in item.each()))
 
     def _write_keyless(self, item: TableChanges) -> WriteResult:
-        """Without a key a repeat would double rows, so that the table itself remembers the batch, in the same transaction."""
+        """Write rows of a table without a key. A repeat would double rows, so the table remembers the batch in the same transaction."""
         scope = item.scope or str(item.table.table)
         if self.acks.table_done(self.cursor, scope, self.fence.batch):
             return WriteResult()
         total = WriteResult()
-        for rows in self.during(item.pieces()):  # of equal rows any will do: the order of the pieces does not matter
+        # Equal rows are interchangeable, so the order of the pieces does not matter.
+        for rows in self.during(item.pieces()):
             total += self.write_counted(item.table, rows)
         self.acks.table_holds(self.cursor, scope, self.fence)
         return total

@@ -1,4 +1,4 @@
-"""Rows of a batch as every SQL target looks at them: the user's columns under the target's names, and what has to go first."""
+"""Rows of a batch as every SQL target sees them: the user's columns under the target's names, and what has to be deleted first."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ _TARGET = b"sluice.target"
 
 
 def target_type(field: pa.Field) -> str:
-    """The column's type at the target as it is declared there, ``""`` if it was not read."""
+    """Return the column's type at the target as it is declared there, ``""`` if it was not read."""
     return str((field.metadata or {}).get(_TARGET, b"").decode())
 
 
 def at_target(field: pa.Field, target: str) -> pa.Field:
-    """The field with what :func:`target_type` gives."""
+    """Return the field with the target type that :func:`target_type` reads."""
     return described(field, target=target)
 
 
 def user_fields(schema: pa.Schema) -> list[pa.Field]:
-    """The fields that belong to the user."""
+    """Return the fields that belong to the user."""
     return [field for field in schema if field.name not in META_COLUMNS]
 
 
 def sent_fields(schema: pa.Schema, table: TargetTable) -> list[tuple[pa.Field, str]]:
-    """Fields that are written with the column's spelling at the target; generated columns are left out. The fields know the target's types."""
+    """Return the fields that are written, with their target types and the column's spelling there; generated columns are left out."""
     spelling = {name.casefold(): name for name in table.columns}
     types = dict(zip(table.columns, table.types, strict=True)) if table.types else {}
     found = [(field, spelling.get(true_name(field).casefold())) for field in user_fields(schema)]
@@ -37,16 +37,16 @@ def sent_fields(schema: pa.Schema, table: TargetTable) -> list[tuple[pa.Field, s
 
 
 def key_fields(schema: pa.Schema, table: TargetTable) -> list[tuple[pa.Field, str]]:
-    """Fields of the table's key in its order. A generated column is never written, and rows are told apart by it all the same."""
+    """Return the fields of the table's key in its order. A generated column is never written, but still tells rows apart."""
     sent = {name.casefold(): (field, name) for field, name in sent_fields(schema, table)}
     others = {true_name(field).casefold(): field for field in user_fields(schema)}
     return [sent.get(name.casefold()) or (at_target(others[name.casefold()], ""), name) for name in table.key]
 
 
 def leaving_unique_values(table: TargetTable, rows: pa.Table) -> pa.Table:
-    """Rows to delete before anything is upserted: their value in another unique key changes, so that its old value has to be free.
+    """Return the rows to delete before any upsert: their value in another unique key changes, so that its old value has to be free.
 
-    ``rows``: i and u rows. Returns their rows as they were before the batch (the key is theirs, too).
+    ``rows``: i and u rows. The result has them as they were before the batch (the key is theirs, too).
     """
     if not table.unique_keys or not rows.num_rows:
         return rows.slice(0, 0)
@@ -64,5 +64,5 @@ def leaving_unique_values(table: TargetTable, rows: pa.Table) -> pa.Table:
 
 
 def may_lack(rows: pa.Table) -> bool:
-    """True if columns of some rows may be missing, by what the rows' columns are."""
+    """Return True if columns of some rows may be missing, judged by the rows' schema."""
     return "_present" in rows.schema.names

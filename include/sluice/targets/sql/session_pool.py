@@ -1,7 +1,7 @@
-"""Sessions that wait for the next verb of this process: a login takes eight round trips, most of a small batch over a distance.
+"""Sessions that wait for the next operation of this process: a login takes eight round trips, most of a small batch over a distance.
 
-A session is kept only after a verb that went well, so it is in no transaction and holds no lock. One that the server has closed meanwhile
-is not given out again. A forked process begins with none.
+A session is kept only after an operation that succeeded, so it is in no transaction and holds no lock. One that the server has closed meanwhile is
+not used again. A forked process starts with none.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import Generic, Protocol, TypeVar
 from sluice.config.connections import Endpoint
 
 KEPT_S = 15.0
-"""Much less than the time after which the server ends a silent session."""
+"""Seconds that a session is kept; much less than the time after which the server ends a silent session."""
 
 MOST = 8
-"""Of one server; more are closed at once."""
+"""Sessions of one server that are kept; others are closed at once."""
 
 
 class Session(Protocol):
-    """What is kept."""
+    """A session that is kept."""
 
     def fileno(self) -> int:
-        """Of its socket; -1 if it is closed."""
+        """Return the socket's file descriptor; -1 if it is closed."""
         ...
 
     def close(self) -> None:
-        """Say good-bye and hang up."""
+        """Close the session in an orderly way."""
         ...
 
 
@@ -47,7 +47,7 @@ class Kept(Generic[_S]):
         os.register_at_fork(after_in_child=self._forget)
 
     def take(self, endpoint: Endpoint) -> _S | None:
-        """The one that was used last, if it is still good."""
+        """Return the most recently used session, if it is still good."""
         with self._lock:
             idle = self._idle.get(_key(endpoint), [])
             gone = [one for at, one in idle if not _is_good(at, one)]
@@ -57,7 +57,7 @@ class Kept(Generic[_S]):
         return found
 
     def give(self, endpoint: Endpoint, session: _S) -> None:
-        """Keep it for a while."""
+        """Keep a session for a while."""
         with self._lock:
             idle = self._idle.setdefault(_key(endpoint), [])
             idle.append((time.monotonic(), session))
@@ -73,7 +73,7 @@ class Kept(Generic[_S]):
         _close(gone)
 
     def _forget(self) -> None:
-        """In a forked child: the parent's sessions are the parent's. Nothing is sent on them."""
+        """Forget the sessions in a forked child: they are the parent's. Nothing is sent on them."""
         self._lock = threading.Lock()
         self._idle = {}
 
@@ -84,7 +84,7 @@ def _key(endpoint: Endpoint) -> str:
 
 
 def _is_good(since: float, session: Session) -> bool:
-    """Young, and silent: a server that ends a session says so, or hangs up."""
+    """Return True if the session is young and silent: a server that ends a session says so, or hangs up."""
     if time.monotonic() - since > KEPT_S or session.fileno() < 0:
         return False
     poll = select.poll()
@@ -94,5 +94,5 @@ def _is_good(since: float, session: Session) -> bool:
 
 def _close(sessions: list[_S]) -> None:
     for session in sessions:
-        with suppress(Exception):  # it may be gone; it is no longer needed
+        with suppress(Exception):  # it may be closed already, and is no longer needed
             session.close()

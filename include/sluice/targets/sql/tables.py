@@ -34,8 +34,8 @@ class TargetTable:
         generation: foreign-key level: rows of lower levels are written first; None: not checked, or part of a cycle.
         types: what each of ``columns`` is declared as at the target; empty: not known.
         named: what the target itself calls the table, None for ``table``.
-        references: foreign keys from this table and to it that have to hold after the batch. Those from it the target checks as rows are written,
-            if the table has a generation.
+        references: foreign keys from this table and to it that have to hold after the batch. Those from it the target checks as rows are written, if
+            the table has a generation.
         padded: columns of unique keys in which the target does not see spaces at the end, and the source does.
         clocks: columns to which the target gives the time of an UPDATE that does not name them.
         computed: columns that the target computes, and the source, too: their values were stored once, in whatever mode.
@@ -64,15 +64,17 @@ class TargetTable:
 class TableChanges:
     """Merged rows of one table (changeset columns, target names) to be written, deletes before upserts.
 
-    ``deletes``, ``upserts``: which half is wanted; both, unless the table is spread over several units in two phases. ``scope``: under which
-    a table without a key, or with partial rows, remembers that these rows are written; the table itself, unless there are several such parts, or they
-    are not a batch's. ``replaces``: ranges to clear first, in the same transaction; ``rows`` may have no columns if they are all there is.
-    ``in_order``: the rows are in the order of the log and stay in it, as the server may hold keys of several of them for equal.
-    ``verify``: nothing is written; the table's ``references`` are checked, as the rows are there.
-    ``rows``: CHANGESET_ROWS of one set of columns; where only keys are written, without ``_seq`` and ``_commit_ts`` and with the first column of
-    ``_before`` alone. ``read``: gives them piece by piece, again each time, where they are too many for the memory; ``rows`` has only their
-    columns then.
-    ``part``: a name that is the same in every attempt to write these rows.
+    Attributes:
+        rows: CHANGESET_ROWS of one set of columns; if only keys are written, without ``_seq`` and ``_commit_ts`` and with only the first column of
+            ``_before``. They may have no columns if ``replaces`` is all there is.
+        deletes, upserts: which half is wanted; both, unless the table is spread over several units in two phases.
+        scope: the name under which a table without a key, or with partial rows, remembers that these rows are written; the table itself, unless there
+            are several such parts, or they are not a batch's.
+        replaces: ranges to clear first, in the same transaction.
+        in_order: the rows are in log order and stay in it, as the server may compare keys of several of them as equal.
+        verify: nothing is written; the table's ``references`` are checked, as the rows are there.
+        read: yields the rows piece by piece, anew at each call, if they are too many for the memory; ``rows`` then has only their columns.
+        part: a name that is the same in every attempt to write these rows.
     """
 
     table: TargetTable
@@ -87,11 +89,11 @@ class TableChanges:
     part: str = ""
 
     def pieces(self) -> Iterator[pa.Table]:
-        """All rows (CHANGESET_ROWS), never more at a time than the memory takes."""
+        """Yield all rows (CHANGESET_ROWS), never more at a time than fit into memory."""
         yield from self.read() if self.read is not None else (self.rows,)
 
     def each(self) -> Iterator[TableChanges]:
-        """The same for the rows of each piece."""
+        """Yield the same changes for the rows of each piece."""
         if self.read is None:
             yield self
             return
@@ -99,5 +101,5 @@ class TableChanges:
             yield replace(self, rows=rows, read=None)
 
     def whole(self) -> TableChanges:
-        """The same with all rows in memory."""
+        """Return the same changes with all rows in memory."""
         return self if self.read is None else replace(self, rows=pa.concat_tables([self.rows, *self.read()]), read=None)

@@ -1,4 +1,4 @@
-"""What targets of every SQL dialect have in common: sessions, transactions that are tried again, and a table of acknowledgements."""
+"""The common part of targets of every SQL dialect: sessions, transactions with retries, and a table of acknowledgements."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CONTENTION_ATTEMPTS = 8
 
 
 class SqlOptions(BaseModel):
-    """``options:`` that every dialect has."""
+    """The ``options:`` that every dialect has."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -63,10 +63,10 @@ class Session(Protocol):
     cursor: Any
 
     def fileno(self) -> int:
-        """Of its socket; -1 if it is closed."""
+        """Return the socket's file descriptor; -1 if it is closed."""
 
     def close(self) -> None:
-        """Say good-bye and hang up."""
+        """Close the session in an orderly way."""
 
     def begin(self) -> None:
         """Begin a transaction."""
@@ -75,7 +75,7 @@ class Session(Protocol):
         """Commit it."""
 
     def rollback(self) -> None:
-        """Undo it. Raises nothing: if the connection is gone, the server does it."""
+        """Roll back. Raises nothing: if the connection is gone, the server does it."""
 
 
 _S = TypeVar("_S", bound=Session)
@@ -109,35 +109,35 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
     # -- of the dialect ------------------------------------------------------------------------------------------------
     @abstractmethod
     def _acks(self) -> _A:
-        """The table of acknowledgements."""
+        """Return the table of acknowledgements."""
 
     @abstractmethod
     def connect(self) -> Any:
-        """A new connection."""
+        """Open a new connection."""
 
     @abstractmethod
     def _session(self, connection: Any) -> _S:
-        """A session over a new connection."""
+        """Return a session over a new connection."""
 
     @abstractmethod
     def _in_use(self, session: _S, doing: str) -> AbstractContextManager[None]:
-        """The session is in use inside, waits for locks as the options say, and can be interrupted."""
+        """Register the session as in use inside the context: it waits for locks as the options say, and can be interrupted."""
 
     @abstractmethod
     def _errors(self, doing: str, where: str | None = None) -> AbstractContextManager[None]:
-        """Inside, the driver's exceptions become Sluice's. Deadlocks and lock waits become :class:`Contention`."""
+        """Turn the driver's exceptions into Sluice's inside the context. Deadlocks and lock waits become :class:`Contention`."""
 
     @abstractmethod
     def _blocker(self, session: _S | None) -> str:
-        """Who holds the lock that the session waited for, as the end of a sentence; "" if that is not known. Raises nothing."""
+        """Return who holds the lock that the session waited for, as the end of a sentence; "" if that is unknown. Raises nothing."""
 
     @abstractmethod
     def _rows(self, session: _S, fence: Fence) -> SqlRowWriter:
-        """Writes rows over the session."""
+        """Return what writes rows over the session."""
 
     @abstractmethod
     def interrupt(self) -> None:
-        """End what this process is doing at the target for this pipeline: a person said so."""
+        """End what this process is doing at the target for this pipeline, because a person asked for it."""
 
     @abstractmethod
     def made_acks(self, session: _S, error: LoadError, doing: str) -> bool:
@@ -153,7 +153,7 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
 
     @abstractmethod
     def compare(self, tables: Sequence[PlannedTable]) -> list[Finding]:
-        """Missing tables and columns, losses, triggers; with the DDL that puts them right."""
+        """Return missing tables and columns, losses and triggers, with the DDL that corrects them."""
 
     @abstractmethod
     def apply(self, statement: str) -> None:
@@ -170,7 +170,7 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What a server of the dialect can do."""
+        """The abilities of a server of the dialect."""
         return self.CAPABILITIES
 
     @property
@@ -184,11 +184,11 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
         yield SqlSession(self, epoch)
 
     def schema(self) -> Self:
-        """Itself: it has tables to compare."""
+        """Return itself: it has tables to compare."""
         return self
 
     def reconciler(self) -> Self:
-        """Itself: ranges can be replaced."""
+        """Return itself: ranges can be replaced."""
         return self
 
     def refuses(self, table: PlannedTable) -> str:
@@ -196,7 +196,7 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
         return self.replaceable(table)[1]
 
     def others(self) -> tuple[OtherWriter, ...]:
-        """Other pipelines that acknowledge in the same schema."""
+        """Return other pipelines that acknowledge in the same schema."""
         with self.session("reading who else writes here") as session:
             return self.acks.others(session.cursor)
 
@@ -210,13 +210,13 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
         return
 
     def ddl_progress(self, batch: int) -> DdlProgress:
-        """How far the batch has come."""
+        """Return the progress of the batch."""
         with self.session("reading how far the batch has come") as session:
             state = self.acks.ddl_state(session.cursor, batch)
         return DdlProgress(bool(state.get("rows")), int(state.get("done", 0)))
 
     def rows_loaded(self, fence: Fence) -> None:
-        """The batch's rows are there. Raises Fenced."""
+        """Record that the batch's rows are written. Raises Fenced."""
         doing = "noting that the rows are written"
         with self.session(doing) as session:
 
@@ -293,7 +293,7 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
 
     @contextmanager
     def session(self, doing: str) -> Iterator[_S]:
-        """A session for one verb: one that waits in this process, else a new one."""
+        """Yield a session for one operation: one that is idle in this process, else a new one."""
         session: _S | None = self.kept.take(self.endpoint)
         connection = session.connection if session else self.connect()
         try:

@@ -1,4 +1,4 @@
-"""What one worker writes to an SQL target over one connection."""
+"""The work of one worker for an SQL target, over one connection."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ from sluice.targets.sql.phases import LoadPart, leaves
 from sluice.targets.sql.tables import TableChanges
 
 SMALL_BYTES = 48 * 2**20
-"""Rows of small parts that a unit reads at once; the others piece by piece, however small: a transaction may be of ten thousand tables."""
+"""Bytes of the rows of small parts that a unit reads at once; the others are read piece by piece: a transaction may have ten thousand tables."""
 
 
 @dataclass(frozen=True, slots=True)
 class SqlWriteUnit:
     """Parts that one worker writes over one connection.
 
-    ``one_transaction``: all parts together; ``acknowledge``: and the batch's checkpoint (consistency batch). ``scope``: under which tables remember
-    the rows, if they are not a batch's; ``verify``: foreign keys are checked after each part. ``noted_as``: how the target notes that the unit is
-    written, so that a repeat of the load leaves it out; "": it does not.
+    Attributes:
+        one_transaction: all parts together.
+        acknowledge: with the batch's checkpoint (consistency batch).
+        scope: the name under which tables remember the rows, if they are not a batch's.
+        verify: foreign keys are checked after each part.
+        noted_as: the name under which the target notes that the unit is written, so that a repeat of the load leaves it out; "": it does not.
     """
 
     loader: SqlLoader
@@ -40,12 +43,12 @@ class SqlWriteUnit:
 
     @property
     def cost(self) -> int:
-        """In rows."""
+        """The cost of the unit, in rows."""
         return sum(part.cost for part in self.parts)
 
     @property
     def memory_bytes(self) -> int:
-        """What it takes of a process. Rows of small parts are all there at once; of large ones only of the one that is written."""
+        """The memory that the unit takes of a process. Rows of small parts are there at once; of large parts only the one being written."""
         small = sum(part.size_bytes for part in self.parts if not self.reader.is_large(part.size_bytes))
         large = [part for part in self.parts if self.reader.is_large(part.size_bytes)]
         return packing.memory_of(min(small, SMALL_BYTES)) + max(
@@ -82,19 +85,19 @@ class SqlWriteUnit:
 
 @dataclass(frozen=True, slots=True)
 class FinishedUnits:
-    """What units wrote in earlier attempts: there is nothing left to do."""
+    """The result of units of earlier attempts: nothing is left to do."""
 
     result: WriteResult
     cost: int = 0
     memory_bytes: int = 0
 
     def write(self, rejected: RejectedRows | None = None) -> WriteResult:
-        """What they wrote."""
+        """Return what they wrote."""
         return self.result
 
 
 def _changes(part: LoadPart, groups: Sequence[RowGroup]) -> list[TableChanges]:
-    """What a part writes: rows of all sets of columns are deleted before any are inserted, because unique values may move between them."""
+    """Return what a part writes. Rows of all sets of columns are deleted before any are inserted: unique values may move between them."""
     every = [
         TableChanges(
             part.table,

@@ -1,4 +1,4 @@
-"""One batch into an SQL target: schema changes, phases of units, checkpoint."""
+"""Load one batch into an SQL target: schema changes, phases of units, checkpoint."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class SqlBatchWriter:
         self._notes = False
 
     def prepare(self) -> None:
-        """What the server could not tell apart is refused; then come statements that precede the rows."""
+        """Refuse what the server could not tell apart; then run the statements that precede the rows."""
         self._loader.examine(self._batch)
         if self._batch.schema_changes:
             self._progress = self._loader.ddl_progress(self._batch.number)
         self._follow([change for change in self._batch.schema_changes if change.before_rows])
 
     def _follow(self, changes: Sequence[SchemaChange]) -> None:
-        """The barrier: definitions change when no row is being written, and rows of the next batch follow."""
+        """Apply schema changes at the barrier: no row is being written, and rows of the next batch follow."""
         for change in changes:
             if change.number >= self._progress.steps:
                 self._loader.apply_ddl(self._fence, change)
@@ -118,7 +118,10 @@ class SqlBatchWriter:
         )
 
     def _replay(self) -> list[list[SqlWriteUnit | FinishedUnits]]:
-        """Rows of a dead letter, all in one transaction. They may be older than what units of a batch that is under way have written."""
+        """Return units for the rows of a dead letter, all in one transaction.
+
+        The rows may be older than what units of the current batch have written, so that the notes of these units are removed.
+        """
         self._loader.forget_units(self._fence)
         batch = self._batch
         known = self._loader.check([table.plan for table in batch.tables])
@@ -141,7 +144,7 @@ class SqlBatchWriter:
         return found
 
     def commit(self, results: Sequence[WriteResult]) -> None:
-        """Statements that follow the rows, then the checkpoint; if that was moved with the rows, it is looked at."""
+        """Run the statements that follow the rows, then move the checkpoint, or check it if it was moved with the rows."""
         batch = self._batch
         if batch.replay:
             return
@@ -153,19 +156,22 @@ class SqlBatchWriter:
             self._loader.forget_units(replace(self._fence, held=batch.number))
 
     def abort(self) -> None:
-        """Nothing: what is written is written again, and ends the same."""
+        """Do nothing: what is written is written again, with the same result."""
 
 
 def plan_name(phases: Sequence[Sequence[PlannedUnit]]) -> str:
-    """The same for plans that write the same rows in the same way into tables that look the same, in every attempt and process."""
+    """Return a name that is the same for plans that write the same rows in the same way into tables that look the same.
+
+    It is the same in every attempt and process.
+    """
     return hashlib.blake2b(repr(phases).encode(), digest_size=8).hexdigest()
 
 
 def known_tables(loader: SqlLoader, tables: Sequence[TableInput], facts: SourceFacts) -> dict[TableId, TargetTable]:
-    """The target's tables, compared with the planned ones and with what is known of the source. Raises MappingError.
+    """Return the target's tables, compared with the planned ones and with what is known about the source. Raises MappingError.
 
-    The source's keys are asked for only if a table has unique keys besides the one by which rows are told apart; tables that a dump fills only
-    where foreign keys or partial rows make a difference of it.
+    The source's keys are read only if a table has unique keys besides the one that tells rows apart; tables that a dump fills only if foreign keys or
+    partial rows depend on it.
     """
     if not tables:
         return {}
@@ -185,6 +191,6 @@ def _with_keys(plan: PlannedTable, table: TargetTable, facts: SourceFacts) -> Pl
     found, made = facts.unique_keys(plan)
     if found.unique is None:
         return plan
-    # Whether a column that a rule made tells rows apart is the rule's business.
+    # The rule is responsible for whether a column that it made tells rows apart.
     by_rules = tuple(key for key in table.unique_keys if made & {name.casefold() for name in key})
     return replace(found, promised=(*plan.promised, *by_rules))
