@@ -118,6 +118,8 @@ def test_a_topic_loses_the_keys_of_rows_that_went(sql: str) -> None:
 MOVED = {
     "RENAME TABLE a TO c": (["shop.a"], ["shop.c"]),
     "RENAME TABLE a TO c, b TO a, c TO b": (["shop.a", "shop.b"], ["shop.a", "shop.b"]),
+    "RENAME TABLE a TO `_a_old`, b TO a, `_a_old` TO b": (["shop.a", "shop.b"], ["shop.a", "shop.b"]),
+    "RENAME TABLE a TO `_a_del`, `_a_gho` TO a, b TO c": (["shop.b"], ["shop.c"]),
     "ALTER TABLE a RENAME TO c, RENAME COLUMN id TO k": (["shop.a"], ["shop.c"]),
     "RENAME TABLE other.x TO x": ([], ["shop.x"]),
     "ALTER TABLE a RENAME COLUMN id TO k": (["shop.a"], ["shop.a"]),

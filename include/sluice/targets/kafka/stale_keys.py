@@ -77,8 +77,7 @@ def _found(change: SchemaChange, forms: KeyForms) -> Iterator[Stale]:
             yield Stale(table, f"{table} was replaced, and the keys of its old rows stay in its topic")
         elif _LEAVES_KEYS & set(one.kinds) & wanted:
             yield from _rekeyed(change, one, forms)
-    swapped = change.cut_over
-    if swapped is not None and _K.RENAME_TABLE in wanted:
+    for swapped in change.cut_overs if _K.RENAME_TABLE in wanted else ():
         yield from _rekeyed(change, swapped, forms)
 
 
@@ -105,7 +104,8 @@ def _arrives(change: SchemaChange, table: TableChange) -> bool:
 
 def _stays(change: SchemaChange, table: TableChange) -> bool:
     """Return True if the topic's rows are right after a rename: an online schema change put the same rows in their place."""
-    return any(c.renamed_to == table.table and c.table in change.not_captured for c in change.tables)
+    arrived = {c.renamed_to for c in change.tables}  # a captured table may be under way under a name that is not
+    return any(c.renamed_to == table.table and c.table in change.not_captured - arrived for c in change.tables)
 
 
 def why_not_emptied(options: KafkaOptions) -> str:
