@@ -81,7 +81,7 @@ def require_kinds(config: TargetConfig, offered: Capabilities, change: SchemaCha
     raise LoadError(
         f"a target of type {config.type} cannot follow {', '.join(missing) or 'a change of definitions'}: {change.statement.text[:300]}",
         where=change.where,
-        hint=f"make the change at the target by hand, then {to_ignore(config.name, 'its kind')}",
+        hint=f"make the change at the target by hand, then {to_ignore(config.name, ', '.join(change.ddl_kinds) or 'its kind')}",
     )
 
 

@@ -1,6 +1,7 @@
 """Statements after which a topic with the newest row of each key would keep keys that no row has any more, or lack rows.
 
-No change of the log names these rows: a table was truncated, dropped or replaced, it has another name, or its rows have other message keys now. The
+No change of the log names these rows: a table was truncated, dropped or replaced, a partition was dropped or emptied, the table has another name, or
+its rows have other message keys now. The
 topic itself says which keys it holds, see :mod:`sluice.targets.kafka.held_keys`: they get messages without a value. If rows stay at the source, they
 are copied again under their new name or key (``on_conversion: copy``).
 """
@@ -73,6 +74,8 @@ def _found(change: SchemaChange, forms: KeyForms) -> Iterator[Stale]:
             arrived.add(one.renamed_to)
         elif _K.TRUNCATE_TABLE in one.kinds and _K.TRUNCATE_TABLE in wanted:
             yield Stale(table, f"the rows of {table} are gone, and their keys stay in its topic")
+        elif _K.ROWS_REMOVED in one.kinds and _K.ROWS_REMOVED in wanted:
+            yield Stale(table, f"rows of {table} went with a partition, and their keys stay in its topic", copied=True)
         elif _K.CREATE_TABLE in one.kinds and one.before is not None and _K.CREATE_TABLE in wanted:
             yield Stale(table, f"{table} was replaced, and the keys of its old rows stay in its topic")
         elif _LEAVES_KEYS & set(one.kinds) & wanted:
