@@ -18,8 +18,8 @@ from sluice.mysql.ddl.collations import Collations
 from sluice.mysql.ddl.row_effects import row_effects
 from sluice.mysql.ddl.types import Flavour
 from sluice.segments.manifest import DdlRecord, PositionRecord, SegmentManifest
-from sluice.targets.base import Capabilities, SchemaChange
 from sluice.targets.lake.follow import FOLLOWED_MERGED
+from sluice.targets.port import Capabilities, SchemaChange
 from sluice.targets.schema.policy import Answer, OnlyColumns, has, require_held
 
 STRICT = 1 << 22

@@ -24,9 +24,9 @@ from sluice.mysql.ddl import ast as s
 from sluice.mysql.ddl.lexer import Dialect, Kind, tokens
 from sluice.mysql.ddl.names import NamesReader, Replacement, replaced
 from sluice.mysql.ddl.parser import parse_statement
-from sluice.targets.base import SchemaChange
 from sluice.targets.mysql import definitions
 from sluice.targets.mysql.said_charsets import Knows, said
+from sluice.targets.port import SchemaChange
 
 Columns = Callable[[TableId], Collection[str] | None]
 """The target's columns of one of its tables in lower case, None if there is no such table."""

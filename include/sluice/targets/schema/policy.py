@@ -15,8 +15,8 @@ from sluice.model.definitions import IndexDefinition, TableDefinition
 from sluice.model.row_effects import ColumnEffect
 from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange
 from sluice.model.tables import TableId
-from sluice.targets.base import SchemaChange
 from sluice.targets.offers import to_ignore
+from sluice.targets.port import SchemaChange
 from sluice.targets.schema.columns import NAMES, changed_columns
 
 K = ChangeKind
