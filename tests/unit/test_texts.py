@@ -7,16 +7,21 @@ import re
 import tomllib
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from pydantic import BaseModel
 from typer.main import get_command
 
 from sluice.cli import app
+from sluice.config.channel import ChannelConfig
+from sluice.config.engine import EngineConfig
+from sluice.config.pipeline import PipelineConfig
+from sluice.config.readers import ReadersConfig
 from sluice.errors import ConfigError
 from sluice.model.client_packages import CLIENT_PACKAGES, install_hint
 from sluice.targets.offers import to_ignore
-from sluice.targets.registry import KINDS, comparable_kinds
+from sluice.targets.registry import KINDS, comparable_kinds, kind_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CODE = sorted(REPOSITORY.joinpath("include/sluice").rglob("*.py"))
@@ -154,6 +159,37 @@ def test_a_command_that_does_not_exist_is_found() -> None:
     assert wrong_word("dump start shop --tables a") == "--tables"
     assert wrong_word("dump list|show shop --json") == ""
     assert wrong_word("verify shop --repair") == ""
+
+
+def keys_of(kind: Any, known: set[Any] | None = None) -> set[str]:
+    """Return the keys that a pydantic model reads from a file, with those of the models in it."""
+    known = set() if known is None else known
+    found: set[str] = set()
+    if isinstance(kind, type) and issubclass(kind, BaseModel) and kind not in known:
+        known.add(kind)
+        for name, field in kind.model_fields.items():
+            found |= {field.alias or name} | keys_of(field.annotation, known)
+    for part in get_args(kind):
+        found |= keys_of(part, known)
+    return found
+
+
+@pytest.mark.parametrize("kind", [PipelineConfig, EngineConfig, ChannelConfig, ReadersConfig])
+def test_every_key_of_a_file_is_on_a_page(kind: type[BaseModel]) -> None:
+    text = "".join(page.read_text(encoding="utf-8") for page in TEXTS if page.name != "CHANGELOG.md")
+    assert {name for name in keys_of(kind) if not re.search(rf"\b{re.escape(name)}(?::|`)", text)} == set()
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_every_option_of_a_kind_is_on_its_page(kind: str) -> None:
+    page = REPOSITORY / f"docs/{kind}-target.md"
+    if not page.exists():
+        assert kind == "memory"
+        return
+    text = page.read_text(encoding="utf-8")
+    options = keys_of(kind_of(kind).load().Options)
+    assert options
+    assert {name for name in options if not re.search(rf"[`{{ ]{re.escape(name)}(?::|`)", text)} == set()
 
 
 PARTS = ("Date", "Context", "Decision", "Consequences", "Measured", "A change violates this if")

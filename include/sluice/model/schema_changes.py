@@ -231,10 +231,21 @@ def cut_over(changes: Sequence[TableChange], foreign: Collection[TableId]) -> Ta
         new = arrived.get(table)
         if new is None or new.table not in foreign or table in foreign or old.before is None or new.after is None:
             continue
+        if new.table in arrived:
+            continue  # a captured table may be under way under that name: t TO x, u TO t, x TO u
         columns = column_changes(old.before, new.after)
-        kinds = dict.fromkeys(one.kind for one in columns)
-        return TableChange(table, tuple(kinds), old.before, new.after, columns)
+        kinds = (*dict.fromkeys(one.kind for one in columns), *_kinds_of_table(old.before, new.after))
+        return TableChange(table, kinds, old.before, new.after, columns)
     return None
+
+
+def _kinds_of_table(before: TableDefinition, after: TableDefinition) -> list[ChangeKind]:
+    """Return the kinds that two definitions of one table show besides those of columns."""
+    others = [tuple(one for one in table.indexes if not one.primary) for table in (before, after)]
+    options = [(table.charset, table.collation, table.engine, table.comment) for table in (before, after)]
+    found = [(before.primary_key != after.primary_key, ChangeKind.PRIMARY_KEY)]
+    found += [(others[0] != others[1], ChangeKind.INDEXES), (options[0] != options[1], ChangeKind.TABLE_OPTIONS)]
+    return [kind for differs, kind in found if differs]
 
 
 @dataclass(frozen=True, slots=True)

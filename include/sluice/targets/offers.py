@@ -72,7 +72,9 @@ def require_features(config: TargetConfig, offered: Capabilities, batch: BatchIn
 
 def require_kinds(config: TargetConfig, offered: Capabilities, change: SchemaChange) -> None:
     """Raise LoadError if this kind of target cannot follow a schema change."""
-    missing = sorted(change.wanted - offered.schema_changes - _NOBODY)
+    swapped = change.cut_over if Feature.CUT_OVERS in offered.features else None
+    wanted = change.wanted if swapped is None else frozenset(swapped.kinds)
+    missing = sorted(wanted - offered.schema_changes - _NOBODY)
     if not missing and (offered.schema_changes or not change.check_only):
         return
     raise LoadError(

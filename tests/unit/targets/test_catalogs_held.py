@@ -57,7 +57,7 @@ def test_postgresql(there: str, old: str, new: str, answer: Answer, converted: A
     wanted: Any = SimpleNamespace(json="jsonb", spatial="bytea", indexes=False)
     change, spelling = part(old, new), SimpleNamespace()
     held = PostgresHeld(altered(change), {T: info}, spelling, wanted, lambda *_: False)  # type: ignore[arg-type]
-    assert held.columns(T) == {"a"}
+    assert held.columns(T) == {"a": "A"}
     assert held.columns(TableId("s", "u")) is None
     assert (held.type(T, "a", change, None), held.type(T, "a", change, effect(change))) == (answer, converted)
 
@@ -98,6 +98,6 @@ def test_lakes(there: str, old: str, new: str, answer: Answer, converted: Answer
     site: Any = SimpleNamespace(every=False, open=lambda table: table if table == T else None, info=lambda _: info)
     change = part(old, new)
     held = LakeHeld(altered(change), site)
-    assert held.columns(T) == {"a"}
+    assert held.columns(T) == {"a": "A"}
     assert held.columns(TableId("s", "u")) is None
     assert (held.type(T, "a", change, None), held.type(T, "a", change, effect(change))) == (answer, converted)

@@ -15,8 +15,9 @@ from sluice.mysql.ddl.collations import Collations
 from sluice.mysql.ddl.types import Flavour
 from sluice.segments.manifest import DdlRecord, PositionRecord, SegmentManifest
 from sluice.targets.mysql import ddl
-from sluice.targets.mysql.ddl import DdlStep, Words
+from sluice.targets.mysql.ddl import Words
 from sluice.targets.mysql.target import MySQLTarget
+from sluice.targets.port import SchemaChange
 
 COLLATIONS = Collations(
     {"utf8mb4_bin": "utf8mb4", "utf8mb4_0900_ai_ci": "utf8mb4"}, {"utf8mb4": "utf8mb4_0900_ai_ci"}, {"utf8mb4": 4}
@@ -24,7 +25,9 @@ COLLATIONS = Collations(
 T = "CREATE TABLE t (id INT PRIMARY KEY, a INT, gone INT)"
 
 
-def steps(*statements: str, mapping: Any = (), policy: Any = "apply", exclude: tuple[str, ...] = ()) -> list[DdlStep]:
+def steps(
+    *statements: str, mapping: Any = (), policy: Any = "apply", exclude: tuple[str, ...] = ()
+) -> list[SchemaChange]:
     """The steps of the last statement, the others having made the definitions before it."""
     state = SchemaState(Flavour(False, 90700, COLLATIONS), server_collation="utf8mb4_0900_ai_ci")
     changes: list[Any] = []
@@ -57,10 +60,10 @@ def steps(*statements: str, mapping: Any = (), policy: Any = "apply", exclude: t
     })  # fmt: skip
     planned = plan_ddl(manifest, config, config.targets[0], MySQLTarget.CAPABILITIES, "mysql", lambda *_: ())
     assert not any(change.before_rows for change in planned)
-    return [ddl.step_of(change) for change in planned]
+    return list(planned)
 
 
-def run(found: list[DdlStep], words: Words | None = None, **there: set[str]) -> list[str]:
+def run(found: list[SchemaChange], words: Words | None = None, **there: set[str]) -> list[str]:
     """Statements for a target that has these tables (``schema__table``) with these columns."""
     tables = {TableId(*name.split("__")): columns for name, columns in there.items()}
     return [sql for step in found for sql in ddl.statements_for(step, tables.get, words)]

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from sluice.config.pipeline import PipelineConfig
 from sluice.errors import LoadError
-from sluice.flows.load.schema_changes import plan_ddl
 from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import TableId
-from sluice.mysql.ddl.catalog import SchemaState, Session
-from sluice.mysql.ddl.collations import Collations
-from sluice.mysql.ddl.row_effects import row_effects
-from sluice.mysql.ddl.types import Flavour
-from sluice.segments.manifest import DdlRecord, PositionRecord, SegmentManifest
 from sluice.targets.lake.follow import FOLLOWED_MERGED
 from sluice.targets.port import Capabilities, SchemaChange
 from sluice.targets.schema.policy import Answer, OnlyColumns, has, require_held
+from tests.support.tables.planned_changes import planned_changes
 
-STRICT = 1 << 22
-COLLATIONS = Collations({"utf8mb4_bin": "utf8mb4"}, {"utf8mb4": "utf8mb4_bin"}, {"utf8mb4": 4})
 TABLE = "CREATE TABLE t (id INT PRIMARY KEY, a INT, b INT, s VARCHAR(9))"
 WAS = {"id", "a", "b", "s"}
 
@@ -35,8 +27,8 @@ class Target(OnlyColumns):
         super().__init__(change)
         self.there, self.done = columns, done
 
-    def columns(self, table: TableId) -> Collection[str] | None:
-        return self.there
+    def columns(self, table: TableId) -> Mapping[str, str] | None:
+        return {name.casefold(): name for name in self.there} if self.there is not None else None
 
     def type(self, *given: Any) -> Answer:
         return has(self.done)
@@ -64,31 +56,7 @@ def plans(
     kinds: frozenset[ChangeKind] = frozenset(ChangeKind),
 ) -> tuple[SchemaChange, ...]:
     """The changes that a target which follows ``kinds`` has to make for a statement, after TABLE and ``before``."""
-    state = SchemaState(Flavour(collations=COLLATIONS), server_collation="utf8mb4_bin")
-    state.fold("CREATE DATABASE s", "s", Session())
-    for one in (TABLE, *before):
-        state.fold(one, "s", Session())
-    changes = state.fold(sql, "s", Session(sql_mode=STRICT))
-    record = DdlRecord(
-        file="log",
-        offset=9,
-        schema="s",
-        sql=sql,
-        sql_mode=STRICT,
-        seq=0,
-        changes=tuple(one.to_json() for one in changes),
-    )
-    place = PositionRecord(server_uuid="u", file="log", offset=4)
-    manifest = SegmentManifest(
-        pipeline="p", batch=1, epoch=1, first=place, last=place, changes=0, transactions=0, log_bytes=0, files=(), ddl=(record,)
-    )  # fmt: skip
-    config = PipelineConfig.model_validate({
-        "pipeline": "p", "source": {"connection": "s"}, "capture": {"include": ["s\\..*"]},
-        "targets": [{"name": "copy", "type": "mysql", "connection": "c", "ddl": policy}],
-    })  # fmt: skip
-    offered = Capabilities(schema_changes=kinds)
-    effects = lambda change, ran: row_effects(change, ran, mariadb=False)  # noqa: E731
-    return plan_ddl(manifest, config, config.targets[0], offered, "mysql", effects)
+    return planned_changes(TABLE, *before, sql, policy=policy, offered=Capabilities(schema_changes=kinds))
 
 
 def stops(change: SchemaChange, columns: Collection[str] | None, *, done: bool = False) -> str:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from sluice.model.definitions import TableDefinition
 from sluice.model.row_effects import Step
-from sluice.model.schema_changes import ChangeKind, TableChange
+from sluice.model.schema_changes import TableChange
 from sluice.model.tables import TableId
 from sluice.targets.delta.client import errors
 from sluice.targets.delta.literals import sql_literal
@@ -22,7 +22,7 @@ from sluice.targets.delta.rewriting import Recast, read_columns, require_small
 from sluice.targets.delta.site import Site
 from sluice.targets.lake.changelog import columns_of
 from sluice.targets.lake.columns import LakeColumn, TableInfo, partitionable
-from sluice.targets.lake.follow import K, LakeFollower, converted_rows
+from sluice.targets.lake.follow import Edits, LakeFollower, converted_rows
 from sluice.targets.lake.schema import wanting
 from sluice.targets.lake.statements import quoted
 
@@ -35,11 +35,12 @@ class Follower(LakeFollower):
 
     site: Site
 
-    def _alter(
-        self, one: TableChange, after: TableDefinition, target: TableId, table: Any, kinds: set[ChangeKind]
-    ) -> None:
-        table = self._rewritten(one, after, target, table, kinds)
-        self._columns(one, after, target, table, kinds)
+    def _alter(self, edits: Edits, table: Any) -> None:
+        table = self._rewritten(edits, table)
+        if self.site.every:
+            self._add(edits.table, table, self.site.info(table), columns_of([made for _, made in edits.wanted]))
+        elif edits.adds:
+            self._fill_new(edits, table)
 
     def _create(self, one: TableChange, after: TableDefinition, target: TableId) -> None:
         columns = self._columns_of(one, after)
@@ -51,24 +52,13 @@ class Follower(LakeFollower):
         self._say(f"CREATE TABLE {target}")
         self.site.create(self.site.uri(target), columns, by)
 
-    def _columns(
-        self, one: TableChange, after: TableDefinition, target: TableId, table: Any, kinds: set[ChangeKind]
-    ) -> None:
-        info = self.site.info(table)
-        wanted = self._wanted(one, after.columns)
-        if K.ADD_COLUMN not in kinds and not self.site.every:
-            return
-        if self.site.every:
-            self._add(target, table, info, columns_of([made for _, made in wanted]))
-            return
-        old = {column.name.lower() for column in one.before.columns} if one.before is not None else set()
-        new = [(column, made) for column, made in wanted if column.name.lower() not in old]
-        note = self._note(one.table, "ddl", table)
+    def _fill_new(self, edits: Edits, table: Any) -> None:
+        note = self._note(edits.source, "ddl", table)
         if note is None:
             return
-        filled = table.file_uris() != []
-        values = {made.name: self._fill(column, made, target) for column, made in new} if filled else {}
-        self._add(target, table, info, [made for _, made in new])
+        filled, target = table.file_uris() != [], edits.table
+        values = {made.name: self._fill(column, made, target) for column, made in edits.new} if filled else {}
+        self._add(target, table, self.site.info(table), [made for _, made in edits.new])
         settings = {quoted(name): sql_literal(value) for name, value in values.items() if value is not None}
         if settings:
             path = self.site.path(target)
@@ -82,34 +72,27 @@ class Follower(LakeFollower):
             self._say(f"ALTER TABLE {target} ADD COLUMNS {', '.join(one.name for one in missing)}")
             self.site.add(table, self.site.path(target), missing)
 
-    def _rewritten(
-        self, one: TableChange, after: TableDefinition, target: TableId, table: Any, kinds: set[ChangeKind]
-    ) -> Any:
+    def _rewritten(self, edits: Edits, table: Any) -> Any:
         """The table (``DeltaTable``) after its columns went, were renamed or became wider: one commit that writes it anew, if that is needed."""
-        if one.reuses_names and not self.site.every:
-            raise self._by_hand("a column is dropped and another of its name is added, which would have its values")
-        note = self._note(one.table, "rewrite", table)
+        note = self._note(edits.source, "rewrite", table)
         if note is None:
             return table
-        info = self.site.info(table)
-        gone, names = (frozenset[str](), {}) if self.site.every else self._gone(one, info, kinds)
-        asked = kinds & {K.WIDEN_COLUMN, K.CHANGE_COLUMN} or self.site.every
-        wider = self._wider(info, self._wanted(one, after.columns), names) if asked else {}
-        if gone & set(info.partitions):
-            raise self._by_hand(f"the table is partitioned by {min(gone & set(info.partitions))}")
+        self._refuse_clash(edits)
+        info, target, wider = self.site.info(table), edits.table, edits.wider
         odd = [one.name for one in info.columns if one.partition and not partitionable(wider.get(one.name, one.kind))]
         if odd:
             raise self._by_hand(f"the table is partitioned by {odd[0]}, whose new type no table is partitioned by")
-        made = Recast.of(info, gone=gone, names=names, kinds=wider)
+        made = Recast.of(info, gone=edits.gone, names=edits.names, kinds=wider)
         if made is None:
             return table
         require_small(table, self.site.uri(target), self.site.options.rewrite_up_to)
-        self._say(f"ALTER TABLE {target}: {', '.join(sorted({*gone, *names, *wider}))}, written anew")
+        changed = sorted({*edits.gone, *edits.names, *wider})
+        self._say(f"ALTER TABLE {target}: {', '.join(changed)}, written anew")
         made.run(self.site.place, self.site.path(target), table, self.site.noting(table, note, alone=True))
         return self.site.required(target)
 
-    def _convert(self, one: TableChange, target: TableId, table: Any, steps: Mapping[str, Sequence[Step]]) -> None:
-        note = self._note(one.table, "convert", table)
+    def _convert(self, source: TableId, target: TableId, table: Any, steps: Mapping[str, Sequence[Step]]) -> None:
+        note = self._note(source, "convert", table)
         if note is None or not table.file_uris():
             return
         path = self.site.path(target)

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from sluice.model.definitions import ColumnDefinition, TableDefinition
+from sluice.model.definitions import TableDefinition
 from sluice.model.row_effects import Step
-from sluice.model.schema_changes import ChangeKind, TableChange
+from sluice.model.schema_changes import TableChange
 from sluice.model.tables import TableId
 from sluice.targets.iceberg.client import errors, transaction
 from sluice.targets.iceberg.merging import Files
@@ -21,7 +21,7 @@ from sluice.targets.iceberg.site import Site
 from sluice.targets.iceberg.tables import promotes, type_of
 from sluice.targets.lake.changelog import BEFORE, columns_of
 from sluice.targets.lake.columns import LakeColumn, Shape, TableInfo, partitionable
-from sluice.targets.lake.follow import K, LakeFollower, converted_rows
+from sluice.targets.lake.follow import Edits, LakeFollower, converted_rows
 from sluice.targets.lake.schema import wanting
 
 
@@ -41,71 +41,50 @@ class Follower(LakeFollower):
         self._say(f"CREATE TABLE {target}")
         self.site.create(self.site.identifier(target), columns, [column.name for column in by])
 
-    def _alter(
-        self, one: TableChange, after: TableDefinition, target: TableId, table: Any, kinds: set[ChangeKind]
-    ) -> None:
-        if one.reuses_names and not self.site.every:
-            raise self._by_hand("a column is dropped and another of its name is added, which would have its values")
-        info, wanted = self.site.info(table), self._wanted(one, after.columns)
-        gone, names = (frozenset[str](), {}) if self.site.every else self._gone(one, info, kinds)
-        if gone & set(info.partitions):
-            raise self._by_hand(f"the table is partitioned by {min(gone & set(info.partitions))}")
-        asked = kinds & {K.WIDEN_COLUMN, K.CHANGE_COLUMN} or self.site.every
-        wider = self._wider(info, wanted, names) if asked else {}
-        new = self._new(one, wanted, info, names, gone, kinds)
-        if not (gone or names or wider or new):
+    def _alter(self, edits: Edits, table: Any) -> None:
+        if self._note(edits.source, "ddl", table) is None:
             return
-        fills = self._fills(new, wanted, target) if table.current_snapshot() is not None and not self.site.every else {}
+        self._refuse_clash(edits)
+        info = self.site.info(table)
+        new = self._new(edits, info)
+        if not (edits.gone or edits.names or edits.wider or new):
+            return
+        fills = self._fills(edits, {column.name for _, column in new}) if table.current_snapshot() is not None else {}
 
         def change(made: Any) -> None:
-            _unsort(made, gone)
+            _unsort(made, edits.gone)
             with made.update_schema() as schema:
-                for name in gone:
+                for name in edits.gone:
                     schema.delete_column((name,))
-                for name, kind in wider.items():
+                for name, kind in edits.wider.items():
                     self._widen(schema, info, name, kind)
-                for old, name in names.items():
+                for old, name in edits.names.items():
                     schema.rename_column((old,), name)
                 for path, column in new:
                     schema.add_column((*path, column.name), type_of(column.kind))
 
-        self._say(f"ALTER TABLE {target}: {', '.join(sorted({*gone, *names, *wider, *(c.name for _, c in new)}))}")
-        self._run(one.table, target, table, change, fills)
+        changed = sorted({*edits.gone, *edits.names, *edits.wider, *(column.name for _, column in new)})
+        self._say(f"ALTER TABLE {edits.table}: {', '.join(changed)}")
+        self._run(edits.source, edits.table, table, change, fills)
 
-    def _new(
-        self, one: TableChange, wanted: Sequence[tuple[ColumnDefinition, LakeColumn]], info: TableInfo, names: Mapping[str, str],
-        gone: frozenset[str], kinds: set[ChangeKind],
-    ) -> list[tuple[tuple[str, ...], LakeColumn]]:  # fmt: skip
+    def _new(self, edits: Edits, info: TableInfo) -> list[tuple[tuple[str, ...], LakeColumn]]:
         """Columns that come, each with the struct that it is in."""
-        if self.site.every:
-            found: list[tuple[tuple[str, ...], LakeColumn]] = []
-            for column in wanting(columns_of([made for _, made in wanted]), info):
-                inner = info.find(column.name) is not None and not isinstance(column.kind, str)
-                found += (
-                    [((BEFORE,), part) for part in column.kind if isinstance(part, LakeColumn)]
-                    if inner
-                    else [((), column)]
-                )
-            return found
-        if K.ADD_COLUMN not in kinds:
-            return []
-        old = {column.name.lower() for column in one.before.columns} if one.before is not None else set()
-        there = {names.get(column.name, column.name).casefold() for column in info.columns if column.name not in gone}
-        came = [made for column, made in wanted if column.name.lower() not in old]
-        return [((), made) for made in came if made.name.casefold() not in there and made.name not in names.values()]
+        if not self.site.every:
+            there = {added.name for added in edits.adds if added.there}
+            return [((), made) for _, made in edits.new if made.name not in there]
+        found: list[tuple[tuple[str, ...], LakeColumn]] = []
+        for column in wanting(columns_of([made for _, made in edits.wanted]), info):
+            inner = info.find(column.name) is not None and not isinstance(column.kind, str)
+            found += (
+                [((BEFORE,), part) for part in column.kind if isinstance(part, LakeColumn)] if inner else [((), column)]
+            )
+        return found
 
-    def _fills(
-        self,
-        new: Sequence[tuple[tuple[str, ...], LakeColumn]],
-        wanted: Sequence[tuple[ColumnDefinition, LakeColumn]],
-        target: TableId,
-    ) -> dict[str, pa.Scalar]:
+    def _fills(self, edits: Edits, names: Collection[str]) -> dict[str, pa.Scalar]:
         """Values that the rows which are there get in new columns, as at the source. Raises LoadError."""
-        names, found = {column.name for _, column in new}, {}
-        for column, made in wanted:
-            if made.name not in names:
-                continue
-            value = self._fill(column, made, target)
+        found = {}
+        for column, made in edits.new:
+            value = self._fill(column, made, edits.table) if made.name in names else None
             if value is not None:
                 found[made.name] = value
         return found
@@ -132,8 +111,8 @@ class Follower(LakeFollower):
             )
         schema.update_column(path, field_type=type_of(new))
 
-    def _convert(self, one: TableChange, target: TableId, table: Any, steps: Mapping[str, Sequence[Step]]) -> None:
-        note = self._note(one.table, "convert", table)
+    def _convert(self, source: TableId, target: TableId, table: Any, steps: Mapping[str, Sequence[Step]]) -> None:
+        note = self._note(source, "convert", table)
         if note is None or table.current_snapshot() is None:
             return
         with errors(self.site.place, f"following {self.change.where}", self.site.uri(target)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -13,13 +13,12 @@ import pyarrow.compute as pc
 import structlog
 
 from sluice.config.pipeline import SNAPSHOT
-from sluice.errors import DecodeError, LoadError, TargetUnavailable
-from sluice.model.column_types import ColumnType
+from sluice.errors import LoadError, TargetUnavailable
 from sluice.model.definitions import ColumnDefinition, TableDefinition
 from sluice.model.row_effects import Step
-from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange
+from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId
-from sluice.targets.lake.changelog import BEFORE, column_name, columns_of
+from sluice.targets.lake.changelog import BEFORE, columns_of
 from sluice.targets.lake.checkpoints import Raced
 from sluice.targets.lake.column_types import TOO_WIDE, own_type, takes
 from sluice.targets.lake.columns import LakeColumn, Shape, TableInfo, widens
@@ -31,7 +30,18 @@ from sluice.targets.lake.values import converted
 from sluice.targets.offers import to_ignore
 from sluice.targets.port import Fence, SchemaChange
 from sluice.targets.schema.conversions import broken, effects_on, not_converted
-from sluice.targets.schema.policy import require_held
+from sluice.targets.schema.plan import (
+    AddColumn,
+    AlterTable,
+    CreateTable,
+    DropTable,
+    EmptyTable,
+    Planner,
+    RenameTable,
+    name_taken,
+    type_of,
+)
+from sluice.targets.schema.policy import Followed, followed, not_filled, not_followed, require_held
 
 K = ChangeKind
 _NO_NAMES = frozenset({K.TRUNCATE_TABLE, K.ROWS_REMOVED, K.ROWS_REPLACED, K.UNKNOWN})
@@ -83,6 +93,32 @@ def converted_rows(
     return rows if changed else None
 
 
+@dataclass(frozen=True, slots=True)
+class Edits:
+    """What changes of a table's columns.
+
+    Attributes:
+        source, table: at the source, and at the target. gone: names of columns that go. names: new names by the names now.
+        wider: new types by the names now. wanted: all columns after the change. adds: new ones among them; a table of changes has none.
+        clash: a name that two columns would have, unless the edits were made already; "" if there is none.
+    """
+
+    source: TableId
+    table: TableId
+    gone: frozenset[str] = frozenset()
+    names: Mapping[str, str] = field(default_factory=dict)
+    wider: Mapping[str, Shape] = field(default_factory=dict)
+    wanted: tuple[tuple[ColumnDefinition, LakeColumn], ...] = ()
+    adds: tuple[AddColumn, ...] = ()
+    clash: str = ""
+
+    @property
+    def new(self) -> list[tuple[ColumnDefinition, LakeColumn]]:
+        """Columns that come."""
+        names = {one.name for one in self.adds}
+        return [(column, made) for column, made in self.wanted if made.name in names]
+
+
 @dataclass(frozen=True)
 class LakeFollower(ABC):
     """Follows one change."""
@@ -99,31 +135,26 @@ class LakeFollower(ABC):
         """Make the table."""
 
     @abstractmethod
-    def _alter(
-        self, one: TableChange, after: TableDefinition, target: TableId, table: Any, kinds: set[ChangeKind]
-    ) -> None:
-        """Columns that come, go, have another name or type."""
+    def _alter(self, edits: Edits, table: Any) -> None:
+        """Make the edits, each once over a repeat of the statement."""
 
     @abstractmethod
     def _empty(self, source: TableId, target: TableId, what: str = "ddl") -> None:
         """Remove all rows, in a commit that notes ``what`` of the statement."""
 
     @abstractmethod
-    def _convert(self, one: TableChange, target: TableId, table: Any, steps: Mapping[str, Sequence[Step]]) -> None:
+    def _convert(self, source: TableId, target: TableId, table: Any, steps: Mapping[str, Sequence[Step]]) -> None:
         """Convert values of columns (by their names now) as the source did, in one commit. Raises Refused, LoadError."""
 
     def run(self) -> None:
         """Raises LoadError, Fenced, TargetUnavailable."""
-        if self.change.statement.dialect not in {"mysql", "mariadb"}:
-            raise self._by_hand(f"statements of {self.change.statement.dialect} are not understood")
         if self.change.check_only:
             require_held(self.change, LakeHeld(self.change, self.site))
             return
-        for one in self.change.tables:
-            kinds = set(one.kinds) if self.change.kinds is None else set(one.kinds) & self.change.kinds
+        for part in followed(self.change):
             for attempt in range(_ATTEMPTS):
                 try:
-                    self._follow(one, kinds)
+                    self._follow(part)
                     break
                 except Raced:
                     time.sleep(0.02 * 2**attempt)
@@ -141,77 +172,87 @@ class LakeFollower(ABC):
             return None
         return self.site.note(self.fence, scope, number, held.delivery)
 
-    def _follow(self, one: TableChange, kinds: set[ChangeKind]) -> None:
-        captured = one.table not in self.change.not_captured
-        target = self.change.target(one.table)
-        if K.TRUNCATE_TABLE in kinds and captured:
-            self._empty(one.table, target)
-        renamed = one.renamed_to if one.renamed_to is not None and K.RENAME_TABLE in kinds else None
-        if renamed is not None:
-            captured, target = renamed not in self.change.not_captured, self.change.target(renamed)
-        if one.after is None or not captured or K.DROP_TABLE in kinds:
+    def _follow(self, part: Followed) -> None:
+        if self.site.every:
+            self._extend(part)
             return
+        for step in Planner(self.change, LakeHeld(self.change, self.site)).steps(part):
+            match step:
+                case DropTable(table) | RenameTable(table):
+                    raise self._by_hand(f"no table is dropped or renamed, and {table} would be")
+                case EmptyTable():
+                    self._empty(step.source, step.table)
+                case CreateTable():
+                    self._create(step.one, step.after, step.table)
+                case AlterTable():
+                    self._change(step, part.kinds)
+
+    def _extend(self, part: Followed) -> None:
+        """A table of changes keeps its name and all columns; a table or column that has a new name is another one."""
+        one, after = part.one, part.one.after
+        renamed = one.renamed_to if K.RENAME_TABLE in part.kinds else None
+        name = renamed or one.table
+        if after is None or name in self.change.not_captured or K.DROP_TABLE in part.kinds:
+            return
+        target = self.change.target(name)
         table = self.site.open(target)
         if table is None:
-            if renamed is not None or K.CREATE_TABLE in kinds:
-                self._create(one, one.after, target)
-            return
-        if one.table in self.change.copies:
-            self._empty(one.table, target, "emptied")
-            table = self.site.required(target)
-        if self._converted(one, one.after, target, table, kinds):
-            table = self.site.required(target)
-        if kinds & OF_COLUMNS or (self.site.every and K.RENAME_TABLE in kinds):
-            self._alter(one, one.after, target, table, kinds)
+            if renamed is not None or part.cut_over or K.CREATE_TABLE in part.kinds:
+                self._create(one, after, target)
+        elif part.kinds & (OF_COLUMNS | {K.RENAME_TABLE, K.CREATE_TABLE}):
+            info, wanted = self.site.info(table), self._wanted(one, after.columns)
+            wider = self._wider(info, wanted, {})
+            self._alter(Edits(one.table, target, wider=wider, wanted=tuple(wanted)), table)
 
-    def _converted(
-        self, one: TableChange, after: TableDefinition, target: TableId, table: Any, kinds: set[ChangeKind]
-    ) -> bool:
+    def _change(self, step: AlterTable, kinds: frozenset[ChangeKind]) -> None:
+        table = self.site.required(step.table)
+        if step.copied:
+            self._empty(step.source, step.table, "emptied")
+            table = self.site.required(step.table)
+        if self._converted(step, table):
+            table = self.site.required(step.table)
+        if OF_COLUMNS & kinds:
+            self._alter(self._edits(step, self.site.info(table), kinds), table)
+
+    def _edits(self, step: AlterTable, info: TableInfo, kinds: frozenset[ChangeKind]) -> Edits:
+        """Raises LoadError for what the format cannot do."""
+        if step.one.reuses_names:
+            raise self._by_hand("a column is dropped and another of its name is added, which would have its values")
+        gone, names = frozenset(step.drops), {old: new for old, new in step.renames if old.casefold() != new.casefold()}
+        parted = gone & set(info.partitions)
+        if parted:
+            raise self._by_hand(f"the table is partitioned by {min(parted)}")
+        odd = next((name for name in names.values() if self.site.odd_name(name)), None)
+        if odd is not None:
+            raise self._by_hand(f"no column has the name {odd!r} there")
+        wanted = tuple(self._wanted(step.one, step.after.columns))
+        wider = self._wider(info, wanted, names) if kinds & {K.WIDEN_COLUMN, K.CHANGE_COLUMN} else {}
+        return Edits(step.source, step.table, gone, names, wider, wanted, step.adds, step.clash)
+
+    def _converted(self, step: AlterTable, table: Any) -> bool:
         """Convert the rows that are there as the source did; return False if nothing had to be done. Raises LoadError."""
         info, steps, effects = self.site.info(table), {}, {}
-        for effect in effects_on(self.change, one.table):
-            name = self._name(one, effect.old.name)
+        for effect in effects_on(self.change, step.source):
+            name = self._name(step.one, effect.old.name)
             there = info.find(name) if name is not None else None
-            if there is None or self._name(one, effect.new.name) is None:
+            if there is None or self._name(step.one, effect.new.name) is None:
                 continue
             if effect.unknown:
-                raise not_converted(self.change, effect, target)
+                raise not_converted(self.change, effect, step.table)
             steps[there.name], effects[there.name] = effect.steps, effect
         if not steps:
             return False
-        self._require_alterable(one, after, info, kinds)
+        self._edits(step, info, OF_COLUMNS)  # no row is converted before it is known that the columns can be changed
         try:
-            self._convert(one, target, table, steps)
+            self._convert(step.source, step.table, table, steps)
         except Refused as error:
             why = broken(error.kind) if error.kind is not None else error.why
-            raise not_converted(self.change, effects[error.column], target, why) from error
+            raise not_converted(self.change, effects[error.column], step.table, why) from error
         return True
-
-    def _require_alterable(
-        self, one: TableChange, after: TableDefinition, info: TableInfo, kinds: set[ChangeKind]
-    ) -> None:
-        """Raise LoadError if the columns cannot be changed as the source's were: no row is converted before that is known."""
-        gone, names = self._gone(one, info, kinds)
-        self._wider(info, self._wanted(one, after.columns), names)
-        if gone & set(info.partitions):
-            raise self._by_hand(f"the table is partitioned by {min(gone & set(info.partitions))}")
-        if one.reuses_names:
-            raise self._by_hand("a column is dropped and another of its name is added, which would have its values")
 
     def _name(self, one: TableChange, column: str) -> str | None:
         """Source column -> target column, None for one that does not go over."""
-        tables, lowered = set(one.tables), column.lower()
-        if any(t in tables and name.lower() == lowered for t, name in self.change.excluded):
-            return None
-        renamed = (new for t, old, new in self.change.columns if t in tables and old.lower() == lowered)
-        name = next(renamed, column)
-        return column_name(name) if self.site.every else name
-
-    def _type(self, column: ColumnDefinition) -> ColumnType:
-        made = self.change.meaning.types.get(column)
-        if made is None:
-            raise self._by_hand(f"the type {column.type} of column {column.name} is not known")
-        return made
+        return LakeHeld(self.change, self.site).column(one, column)
 
     def _wanted(
         self, one: TableChange, columns: Sequence[ColumnDefinition]
@@ -221,7 +262,7 @@ class LakeFollower(ABC):
             name = self._name(one, column.name)
             if name is None or column.generated is not None:
                 continue
-            kind = own_type(self._type(column), self.site.wide_decimals)
+            kind = own_type(type_of(self.change, column), self.site.wide_decimals)
             if not kind:
                 raise self._by_hand(f"column {column.name} is {column.type}, and {TOO_WIDE}")
             if self.site.odd_name(name):
@@ -233,37 +274,6 @@ class LakeFollower(ABC):
         """Of a table that is made."""
         wanted = [made for _, made in self._wanted(one, after.columns)]
         return columns_of(wanted) if self.site.every else tuple(wanted)
-
-    def _gone(self, one: TableChange, info: TableInfo, kinds: set[ChangeKind]) -> tuple[frozenset[str], dict[str, str]]:
-        """Columns of the table that go, and new names by the names now."""
-        gone, names = set(), {}
-        for part in self._parts(one) if kinds & {K.DROP_COLUMN, K.RENAME_COLUMN} else ():
-            old = self._name(one, part.old.name) if part.old is not None else None
-            new = self._name(one, part.new.name) if part.new is not None else None
-            there = info.find(old) if old is not None else None
-            if part.kind not in kinds or there is None:
-                continue
-            if part.kind is K.DROP_COLUMN or (part.kind is K.RENAME_COLUMN and new is None):
-                gone.add(there.name)
-            elif part.kind is K.RENAME_COLUMN and new is not None and new.casefold() != there.name.casefold():
-                if self.site.odd_name(new):
-                    raise self._by_hand(f"no column has the name {new!r} there")
-                names[there.name] = new
-        staying = [names.get(column.name, column.name).casefold() for column in info.columns if column.name not in gone]
-        if len(set(staying)) < len(staying):
-            raise self._by_hand("the table has a column of the new name already")
-        return frozenset(gone), names
-
-    def _parts(self, one: TableChange) -> tuple[ColumnChange, ...]:
-        if one.before is None or one.after is None:
-            raise self._by_hand("what it changed is not known")
-        try:
-            found = self.change.meaning.altered_columns(one)
-        except DecodeError as error:
-            raise self._by_hand(f"it is not understood: {error.message}") from error
-        if found is None:
-            raise self._by_hand("which columns it changed is not known")
-        return found
 
     def _wider(
         self, info: TableInfo, wanted: Sequence[tuple[ColumnDefinition, LakeColumn]], names: Mapping[str, str]
@@ -287,7 +297,7 @@ class LakeFollower(ABC):
 
     def _widened(self, column: ColumnDefinition, made: LakeColumn, there: LakeColumn) -> str | None:
         """The type that a column needs; None: the one that it has is enough. Raises LoadError."""
-        if isinstance(there.kind, str) and takes(self._type(column), there.kind):
+        if isinstance(there.kind, str) and takes(type_of(self.change, column), there.kind):
             return None
         if isinstance(there.kind, str) and isinstance(made.kind, str) and widens(there.kind, made.kind):
             return made.kind
@@ -302,7 +312,7 @@ class LakeFollower(ABC):
             raise self._not_filled(column, target, found.why)
         assert isinstance(made.kind, str)
         try:
-            values, odd = converted(pa.repeat(found.value, 1), self._type(column), made.kind)
+            values, odd = converted(pa.repeat(found.value, 1), type_of(self.change, column), made.kind)
         except pa.ArrowException as error:
             raise self._not_filled(column, target, f"no {made.kind} holds its default {column.default}") from error
         if odd is not None and self.site.options.zero_dates == "refuse":
@@ -312,22 +322,22 @@ class LakeFollower(ABC):
         return value if value.is_valid else None
 
     def _not_filled(self, column: ColumnDefinition, target: TableId, why: str) -> LoadError:
-        return LoadError(
-            f"the rows that {target} has would get other values in the new column {column.name} than at the source: {why}: "
-            f"{self.change.statement.text[:300]}",
-            where=self.change.where,
-            hint=f"{to_ignore(self.change.consumer, 'add_column')}; before the copy, add the column (`sluice check PIPELINE --apply`)"
-            if self.change.consumer == SNAPSHOT
-            else f"{to_ignore(self.change.consumer, 'add_column')}, add the column (`sluice check PIPELINE --apply`), then copy the table anew "
-            "(`sluice dump start`), which copies the source's values",
-        )
+        ignored = to_ignore(self.change.consumer, "add_column")
+        hint = f"{ignored}; before the copy, add the column (`sluice check PIPELINE --apply`)"
+        if self.change.consumer != SNAPSHOT:
+            hint = (
+                f"{ignored}, add the column (`sluice check PIPELINE --apply`), then copy the table anew (`sluice dump start`), which copies the "
+                "source's values"
+            )
+        return not_filled(self.change, target, column.name, why, hint)
 
     def _say(self, done: str) -> None:
         _log.info("target_ddl", consumer=self.site.owner.replace("/", "."), statement=done, source=self.change.where)
 
+    def _refuse_clash(self, edits: Edits) -> None:
+        """For a statement that is not noted yet: where it is, the names are as after it."""
+        if edits.clash:
+            raise name_taken(self.change, edits.clash)
+
     def _by_hand(self, why: str) -> LoadError:
-        return LoadError(
-            f"the source's DDL cannot be followed at a target of type {self.site.FORMAT}: {why}: {self.change.statement.text[:500]}",
-            where=self.change.where,
-            hint=f"{self.BY_HAND}, or make it anew and copy it (`sluice dump start`); {to_ignore(self.change.consumer, 'its kind')}",
-        )
+        return not_followed(self.change, why, self.BY_HAND)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 
 from sluice.model.row_effects import ColumnEffect
 from sluice.model.schema_changes import ColumnChange, TableChange
@@ -33,9 +33,9 @@ class LakeHeld(OnlyColumns):
         found = super().column(one, name)
         return column_name(found) if found is not None and self.site.every else found
 
-    def columns(self, table: TableId) -> Collection[str] | None:
+    def columns(self, table: TableId) -> Mapping[str, str] | None:
         info = self._info(table)
-        return {one.name.casefold() for one in info.columns} if info is not None else None
+        return {one.name.casefold(): one.name for one in info.columns} if info is not None else None
 
     def type(self, table: TableId, name: str, part: ColumnChange, effect: ColumnEffect | None) -> Answer:
         info, new = self._info(table), part.new

@@ -53,9 +53,9 @@ def capabilities_of(changes: Input) -> Capabilities:
         consistency=frozenset({Consistency.ROW, Consistency.TABLE}),
         schema_changes=FOLLOWED_CHANGES if every else FOLLOWED_MERGED,
         features=frozenset(
-            {Feature.DELETE, Feature.BUNDLES, Feature.KEYLESS}
+            {Feature.DELETE, Feature.BUNDLES, Feature.CUT_OVERS, Feature.KEYLESS}
             if every
-            else {Feature.DELETE, Feature.BUNDLES, Feature.ROW_REJECTION, Feature.RECOPIES},
+            else {Feature.DELETE, Feature.BUNDLES, Feature.CUT_OVERS, Feature.ROW_REJECTION, Feature.RECOPIES},
         ),
         conversions=frozenset() if every else CONVERSIONS,
         max_writers=1 if every else None,

@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from sluice.errors import LoadError, MappingError
+from sluice.errors import MappingError
 from sluice.model.planned import PlannedColumn, PlannedTable
-from sluice.model.schema_changes import ChangeKind, TableChange
+from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import TableId
 from sluice.model.temporal import is_special
 from sluice.targets.memory.column_types import own_type
 from sluice.targets.memory.store import MemoryStore, Table
 from sluice.targets.port import Finding, SchemaChange
 from sluice.targets.schema.conversions import effects_on, not_converted
-from sluice.targets.schema.policy import Answer, OnlyColumns, has, require_held
+from sluice.targets.schema.plan import (
+    AddColumn,
+    AlterTable,
+    CreateTable,
+    DropTable,
+    EmptyTable,
+    RenameTable,
+    steps_of,
+)
+from sluice.targets.schema.policy import Answer, OnlyColumns, added_by_hand, has, not_filled, require_held
 
+_K = ChangeKind
 FOLLOWED = frozenset({
-    ChangeKind.CREATE_TABLE, ChangeKind.DROP_TABLE, ChangeKind.RENAME_TABLE, ChangeKind.TRUNCATE_TABLE, ChangeKind.ADD_COLUMN,
-    ChangeKind.DROP_COLUMN, ChangeKind.WIDEN_COLUMN, ChangeKind.CHANGE_COLUMN, ChangeKind.MOVE_COLUMN, ChangeKind.ALLOW_NULL,
-    ChangeKind.REQUIRE_VALUE,
-    ChangeKind.COLUMN_ATTRIBUTES, ChangeKind.INDEXES, ChangeKind.TABLE_OPTIONS, ChangeKind.PARTITIONS, ChangeKind.NOTHING,
+    _K.CREATE_TABLE, _K.DROP_TABLE, _K.RENAME_TABLE, _K.TRUNCATE_TABLE, _K.ADD_COLUMN, _K.DROP_COLUMN, _K.RENAME_COLUMN, _K.WIDEN_COLUMN,
+    _K.CHANGE_COLUMN, _K.MOVE_COLUMN, _K.ALLOW_NULL, _K.REQUIRE_VALUE, _K.COLUMN_ATTRIBUTES, _K.INDEXES, _K.TABLE_OPTIONS, _K.PARTITIONS,
+    _K.NOTHING,
 })  # fmt: skip
 """Kinds that a memory target can follow."""
 
@@ -112,17 +121,18 @@ def follow(store: MemoryStore, change: SchemaChange) -> None:
     if change.check_only:
         require_held(change, MemoryHeld(store, change))
         return
-    for one in change.tables:
-        kinds = set(one.kinds) if change.kinds is None else set(one.kinds) & change.kinds
-        _follow(store, change, one, kinds)
-
-
-def _columns(change: SchemaChange, one: TableChange) -> list[str]:
-    """The columns after the change, under the target's names."""
-    assert one.after is not None
-    renamed = {source: name for table, source, name in change.columns if table == one.table}
-    excluded = {name for table, name in change.excluded if table == one.table}
-    return [renamed.get(c.name, c.name) for c in one.after.columns if c.name not in excluded]
+    for step in steps_of(change, MemoryHeld(store, change), generated=True):
+        match step:
+            case DropTable(table):
+                del store.tables[table]
+            case EmptyTable(table):
+                _empty(store.tables[table])
+            case RenameTable(table, to):
+                store.tables[to] = store.tables.pop(table)
+            case CreateTable():
+                store.create(step.table, [added.name for added in step.columns], step.key)
+            case AlterTable():
+                _alter(store.tables[step.table], change, step)
 
 
 class MemoryHeld(OnlyColumns):
@@ -132,67 +142,51 @@ class MemoryHeld(OnlyColumns):
         super().__init__(change)
         self.store = store
 
-    def columns(self, table: TableId) -> Collection[str] | None:
+    def columns(self, table: TableId) -> Mapping[str, str] | None:
         found = self.store.tables.get(table)
-        return {name.casefold() for name in found.columns} if found is not None else None
+        return {name.casefold(): name for name in found.columns} if found is not None else None
 
     def key(self, table: TableId, names: tuple[str, ...]) -> Answer:
         return has(tuple(self.store.tables[table].key) == names)
 
 
-def _values(change: SchemaChange, one: TableChange, new: Sequence[str]) -> dict[str, Any]:
-    """What rows that are there get in new columns. Raises LoadError for a value that is not known, or no calendar has."""
-    assert one.after is not None
+def _values(change: SchemaChange, table: TableId, adds: Sequence[AddColumn]) -> dict[str, Any]:
+    """Return what rows that are there get in new columns. Raises LoadError for a value that is not known, or that no calendar has."""
     found: dict[str, Any] = {}
-    columns = [c for c in one.after.columns if (one.table, c.name) not in change.excluded]
-    for column, name in zip(columns, _columns(change, one), strict=True):
-        if name not in new or column.generated is not None:
+    for added in adds:
+        if added.column.generated is not None:
             continue
-        known = change.meaning.default_value(column)
+        known = change.meaning.default_value(added.column)
         temporal = known.value is not None and (
             pa.types.is_timestamp(known.value.type) or pa.types.is_date32(known.value.type)
         )
         if known.value is None or (temporal and is_special(pa.repeat(known.value, 1)).any()):
-            raise LoadError(
-                f"rows that are there would get other values in the new column {name} than at the source: {known.why or 'no calendar has its date'}: "
-                f"{change.statement.text[:300]}",
-                where=change.where,
-                hint="set add_column to ignore in the target's ddl, and make the table anew",
-            )
-        found[name] = known.value.as_py()
+            why = known.why or "no calendar has its date"
+            raise not_filled(change, table, added.name, why, added_by_hand())
+        found[added.name] = known.value.as_py()
     return found
 
 
-def _with(row: Mapping[str, Any], columns: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: row.get(name, values.get(name)) for name in columns}
+def _empty(table: Table) -> None:
+    table.rows.clear()
+    table.heap.clear()
 
 
-def _follow(store: MemoryStore, change: SchemaChange, one: TableChange, kinds: set[ChangeKind]) -> None:
-    place = change.target(one.table)
-    if one.table in change.copies and place in store.tables:
-        store.tables[place].rows.clear()
-        store.tables[place].heap.clear()
-    for effect in effects_on(change, one.table):
-        if place in store.tables:
-            raise not_converted(change, effect, place, "a target in memory converts no rows")
-    if ChangeKind.DROP_TABLE in kinds:
-        store.tables.pop(place, None)
-        return
-    if ChangeKind.CREATE_TABLE in kinds and place not in store.tables and one.after is not None:
-        store.create(place, _columns(change, one), one.after.primary_key)
-    table = store.tables.get(place)
-    if table is None:
-        return
-    if ChangeKind.TRUNCATE_TABLE in kinds:
-        table.rows.clear()
-        table.heap.clear()
-    if kinds & {ChangeKind.ADD_COLUMN, ChangeKind.DROP_COLUMN} and one.after is not None:
-        columns = _columns(change, one)
-        kept = [name for name in table.columns if name in columns or ChangeKind.DROP_COLUMN not in kinds]
-        new = [name for name in columns if name not in kept and ChangeKind.ADD_COLUMN in kinds]
-        table.columns = [*kept, *new]
-        values = _values(change, one, new) if table.rows or table.heap else {}
-        table.rows = {key: _with(row, table.columns, values) for key, row in table.rows.items()}
-        table.heap = [_with(row, table.columns, values) for row in table.heap]
-    if ChangeKind.RENAME_TABLE in kinds and one.renamed_to is not None:
-        store.tables[change.target(one.renamed_to)] = store.tables.pop(place)
+def _alter(table: Table, change: SchemaChange, step: AlterTable) -> None:
+    if step.copied:
+        _empty(table)
+    for effect in effects_on(change, step.source):
+        raise not_converted(change, effect, step.table, "a target in memory converts no rows")
+    new = [added for added in step.adds if not added.there]
+    values = _values(change, step.table, new) if table.rows or table.heap else {}
+    renamed, gone = dict(step.renames), set(step.drops)
+
+    def altered(row: Mapping[str, Any]) -> dict[str, Any]:
+        kept = {renamed.get(name, name): value for name, value in row.items() if name not in gone}
+        return {name: kept.get(name, values.get(name)) for name in table.columns}
+
+    table.columns = [renamed.get(name, name) for name in table.columns if name not in gone]
+    table.columns += [added.name for added in new]
+    table.key = step.key if step.key is not None else tuple(renamed.get(name, name) for name in table.key)
+    table.rows = {key: altered(row) for key, row in table.rows.items()}
+    table.heap = [altered(row) for row in table.heap]

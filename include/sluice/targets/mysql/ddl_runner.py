@@ -18,7 +18,6 @@ from sluice.mysql.column_defaults import default_value
 from sluice.targets.mysql import ddl, lockwait
 from sluice.targets.mysql.ack_table import AckTable
 from sluice.targets.mysql.connection import CONTENTION, TargetConnection, code_of, errors, set_lock_wait
-from sluice.targets.mysql.ddl import DdlStep
 from sluice.targets.mysql.default_literals import alike, literals_of
 from sluice.targets.mysql.definitions import Server, wants_brackets
 from sluice.targets.mysql.held import MysqlHeld
@@ -28,7 +27,7 @@ from sluice.targets.mysql.session import Session
 from sluice.targets.mysql.tables import default_collation, definitions_of, read_tables
 from sluice.targets.port import Fence, SchemaChange
 from sluice.targets.schema.conversions import effects_on, not_converted
-from sluice.targets.schema.policy import require_held
+from sluice.targets.schema.policy import added_by_hand, not_filled, require_held, require_whole
 
 _log = structlog.get_logger()
 
@@ -42,9 +41,9 @@ def create_schema(cursor: Any, statement: str) -> None:
         cursor.execute(f"CREATE DATABASE IF NOT EXISTS {created[1]}")
 
 
-def create_renamed_schemas(cursor: Any, step: DdlStep) -> None:
+def create_renamed_schemas(cursor: Any, change: SchemaChange) -> None:
     """Where a table gets a name in another schema, which may not be captured: that schema, if it is missing."""
-    schemas = {step.target(change.renamed_to).schema for change in step.changes if change.renamed_to is not None}
+    schemas = {change.target(one.renamed_to).schema for one in change.tables if one.renamed_to is not None}
     for schema in sorted(schemas):
         cursor.execute("SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = %s", (schema,))
         if not cursor.fetchone()[0]:
@@ -99,15 +98,6 @@ def _knowing(cursor: Any) -> Knows:
     return lambda charset, collation: (charset, collation) in known()
 
 
-def _other_values(step: DdlStep, table: TableId, column: str, why: str) -> LoadError:
-    return LoadError(
-        f"the rows that {table} has would get other values in the new column {column} than at the source: {why}: {step.sql[:300]}",
-        where=step.where,
-        hint="add the column at the target by hand; the load goes on once it is there. Then copy the table anew (`sluice dump start`), which "
-        "copies the source's values",
-    )
-
-
 _NO_SQL = 1064
 """The error for a text that the parser does not take."""
 
@@ -134,11 +124,11 @@ class DdlRunner:
         What will run is noted with the tables' definitions before it: a repeat that finds them changed knows that it has run. While it runs, a
         second connection holds the acknowledgement row shared, so that no other process can take the target over in between.
         """
-        step = ddl.step_of(change)
-        doing = f"following {step.where}: {step.sql[:200]}"
+        ddl.is_mariadb(change)
+        doing = f"following {change.where}: {change.statement.text[:200]}"
         with self.target.session(doing) as session, self.target.session(doing) as holder:
             state = self.target.acks.ddl_state(session.cursor, self.fence.batch)
-            lines, kept = self._lines(session, state, step, change), {"rows": bool(state.get("rows"))}
+            lines, kept = self._lines(session, state, change), {"rows": bool(state.get("rows"))}
             for number, statement in enumerate(lines["statements"]):
                 if number < lines["ran"]:
                     continue
@@ -146,70 +136,78 @@ class DdlRunner:
                 now = definitions_of(session.cursor, tables)
                 if lines["before"] is None or lines["before"] == now:
                     lines = {**lines, "before": now}
-                    self.target.note_ddl(session, self.fence, {**kept, "done": step.number, "running": lines})
-                    self._run(session, holder, step, statement)
+                    self.target.note_ddl(session, self.fence, {**kept, "done": change.number, "running": lines})
+                    self._run(session, holder, change, statement)
                 lines = {**lines, "ran": number + 1, "before": None}
-                self.target.note_ddl(session, self.fence, {**kept, "done": step.number, "running": lines})
-            self.target.note_ddl(session, self.fence, {**kept, "done": step.number + 1})
+                self.target.note_ddl(session, self.fence, {**kept, "done": change.number, "running": lines})
+            self.target.note_ddl(session, self.fence, {**kept, "done": change.number + 1})
             return tuple(lines["statements"])
 
-    def _lines(self, session: Session, state: dict[str, Any], step: DdlStep, change: SchemaChange) -> dict[str, Any]:
-        """The statements of a step: those that were begun, or made now from what the target has."""
-        running = state.get("running") if state.get("done") == step.number else None
+    def _lines(self, session: Session, state: dict[str, Any], change: SchemaChange) -> dict[str, Any]:
+        """The statements of a change: those that were begun, or made now from what the target has."""
+        running = state.get("running") if state.get("done") == change.number else None
         if running:
             return dict(running)
-        tables = sorted({step.target(t) for change in step.changes for t in change.tables if t.table})
-        model = ddl.model_of(step)
+        tables = sorted({change.target(t) for one in change.tables for t in one.tables if t.table})
+        model = ddl.model_of(change)
         infos = read_tables(session.cursor, [*tables, model] if model is not None else tables)
 
         def columns(table: TableId) -> set[str] | None:
             info = infos.get(table)
             return {c.name.lower() for c in info.columns} if info else None
 
-        if step.check_only:
-            require_held(change, MysqlHeld(change, infos, session.cursor, mariadb=session.mariadb))
+        held = MysqlHeld(change, infos, session.cursor, mariadb=session.mariadb)
+        if change.check_only:
+            require_held(change, held)
             return {"statements": [], "tables": [], "ran": 0, "before": None}
         self._refuse_other_conversions(session, change, columns)
-        statements_ = self._statements(session, change, step, columns)
+        statements_ = self._statements(session, change, columns)
         if statements_:
-            self._refuse_irreproducible(session, step, columns)
+            self._refuse_irreproducible(session, change, columns)
+        else:
+            require_whole(change, held)
         return {
             "statements": statements_, "tables": [[t.schema, t.table] for t in tables], "ran": 0, "before": None,
         }  # fmt: skip
 
-    def _statements(self, session: Session, change: SchemaChange, step: DdlStep, columns: ddl.Columns) -> list[str]:
+    def _statements(self, session: Session, change: SchemaChange, columns: ddl.Columns) -> list[str]:
         """What to run. Between MySQL and MariaDB: where the recorded text is no SQL to this server, what the definitions tell."""
         knows = _knowing(session.cursor)
-        if step.mariadb == session.mariadb:
+        if ddl.is_mariadb(change) == session.mariadb:
             return ddl.statements_for(
-                step, columns, ddl.Words(knows, collation=partial(default_collation, session.cursor))
+                change, columns, ddl.Words(knows, collation=partial(default_collation, session.cursor))
             )
         words = ddl.Words(
             knows,
-            Server(step.mariadb and not session.mariadb, knows),
-            self._defaults(session, change, step, columns),
+            Server(ddl.is_mariadb(change) and not session.mariadb, knows),
+            self._defaults(session, change, columns),
             collation=partial(default_collation, session.cursor),
         )
-        found = ddl.statements_for(step, columns, words)
-        if not found or not ddl.renderable(step) or self._understood(session, step, found):
+        found = ddl.statements_for(change, columns, words)
+        if not found or not ddl.renderable(change) or self._understood(session, change, found):
             return found
-        rendered = ddl.statements_for(step, columns, replace(words, by_definition=True))
-        _log.info("target_ddl_by_definition", consumer=self.target.name, source=step.where, statement=step.sql[:500])
+        rendered = ddl.statements_for(change, columns, replace(words, by_definition=True))
+        _log.info(
+            "target_ddl_by_definition",
+            consumer=self.target.name,
+            source=change.where,
+            statement=change.statement.text[:500],
+        )
         return rendered
 
-    def _understood(self, session: Session, step: DdlStep, statements: list[str]) -> bool:
+    def _understood(self, session: Session, change: SchemaChange, statements: list[str]) -> bool:
         """Whether this server's parser takes the statements, and no default is one that it refuses later. Nothing is run."""
         if not session.mariadb and any(
             wants_brackets(column)
-            for change in step.changes
-            for column in (change.after.columns if change.after is not None else ())
+            for one in change.tables
+            for column in (one.after.columns if one.after is not None else ())
         ):
             return False
-        with errors(self.target.endpoint, f"following {step.where}"):
+        with errors(self.target.endpoint, f"following {change.where}"):
             connection = self.target.connect()
             try:
                 cursor = connection.cursor()
-                self._set(cursor, ddl.session_settings(step, mariadb=session.mariadb)[0], step)
+                self._set(cursor, ddl.session_settings(change, mariadb=session.mariadb)[0], change)
                 for statement in statements:
                     cursor.execute(f"SET @sluice_ddl = CONVERT(0x{statement.encode().hex()} USING utf8mb4)")
                     try:
@@ -223,11 +221,11 @@ class DdlRunner:
                 connection.close()
         return True
 
-    def _defaults(self, session: Session, change: SchemaChange, step: DdlStep, columns: ddl.Columns) -> ddl.Defaults:
+    def _defaults(self, session: Session, change: SchemaChange, columns: ddl.Columns) -> ddl.Defaults:
         """Texts for the defaults of new columns that this server reads as other values. Raises LoadError for one that has none."""
         said: dict[tuple[TableId, str], str] = {}
-        here = ddl.read_here(step, mariadb=session.mariadb)
-        for one, table, name, column in ddl.new_columns(step, columns):
+        here = ddl.read_here(change, mariadb=session.mariadb)
+        for one, table, name, column in ddl.new_columns(change, columns):
             wanted, read = change.meaning.default_value(column), default_value(column, here)
             if (wanted.value is None and read.value is None) or alike(wanted.value, read.value):
                 continue
@@ -242,9 +240,10 @@ class DdlRunner:
             if text is not None:
                 said[one.table, column.name.lower()] = text
             elif session.cursor.execute(f"SELECT 1 FROM {quoted_table(table)} LIMIT 1"):  # noqa: S608 - quoted
-                servers = ("MariaDB", "MySQL") if step.mariadb else ("MySQL", "MariaDB")
+                servers = ("MariaDB", "MySQL") if ddl.is_mariadb(change) else ("MySQL", "MariaDB")
                 why = f"{servers[1]} reads its default {column.default} otherwise than {servers[0]}"
-                raise _other_values(step, table, name, f"{why} ({wanted.why})" if wanted.why else why)
+                why = f"{why} ({wanted.why})" if wanted.why else why
+                raise not_filled(change, table, name, why, added_by_hand())
         return said
 
     def _refuse_other_conversions(self, session: Session, change: SchemaChange, columns: ddl.Columns) -> None:
@@ -256,15 +255,15 @@ class DdlRunner:
                 if why and session.cursor.execute(f"SELECT 1 FROM {quoted_table(target)} LIMIT 1"):  # noqa: S608 - quoted
                     raise not_converted(change, effect, target, why)
 
-    def _refuse_irreproducible(self, session: Session, step: DdlStep, columns: ddl.Columns) -> None:
-        for table, column, why in ddl.irreproducible(step, columns):
+    def _refuse_irreproducible(self, session: Session, change: SchemaChange, columns: ddl.Columns) -> None:
+        for table, column, why in ddl.irreproducible(change, columns):
             if not session.cursor.execute(f"SELECT 1 FROM {quoted_table(table)} LIMIT 1"):  # noqa: S608 - quoted
                 continue
-            raise _other_values(step, table, column, why)
+            raise not_filled(change, table, column, why, added_by_hand())
 
-    def _run(self, session: Session, holder: Session, step: DdlStep, statement: str) -> None:
+    def _run(self, session: Session, holder: Session, change: SchemaChange, statement: str) -> None:
         """In a connection of its own, with the settings of the session that ran it at the source."""
-        doing = f"following {step.where}"
+        doing = f"following {change.where}"
         with errors(self.target.endpoint, doing):
             runner = _Watched(self.target.connect(), session.mariadb)
         holder.begin()
@@ -273,11 +272,11 @@ class DdlRunner:
             self.target.acks.guard(holder.cursor, self.fence)
             cursor = runner.connection.cursor()
             cursor.execute(set_lock_wait(self.target.lock_wait_s))
-            for setting in ddl.session_settings(step, mariadb=session.mariadb):
-                self._set(cursor, setting, step)
+            for setting in ddl.session_settings(change, mariadb=session.mariadb):
+                self._set(cursor, setting, change)
             create_schema(cursor, statement)
-            create_renamed_schemas(cursor, step)
-            _log.info("target_ddl", consumer=self.target.name, statement=statement[:500], source=step.where)
+            create_renamed_schemas(cursor, change)
+            _log.info("target_ddl", consumer=self.target.name, statement=statement[:500], source=change.where)
             cursor.execute(self.target.marks.statement(statement) if self.target.marks is not None else statement)
         except pymysql.err.Error as error:
             session.blocker = runner.blocker
@@ -285,7 +284,7 @@ class DdlRunner:
                 raise
             raise LoadError(
                 f"the target refused the source's DDL: {error.args[-1]} (error {code_of(error)}): {statement[:500]}",
-                where=step.where,
+                where=change.where,
                 hint="change the target so that it can run, or run it by hand in another form and set its kind to stop: the load goes on once "
                 "the target has the change",
             ) from error
@@ -295,7 +294,7 @@ class DdlRunner:
             runner.connection.close()
 
     @staticmethod
-    def _set(cursor: Any, setting: str, step: DdlStep) -> None:
+    def _set(cursor: Any, setting: str, change: SchemaChange) -> None:
         try:
             cursor.execute(setting)
         except pymysql.err.MySQLError as error:
@@ -303,8 +302,8 @@ class DdlRunner:
                 raise
             raise LoadError(
                 f"the target cannot run the source's DDL with its session's settings: {error.args[-1]} (error {code_of(error)}): {setting}: "
-                f"{step.sql[:300]}",
-                where=step.where,
+                f"{change.statement.text[:300]}",
+                where=change.where,
                 hint="a time zone that is not known is loaded with mysql_tzinfo_to_sql; or make the change at the target by hand: the load goes on "
                 "once the target has it",
             ) from error

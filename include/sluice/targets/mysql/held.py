@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -26,9 +26,9 @@ class MysqlHeld(OnlyColumns):
         self.infos, self.cursor = infos, cursor
         self.same_dialect = (change.statement.dialect == "mariadb") == mariadb
 
-    def columns(self, table: TableId) -> Collection[str] | None:
+    def columns(self, table: TableId) -> Mapping[str, str] | None:
         info = self.infos.get(table)
-        return {column.name.casefold() for column in info.columns} if info is not None else None
+        return {column.name.casefold(): column.name for column in info.columns} if info is not None else None
 
     def _info(self, table: TableId, name: str) -> ColumnInfo:
         return next(one for one in self.infos[table].columns if one.name.casefold() == name.casefold())

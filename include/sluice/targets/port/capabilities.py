@@ -74,6 +74,8 @@ class Feature(StrEnum):
     """A table whose rows cannot be converted as the source's were is emptied, and copied again (``on_conversion: copy``)."""
     BUNDLES = "bundles"
     """Several batches in one commit (``commit_every``): see :mod:`sluice.targets.bundles`."""
+    CUT_OVERS = "cut_overs"
+    """The cut-over of an online schema change is followed as a change of the table (:attr:`SchemaChange.cut_over`), whatever is done for renames."""
 
 
 @dataclass(frozen=True, slots=True)

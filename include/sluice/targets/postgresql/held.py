@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 
 from sluice.model.definitions import IndexDefinition
 from sluice.model.row_effects import ColumnEffect
@@ -41,9 +41,9 @@ class PostgresHeld(OnlyColumns):
         found = super().column(one, name)
         return None if found is None else self.spelling.name(found)
 
-    def columns(self, table: TableId) -> Collection[str] | None:
+    def columns(self, table: TableId) -> Mapping[str, str] | None:
         info = self.infos.get(table)
-        return {column.name.casefold() for column in info.columns} if info is not None else None
+        return {column.name.casefold(): column.name for column in info.columns} if info is not None else None
 
     def _info(self, table: TableId, name: str) -> ColumnInfo:
         return next(one for one in self.infos[table].columns if one.name.casefold() == name.casefold())

@@ -1,12 +1,14 @@
-"""The policy ``stop``: does a target have a change of definitions already, because somebody made it by hand?
+"""The policy of schema changes, for every kind of target: which tables and kinds it follows, and what it does where it may not or cannot.
 
-Every kind asks this module. It says of each kind of change that the policy does not ignore whether the target shows it, lacks it, or cannot show it
-(a name that the statement used again, rows that were removed); a kind of target says what its catalog has, see :class:`Held`.
+:func:`followed` says what a target follows of a statement. Under the policy ``stop`` :func:`require_held` says of each kind of change that is not
+ignored whether the target shows it, lacks it, or cannot show it (a name that the statement used again, rows that were removed); a kind of target says
+what its catalog has, see :class:`Held`. A statement that a target cannot follow stops with :func:`not_followed`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
 
@@ -25,6 +27,81 @@ _ROWS = frozenset({K.TRUNCATE_TABLE, K.ROWS_REMOVED, K.ROWS_REPLACED, K.UNKNOWN}
 _TYPES = frozenset({K.WIDEN_COLUMN, K.CHANGE_COLUMN})
 
 
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """A table of a statement, as far as a target follows it.
+
+    Attributes:
+        one: the change. kinds: those that the policy does not ignore.
+        captured: its rows are captured before the statement, so that the target has them.
+        cut_over: an online schema change put it in the place of the table, see :attr:`sluice.targets.port.SchemaChange.cut_over`.
+    """
+
+    one: TableChange
+    kinds: frozenset[ChangeKind]
+    captured: bool = True
+    cut_over: bool = False
+
+
+def followed(change: SchemaChange) -> tuple[Followed, ...]:
+    """Return what a target follows of a statement, table by table.
+
+    A table that is not captured is left out, unless it gets the name of one that is. The cut-over of an online schema change is one change of the
+    captured table, with all that differs between its two definitions.
+    """
+    swapped = change.cut_over
+    if swapped is not None:
+        return (Followed(swapped, frozenset(swapped.kinds), cut_over=True),)
+    found: list[Followed] = []
+    arrived: set[TableId] = set()
+    """Names that are not captured, under which a captured table is on its way."""
+    for one in change.tables:
+        captured = one.table not in change.not_captured or one.table in arrived
+        if captured and one.renamed_to is not None:
+            arrived.add(one.renamed_to)
+        if captured or not set(one.tables) <= change.not_captured:
+            kinds = frozenset(one.kinds)
+            found.append(Followed(one, kinds if change.kinds is None else kinds & change.kinds, captured))
+    return tuple(found)
+
+
+def not_followed(change: SchemaChange, why: str, by_hand: str = "make the change at the target by hand") -> LoadError:
+    """Return the error for a statement that a target cannot follow. ``by_hand``: what people can do there."""
+    kinds = ", ".join(change.ddl_kinds) or "its kind"
+    return LoadError(
+        f"the source's schema change cannot be followed at target {change.consumer}: {why}: {change.statement.text[:500]}",
+        where=change.where,
+        hint=f"{by_hand}, then {to_ignore(change.consumer, kinds)}; `sluice dump start` copies the table anew",
+    )
+
+
+def never_seen(change: SchemaChange, one: TableChange, target: TableId) -> LoadError:
+    """Return the error for a table that comes into capture with its rows."""
+    return LoadError(
+        f"{one.table}, which is not captured, became {one.renamed_to}, which is: its rows were never seen: {change.statement.text[:300]}",
+        where=change.where,
+        hint=f"copy the table to the target by hand as {target}; the load goes on once it is there",
+    )
+
+
+def not_filled(change: SchemaChange, table: TableId, column: str, why: str, hint: str) -> LoadError:
+    """Return the error for rows of a target's table whose values in a new column are not known."""
+    return LoadError(
+        f"the rows that {table} has would get other values in the new column {column} than at the source: {why}: "
+        f"{change.statement.text[:300]}",
+        where=change.where,
+        hint=hint,
+    )
+
+
+def added_by_hand(statement: str = "") -> str:
+    """Return the hint of :func:`not_filled` for a target that leaves a column alone which it has."""
+    return (
+        f"add the column at the target by hand{f' ({statement})' if statement else ''}; the load goes on once it is there. Then copy the table anew "
+        "(`sluice dump start`), which copies the source's values"
+    )
+
+
 class Answer(Enum):
     """Whether a target has a change."""
 
@@ -40,8 +117,8 @@ def has(found: bool) -> Answer:
     return Answer.HAS if found else Answer.LACKS
 
 
-class Held(Protocol):
-    """What one target's catalog has. Tables and columns are the target's own; a column is asked for only if its table has it."""
+class Tables(Protocol):
+    """The tables of a target, and what it calls the source's."""
 
     def table(self, source: TableId) -> TableId:
         """The target's name of a source table."""
@@ -49,8 +126,12 @@ class Held(Protocol):
     def column(self, one: TableChange, name: str) -> str | None:
         """The target's name of a source column, None for one that does not go over."""
 
-    def columns(self, table: TableId) -> Collection[str] | None:
-        """Casefolded names, None if there is no such table."""
+    def columns(self, table: TableId) -> Mapping[str, str] | None:
+        """Names of columns as the target spells them, by their casefolded names; None if there is no such table."""
+
+
+class Held(Tables, Protocol):
+    """What one target's catalog has. Tables and columns are the target's own; a column is asked for only if its table has it."""
 
     def type(self, table: TableId, name: str, part: ColumnChange, effect: ColumnEffect | None) -> Answer:
         """Whether the column has the type after the change. ``effect``: on the rows; None: they stay as they are."""
@@ -79,15 +160,27 @@ class Held(Protocol):
 
 def require_held(change: SchemaChange, held: Held) -> None:
     """Raise LoadError unless the target has all of a change (``SchemaChange.check_only``) that the policy does not ignore."""
-    swapped = change.cut_over
     answers: list[tuple[str, Answer]] = []
-    for one in change.tables if swapped is None else (swapped,):
-        if not set(one.tables) <= change.not_captured:
-            answers += _answers(change, one, held)
+    for part in followed(change):
+        answers += _answers(change, part, held)
     missing = [what for what, answer in answers if answer is Answer.LACKS]
     unseen = [what for what, answer in answers if answer is Answer.UNSEEN]
     if missing or unseen:
         raise stopped(change, missing, unseen)
+
+
+def require_whole(change: SchemaChange, held: Held) -> None:
+    """Raise LoadError for a table whose columns have the names after a change, while the target lacks another part of it.
+
+    Ask it where such names mean that somebody made the change by hand, so that nothing of it is done.
+    """
+    for part in followed(change) if change.kinds is None and change.cut_over is None else ():
+        if not NAMES & part.kinds or held.columns(held.table(part.one.renamed_to or part.one.table)) is None:
+            continue
+        missing = [what for what, answer in _answers(change, part, held) if answer is Answer.LACKS]
+        if missing:
+            why = f"its columns have the new names already, and it lacks {', '.join(dict.fromkeys(missing))}"
+            raise not_followed(change, why)
 
 
 def stopped(change: SchemaChange, missing: Iterable[str], unseen: Iterable[str]) -> LoadError:
@@ -106,8 +199,8 @@ def stopped(change: SchemaChange, missing: Iterable[str], unseen: Iterable[str])
     )
 
 
-def _answers(change: SchemaChange, one: TableChange, held: Held) -> Iterator[tuple[str, Answer]]:
-    kinds = set(one.kinds) if change.kinds is None else set(one.kinds) & change.kinds
+def _answers(change: SchemaChange, part: Followed, held: Held) -> Iterator[tuple[str, Answer]]:
+    one, kinds = part.one, set(part.kinds)
     for kind in kinds & _ROWS:
         yield kind.value, Answer.UNSEEN
     table = held.table(one.renamed_to or one.table)
@@ -125,6 +218,8 @@ def _answers(change: SchemaChange, one: TableChange, held: Held) -> Iterator[tup
         yield f"the end of table {old}", has(held.columns(old) is None)
     if K.CREATE_TABLE in kinds:
         yield from _columns(one, one.after, set(NAMES), held, there)
+        if one.before is not None:
+            yield f"whether the rows of the table that {table} replaced are gone", Answer.UNSEEN
         return
     if one.before is None:
         yield "what it changed", Answer.UNSEEN
@@ -136,14 +231,14 @@ def _answers(change: SchemaChange, one: TableChange, held: Held) -> Iterator[tup
     if kinds & NAMES:
         yield from _columns(one, one.after, kinds, held, there)
         yield from ((f"column {name} under a name used again", Answer.UNSEEN) for name in _reused(one.after, parts))
-    for part in parts:
-        if part.kind in kinds:
-            yield from _part(change, one, part, held, table, there)
+    for column in parts:
+        if column.kind in kinds:
+            yield from _part(change, one, column, held, table, there)
     yield from _of_table(one, parts, kinds, held, table)
 
 
 def _columns(
-    one: TableChange, after: TableDefinition, kinds: set[ChangeKind], held: Held, there: Collection[str]
+    one: TableChange, after: TableDefinition, kinds: set[ChangeKind], held: Held, there: Mapping[str, str]
 ) -> Iterator[tuple[str, Answer]]:
     plain = [column.name for column in after.columns if column.generated is None]
     for name in filter(None, (held.column(one, name) for name in plain)):
@@ -168,7 +263,7 @@ def _reused(after: TableDefinition, parts: Iterable[ColumnChange]) -> Iterator[s
 
 
 def _part(
-    change: SchemaChange, one: TableChange, part: ColumnChange, held: Held, table: TableId, there: Collection[str]
+    change: SchemaChange, one: TableChange, part: ColumnChange, held: Held, table: TableId, there: Mapping[str, str]
 ) -> Iterator[tuple[str, Answer]]:
     column = part.new
     name = held.column(one, column.name) if column is not None and column.generated is None else None
@@ -243,7 +338,7 @@ class OnlyColumns:
         renamed = (new for table, old, new in self.change.columns if table in tables and old.lower() == lowered)
         return next(renamed, name)
 
-    def columns(self, table: TableId) -> Collection[str] | None:
+    def columns(self, table: TableId) -> Mapping[str, str] | None:
         raise NotImplementedError
 
     def type(self, table: TableId, name: str, part: ColumnChange, effect: ColumnEffect | None) -> Answer:

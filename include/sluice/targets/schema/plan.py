@@ -1,0 +1,304 @@
+"""The plan of a schema change: what a target has to do to its tables, in a safe order and in no target's words.
+
+What the target has already is left out. A kind of target renders the steps: as SQL, as a commit of a lake's table, or as edits of a dictionary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sluice.errors import DecodeError, LoadError
+from sluice.model.column_types import ColumnType
+from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
+from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange, column_changes
+from sluice.model.tables import TableId
+from sluice.targets.port import SchemaChange
+from sluice.targets.schema.policy import Followed, Tables, followed, never_seen, not_followed
+
+K = ChangeKind
+_NOT_OF_COLUMNS = frozenset({K.TRUNCATE_TABLE, K.RENAME_TABLE, K.PARTITIONS, K.NOTHING})
+"""Kinds after which a table has the columns and keys that it had."""
+
+
+@dataclass(frozen=True, slots=True)
+class DropTable:
+    """Drop a table."""
+
+    table: TableId
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyTable:
+    """Remove all rows of a table."""
+
+    table: TableId
+    source: TableId
+
+
+@dataclass(frozen=True, slots=True)
+class RenameTable:
+    """Give a table another name. ``before``: the source's definition, None if it is not known."""
+
+    table: TableId
+    to: TableId
+    before: TableDefinition | None
+
+
+@dataclass(frozen=True, slots=True)
+class AddColumn:
+    """Add a column, called ``name`` at the target. ``there``: the target has one of that name already."""
+
+    name: str
+    column: ColumnDefinition
+    there: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTable:
+    """Make a table. ``key``: names of columns at the target by which rows are told apart."""
+
+    table: TableId
+    source: TableId
+    one: TableChange
+    after: TableDefinition
+    columns: tuple[AddColumn, ...]
+    key: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeColumn:
+    """Change something of a column. ``name``: at the target, after columns were renamed; ``was``: before."""
+
+    kind: ChangeKind
+    name: str
+    was: str
+    old: ColumnDefinition
+    new: ColumnDefinition
+
+
+@dataclass(frozen=True, slots=True)
+class AlterTable:
+    """Change a table. Its parts stand in the order in which they are safe: a column may take the name of one that went.
+
+    Attributes:
+        source, before, after: the source's table. one: all that the statement did to it.
+        copied: its rows are copied again, so that it is emptied before.
+        drops: names at the target. renames: (name, new name); columns may swap their names.
+        changes: of columns that stay. adds: new columns. key: names at the target of another key, None if it stays.
+        comment: another comment of the table, None if it stays. indexes: others than the primary key differ.
+        clash: a new name that another column has, "" if there is none. A target without transactions may have made the change already.
+    """
+
+    table: TableId
+    source: TableId
+    one: TableChange
+    before: TableDefinition
+    after: TableDefinition
+    parts: tuple[ColumnChange, ...]
+    copied: bool = False
+    drops: tuple[str, ...] = ()
+    renames: tuple[tuple[str, str], ...] = ()
+    changes: tuple[ChangeColumn, ...] = ()
+    adds: tuple[AddColumn, ...] = ()
+    key: tuple[str, ...] | None = None
+    comment: str | None = None
+    indexes: bool = False
+    clash: str = ""
+
+
+Step = DropTable | EmptyTable | RenameTable | CreateTable | AlterTable
+
+
+def steps_of(change: SchemaChange, tables: Tables, *, generated: bool = False) -> Iterator[Step]:
+    """Yield what a target has to do for a statement. ``generated``: it has generated columns, too. Raises LoadError."""
+    planner = Planner(change, tables, generated=generated)
+    for part in followed(change):
+        for step in planner.steps(part):
+            if isinstance(step, AlterTable) and step.clash:
+                raise name_taken(change, step.clash)
+            yield step
+
+
+def _other_keys(table: TableDefinition) -> list[IndexDefinition]:
+    return [one for one in table.indexes if not one.primary]
+
+
+def type_of(change: SchemaChange, column: ColumnDefinition) -> ColumnType:
+    """Return what the values of a column are. Raises LoadError for a type that is not known."""
+    made = change.meaning.types.get(column)
+    if made is None:
+        raise not_followed(change, f"the type {column.type} of column {column.name} is not known")
+    return made
+
+
+def name_taken(change: SchemaChange, name: str) -> LoadError:
+    """Return the error for a column whose new name another one has."""
+    return not_followed(change, f"the table has a column {name} already")
+
+
+class Planner:
+    """Plans the tables of a statement one after the other: what the steps before did to the target's tables is taken into account."""
+
+    def __init__(self, change: SchemaChange, tables: Tables, *, generated: bool = False) -> None:
+        self._change, self._tables, self._generated = change, tables, generated
+        self._now: dict[TableId, dict[str, str] | None] = {}
+
+    def steps(self, part: Followed) -> Iterator[Step]:
+        """Yield what to do to one table. Raises LoadError."""
+        one, kinds = part.one, part.kinds
+        table = self._tables.table(one.table)
+        if K.DROP_TABLE in kinds:
+            if self._has(table):
+                self._now[table] = None
+                yield DropTable(table)
+            return
+        if K.CREATE_TABLE in kinds:
+            yield from self._created(one, table)
+            return
+        if K.TRUNCATE_TABLE in kinds and self._has(table):
+            yield EmptyTable(table, one.table)
+        alters = part.captured and bool(kinds - _NOT_OF_COLUMNS)
+        if alters and self._has(table) and one.before is not None and one.after is not None:
+            yield self._altered(part, table, one.before, one.after)
+        if K.RENAME_TABLE in kinds and one.renamed_to is not None:
+            yield from self._renamed(part, table, one.renamed_to)
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+    def _columns(self, table: TableId) -> dict[str, str] | None:
+        if table not in self._now:
+            found = self._tables.columns(table)
+            self._now[table] = dict(found) if found is not None else None
+        return self._now[table]
+
+    def _has(self, table: TableId) -> bool:
+        return self._columns(table) is not None
+
+    def _created(self, one: TableChange, table: TableId) -> Iterator[Step]:
+        if one.after is None or (self._has(table) and one.before is None):
+            return
+        if self._has(table):
+            yield DropTable(table)  # CREATE OR REPLACE TABLE
+        columns = tuple(
+            AddColumn(name, column) for column in one.after.columns if (name := self._name(one, column)) is not None
+        )
+        self._now[table] = {added.name.casefold(): added.name for added in columns}
+        yield CreateTable(table, one.table, one, one.after, columns, self._key(one, one.after))
+
+    def _renamed(self, part: Followed, table: TableId, to: TableId) -> Iterator[Step]:
+        new = self._tables.table(to)
+        if not part.captured and not self._has(new):
+            raise never_seen(self._change, part.one, new)
+        if not part.captured or table == new or not self._has(table) or self._has(new):
+            return
+        self._now[new], self._now[table] = self._now[table], None
+        yield RenameTable(table, new, part.one.before)
+
+    def _name(self, one: TableChange, column: ColumnDefinition) -> str | None:
+        """The target's name of a column that it has, or shall have."""
+        return None if column.generated is not None and not self._generated else self._tables.column(one, column.name)
+
+    def _key(self, one: TableChange, after: TableDefinition) -> tuple[str, ...]:
+        return tuple(self._tables.column(one, name) or name for name in after.row_key)
+
+    def _altered(self, part: Followed, table: TableId, before: TableDefinition, after: TableDefinition) -> AlterTable:
+        one, kinds = part.one, part.kinds
+        there = self._columns(table)
+        assert there is not None
+        if part.cut_over and {K.ADD_COLUMN, K.DROP_COLUMN} <= kinds:
+            why = f"a column of {one.table} may have been renamed, or dropped and added: the definitions do not tell"
+            raise not_followed(self._change, why)
+        parts = self._parts(part, before, after)
+        drops = tuple(self._drops(one, [p for p in parts if p.kind in kinds & {K.DROP_COLUMN}], there))
+        renames, clash = self._renames(one, [p for p in parts if p.kind in kinds & {K.RENAME_COLUMN}], there)
+        was = {new.casefold(): old for old, new in renames}
+        stays = {
+            p.old.name.lower()
+            for p in parts
+            if p.kind in {K.DROP_COLUMN, K.RENAME_COLUMN} - kinds and p.old is not None
+        }
+        changes, adds = [], []
+        for each in parts:
+            name = self._name(one, each.new) if each.new is not None and each.kind in kinds else None
+            if each.new is None or name is None or each.kind is K.RENAME_COLUMN:
+                continue
+            found = there.get(name.casefold())
+            if each.kind is K.ADD_COLUMN:
+                if found is not None and each.new.name.lower() in stays:
+                    raise not_followed(
+                        self._change, f"the old column {found} stays, and the new one would have its values"
+                    )
+                adds.append(AddColumn(name, each.new, there=found is not None))
+            elif found is not None and each.old is not None:
+                changes.append(ChangeColumn(each.kind, found, was.get(found.casefold(), found), each.old, each.new))
+        there.update({added.name.casefold(): added.name for added in adds if not added.there})
+        return AlterTable(
+            table,
+            one.table,
+            one,
+            before,
+            after,
+            parts,
+            copied=one.table in self._change.copies,
+            drops=drops,
+            renames=renames,
+            changes=tuple(changes),
+            adds=tuple(adds),
+            key=self._key(one, after) if K.PRIMARY_KEY in kinds and before.row_key != after.row_key else None,
+            comment=after.comment if K.TABLE_OPTIONS in kinds and before.comment != after.comment else None,
+            indexes=bool(kinds & {K.INDEXES, K.DROP_COLUMN}) and _other_keys(before) != _other_keys(after),
+            clash=clash,
+        )
+
+    def _parts(self, part: Followed, before: TableDefinition, after: TableDefinition) -> tuple[ColumnChange, ...]:
+        """What became of the columns, one by one. Which was renamed, only the statement tells."""
+        one = part.one
+        if part.cut_over:
+            return one.columns
+        if K.RENAME_COLUMN not in one.kinds and not one.reuses_names:
+            return column_changes(before, after)
+        try:
+            found = self._change.meaning.altered_columns(one)
+        except DecodeError as error:
+            raise not_followed(self._change, f"it is not understood: {error.message}") from error
+        if found is None:
+            raise not_followed(self._change, "which columns were renamed is not known")
+        return found
+
+    def _drops(self, one: TableChange, parts: Sequence[ColumnChange], there: dict[str, str]) -> Iterator[str]:
+        for part in parts:
+            assert part.old is not None
+            name = self._tables.column(one, part.old.name)
+            found = there.pop(name.casefold(), None) if name is not None else None
+            if found is not None:
+                yield found
+
+    def _renames(
+        self, one: TableChange, parts: Sequence[ColumnChange], there: dict[str, str]
+    ) -> tuple[tuple[tuple[str, str], ...], str]:
+        """Return the pairs, and a new name that the table has already."""
+        pairs: list[tuple[str, str]] = []
+        for part in parts:
+            assert part.old is not None
+            assert part.new is not None
+            was, name = (self._tables.column(one, each.name) for each in (part.old, part.new))
+            found = there.get(was.casefold()) if was is not None else None
+            if name is None and found is None:
+                continue
+            if name is None or (was is None and part.new.generated is None and name.casefold() not in there):
+                gone = "the old" if was is None else "the new"
+                why = f"column {part.old.name} is {part.new.name} now, and the mapping leaves {gone} one out"
+                raise not_followed(self._change, why)
+            if found is not None and found != name:
+                pairs.append((found, name))
+        for found, _ in pairs:
+            del there[found.casefold()]
+        clash = next((name for _, name in pairs if name.casefold() in there), "")
+        there.update({name.casefold(): name for _, name in pairs})
+        return tuple(pairs), clash
+
+
+__all__ = [
+    "AddColumn", "AlterTable", "ChangeColumn", "CreateTable", "DropTable", "EmptyTable", "Planner", "RenameTable", "Step", "name_taken",
+    "steps_of", "type_of",
+]  # fmt: skip
