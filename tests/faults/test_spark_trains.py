@@ -45,7 +45,7 @@ def made(
             f"CREATE TABLE `{schema}`.t (id INT PRIMARY KEY, note VARCHAR(40))",
             f"CREATE TABLE `{schema}`.journal (what VARCHAR(40) NOT NULL)",  # without a key: a repeat would show
         )
-    extra = "rules: engine.yaml\n"
+    extra = "rules: engine.yaml\nrun: {max_time: 10m}\n"  # a slow machine ends no train
     with case(tmp_path, mysql_source, mysql_target, zookeeper, schema, extra=extra, session_s=6) as one:
         (one.folder / "rules/engine.yaml").write_text("rules: [{name: up, path: up.py, match: {table: t}}]\n")
         (one.folder / "rules/up.py").write_text("def transform(row, context):\n    return row\n")

@@ -218,25 +218,24 @@ def _wider_charset(old: str | None, new: str | None) -> bool:
     return old == new or new == "utf8mb4" or (old == "ascii" and new in {"latin1", "utf8", "utf8mb3"})
 
 
-def cut_over(changes: Sequence[TableChange], foreign: Collection[TableId]) -> TableChange | None:
-    """Return the change that an online schema change made: one RENAME puts a table that is not captured in the place of
-    one that is.
+def cut_overs(changes: Sequence[TableChange], foreign: Collection[TableId]) -> tuple[TableChange, ...]:
+    """Return the changes that online schema changes made: a RENAME puts a table that is not captured in the place of one
+    that is.
 
-    Both have the same rows, copied by another program. ``foreign``: tables that are not captured. None: the changes are
-    none of this kind.
+    Both have the same rows, copied by another program. ``foreign``: tables that are not captured.
     """
-    left = {one.table: one for one in changes if one.renamed_to is not None}
     arrived = {one.renamed_to: one for one in changes if one.renamed_to is not None}
-    for table, old in left.items():
-        new = arrived.get(table)
-        if new is None or new.table not in foreign or table in foreign or old.before is None or new.after is None:
+    found = []
+    for old in changes:
+        new = arrived.get(old.table) if old.renamed_to is not None and old.table not in foreign else None
+        if new is None or new.table not in foreign or old.before is None or new.after is None:
             continue
         if new.table in arrived:
             continue  # a captured table may be under way under that name: t TO x, u TO t, x TO u
         columns = column_changes(old.before, new.after)
         kinds = (*dict.fromkeys(one.kind for one in columns), *_kinds_of_table(old.before, new.after))
-        return TableChange(table, kinds, old.before, new.after, columns)
-    return None
+        found.append(TableChange(old.table, kinds, old.before, new.after, columns))
+    return tuple(found)
 
 
 def _kinds_of_table(before: TableDefinition, after: TableDefinition) -> list[ChangeKind]:

@@ -72,15 +72,16 @@ def require_features(config: TargetConfig, offered: Capabilities, batch: BatchIn
 
 def require_kinds(config: TargetConfig, offered: Capabilities, change: SchemaChange) -> None:
     """Raise LoadError if this kind of target cannot follow a schema change."""
-    swapped = change.cut_over if Feature.CUT_OVERS in offered.features else None
-    wanted = change.wanted if swapped is None else frozenset(swapped.kinds)
+    wanted = change.wanted
+    if Feature.CUT_OVERS in offered.features and change.cut_overs:
+        wanted = frozenset(kind for one in change.changes for kind in one.kinds)
     missing = sorted(wanted - offered.schema_changes - _NOBODY)
     if not missing and (offered.schema_changes or not change.check_only):
         return
     raise LoadError(
         f"a target of type {config.type} cannot follow {', '.join(missing) or 'a change of definitions'}: {change.statement.text[:300]}",
         where=change.where,
-        hint=f"make the change at the target by hand, then {to_ignore(config.name, 'its kind')}",
+        hint=f"make the change at the target by hand, then {to_ignore(config.name, ', '.join(change.ddl_kinds) or 'its kind')}",
     )
 
 

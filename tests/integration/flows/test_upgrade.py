@@ -27,8 +27,8 @@ from tests.support.servers.airflows import airflow, wait_until
 
 pytestmark = pytest.mark.slow
 
-EARLIER = "1dbb49b"
-"""The last commit before the rooms moved."""
+EARLIER = ("1dbb49b", "87e6725")
+"""The last commit before the rooms moved, and the last one before stored values became neutral."""
 
 DAGS = """
 import importlib, json, pkgutil, sys
@@ -50,14 +50,17 @@ print(json.dumps({"dags": dags, "classes": sorted(paths)}))
 """
 
 
-@pytest.fixture(scope="module")
-def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=EARLIER)
+def earlier(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """The code of the earlier version, in a folder of its own."""
     archive = subprocess.run(
-        ["git", "archive", EARLIER, "include", "dags", "plugins"], cwd=REPOSITORY, capture_output=True, check=False
+        ["git", "archive", request.param, "include", "dags", "plugins"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        check=False,
     )
     if archive.returncode:
-        pytest.skip(f"the history of this clone does not have commit {EARLIER}")
+        pytest.skip(f"the history of this clone does not have commit {request.param}")
     folder = tmp_path_factory.mktemp("earlier")
     subprocess.run(["tar", "-x", "-C", str(folder)], input=archive.stdout, check=True)
     return folder

@@ -255,3 +255,27 @@ def test_a_topic_of_another_pipeline_is_not_emptied(tmp_path: Path, request: Any
         )
         made.run_until_head()
         assert set(topic(made, "t")) == {'{"id":1}', '{"id":9}'}
+
+
+def test_partitions_that_are_dropped_stop_the_load_and_its_way_back_leads_to_the_sources_keys(
+    tmp_path: Path, request: Any
+) -> None:
+    """No row of the log names the rows that went with a partition."""
+    with following(tmp_path, request) as made:
+        execute(
+            made,
+            "CREATE TABLE t (id INT PRIMARY KEY, v INT) PARTITION BY RANGE (id) (PARTITION low VALUES LESS THAN (10),"
+            " PARTITION high VALUES LESS THAN MAXVALUE)",
+            "INSERT INTO t VALUES (1, 1), (2, 2), (20, 20)",
+        )
+        made.run_until_head()
+        for statement, later in (("DROP PARTITION low", 30), ("TRUNCATE PARTITION high", 40)):
+            execute(made, f"ALTER TABLE t {statement}", f"INSERT INTO t VALUES ({later}, {later})")
+            with pytest.raises(LoadError, match=r"rows of .* went with a partition") as stopped:
+                made.run_until_head()
+            assert "set on_conversion: copy at target copy" in str(stopped.value.hint)
+            made.path.write_text(made.yaml.replace("    type: kafka\n", "    type: kafka\n    on_conversion: copy\n"))
+            made.run_until_head()
+            made.run_until_head()  # what was read last of the copy arrives
+            assert topic(made, "t") == source(made, "t", "id")
+            made.path.write_text(made.yaml)

@@ -122,6 +122,25 @@ def test_a_cut_over_is_an_alter() -> None:
     } == set(sql.removeprefix("ALTER TABLE `shop`.`t` ").split(", "))
 
 
+def test_a_cut_over_beside_a_rename() -> None:
+    found = steps(T, "CREATE TABLE o (id INT)", *GHOST, "RENAME TABLE t TO _t_del, _t_gho TO t, o TO n")
+    alter, rename = run(found, shop__t=OLD, shop__o={"id"})
+    assert alter.startswith("ALTER TABLE `shop`.`t` ")
+    assert rename == "RENAME TABLE `shop`.`o` TO `shop`.`n`"
+
+
+def test_captured_tables_that_swap_their_names_by_one_that_is_not_captured() -> None:
+    found = steps(T, "CREATE TABLE o (id INT)", "RENAME TABLE t TO _t_old, o TO t, _t_old TO o")
+    assert run(found, shop__t=OLD, shop__o={"id"}) == [
+        "RENAME TABLE `shop`.`t` TO `shop`.`_t_old`, `shop`.`o` TO `shop`.`t`, `shop`.`_t_old` TO `shop`.`o`"
+    ]
+
+
+def test_a_table_that_another_replaces() -> None:
+    found = steps(T, "CREATE OR REPLACE TABLE t (id INT)")
+    assert run(found, shop__t=OLD) == ["DROP TABLE IF EXISTS `shop`.`t`", "CREATE OR REPLACE TABLE `shop`.`t` (id INT)"]
+
+
 def test_other_texts_for_defaults_stand_in_their_places() -> None:
     """In the recorded text, where comments and strings look alike; in an ALTER made from definitions; and at a cut-over."""
     words = Words(defaults={(TableId("shop", "t"), "b"): "'it''s'"})

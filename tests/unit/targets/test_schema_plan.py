@@ -168,8 +168,19 @@ def test_two_captured_tables_that_swap_their_names_are_no_cut_over() -> None:
     """The name in between is one that an online schema change makes, so that it is not captured."""
     swap = "RENAME TABLE t TO _t_old, o TO t, _t_old TO o"
     [change] = planned_changes(T, O, swap)
-    assert change.cut_over is None
+    assert change.cut_overs == ()
     assert steps(T, O, swap) == ["t -> _t_old", "o -> t", "_t_old -> o"]
+
+
+def test_one_statement_may_cut_over_several_tables_and_rename_another() -> None:
+    more = "CREATE TABLE m (id INT PRIMARY KEY)"
+    ghosts = (GHOST, "ALTER TABLE _t_gho ADD c INT", "CREATE TABLE _o_gho LIKE o", "ALTER TABLE _o_gho DROP COLUMN x")
+    swap = f"{SWAP}, o TO _o_del, _o_gho TO o, m TO n"
+    has = {**HAS, "m": ("id",)}
+    assert steps(T, O, more, *ghosts, swap, has=has) == ["t: +c", "o: -x", "m -> n"]
+    lake = Capabilities(schema_changes=FOLLOWED_MERGED, features=frozenset({Feature.CUT_OVERS}))
+    with pytest.raises(LoadError, match="cannot follow rename table"):
+        planned_changes(T, O, more, *ghosts, swap, offered=lake)
 
 
 CUT_OVERS = {

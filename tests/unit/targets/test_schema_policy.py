@@ -13,7 +13,7 @@ from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import TableId
 from sluice.targets.lake.follow import FOLLOWED_MERGED
 from sluice.targets.port import Capabilities, SchemaChange
-from sluice.targets.schema.policy import Answer, OnlyColumns, has, require_held
+from sluice.targets.schema.policy import Answer, OnlyColumns, has, require_held, require_whole
 from tests.support.tables.planned_changes import planned_changes
 
 TABLE = "CREATE TABLE t (id INT PRIMARY KEY, a INT, b INT, s VARCHAR(9))"
@@ -177,3 +177,25 @@ def test_what_takes_away_nothing_captured_stops_no_target(sql: str) -> None:
 def test_what_takes_away_a_captured_table_stops_them(sql: str, before: Sequence[str]) -> None:
     with pytest.raises(LoadError, match="cannot follow drop table"):
         plans(sql, "apply", before=before, kinds=FOLLOWED_MERGED)
+
+
+@pytest.mark.parametrize(
+    ("alter", "columns", "lacks"),
+    [
+        ("ADD c INT, MODIFY a BIGINT, ADD KEY (b)", {*WAS, "c"}, "it lacks bigint of column a, index b"),
+        ("ADD c INT, MODIFY a BIGINT", WAS, "it lacks bigint of column a, column c"),
+        ("MODIFY a BIGINT", WAS, ""),
+    ],
+)
+def test_names_as_after_a_change_do_not_stand_for_the_rest(alter: str, columns: Collection[str], lacks: str) -> None:
+    """Where a target with such names does nothing; one that has all goes on."""
+    change = planned(f"ALTER TABLE t {alter}", "apply")
+    require_whole(change, Target(change, None))
+    require_whole(change, Target(change, {*WAS, "c"}, done=True))
+    with suppress_load_error() as caught:
+        require_whole(change, Target(change, columns))
+    missing = set(lacks.removeprefix("it lacks ").split(", ")) if lacks else set()
+    assert len(caught) == bool(lacks)
+    for error in caught:
+        assert "its columns have the new names already" in error.message
+        assert all(one in error.message for one in missing)

@@ -162,10 +162,9 @@ def _effects(
     """
     if target.changes == "all" or target.ddl_policy(_D.CHANGE_COLUMN) is DdlPolicy.IGNORE:
         return ()
-    swapped = change.cut_over
     ran = _ran(change.statement)
     found = []
-    for one in change.tables if swapped is None else (swapped,):
+    for one in change.changes:
         if one.table in change.not_captured or _NEW_OR_GONE & set(one.kinds):
             continue
         route = routes.route(one.table)

@@ -1,6 +1,7 @@
 """Statements after which a topic with the newest row of each key would keep keys that no row has any more, or lack rows.
 
-No change of the log names these rows: a table was truncated, dropped or replaced, it has another name, or its rows have other message keys now. The
+No change of the log names these rows: a table was truncated, dropped or replaced, a partition was dropped or emptied, the table has another name, or
+its rows have other message keys now. The
 topic itself says which keys it holds, see :mod:`sluice.targets.kafka.held_keys`: they get messages without a value. If rows stay at the source, they
 are copied again under their new name or key (``on_conversion: copy``).
 """
@@ -73,12 +74,13 @@ def _found(change: SchemaChange, forms: KeyForms) -> Iterator[Stale]:
             arrived.add(one.renamed_to)
         elif _K.TRUNCATE_TABLE in one.kinds and _K.TRUNCATE_TABLE in wanted:
             yield Stale(table, f"the rows of {table} are gone, and their keys stay in its topic")
+        elif _K.ROWS_REMOVED in one.kinds and _K.ROWS_REMOVED in wanted:
+            yield Stale(table, f"rows of {table} went with a partition, and their keys stay in its topic", copied=True)
         elif _K.CREATE_TABLE in one.kinds and one.before is not None and _K.CREATE_TABLE in wanted:
             yield Stale(table, f"{table} was replaced, and the keys of its old rows stay in its topic")
         elif _LEAVES_KEYS & set(one.kinds) & wanted:
             yield from _rekeyed(change, one, forms)
-    swapped = change.cut_over
-    if swapped is not None and _K.RENAME_TABLE in wanted:
+    for swapped in change.cut_overs if _K.RENAME_TABLE in wanted else ():
         yield from _rekeyed(change, swapped, forms)
 
 
@@ -105,7 +107,8 @@ def _arrives(change: SchemaChange, table: TableChange) -> bool:
 
 def _stays(change: SchemaChange, table: TableChange) -> bool:
     """Return True if the topic's rows are right after a rename: an online schema change put the same rows in their place."""
-    return any(c.renamed_to == table.table and c.table in change.not_captured for c in change.tables)
+    arrived = {c.renamed_to for c in change.tables}  # a captured table may be under way under a name that is not
+    return any(c.renamed_to == table.table and c.table in change.not_captured - arrived for c in change.tables)
 
 
 def why_not_emptied(options: KafkaOptions) -> str:

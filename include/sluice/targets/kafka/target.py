@@ -95,7 +95,7 @@ def _capabilities(changes: Input, ordering: Ordering, *, empties: bool) -> Capab
         guarantee=Guarantee.TRANSACTIONAL,
         ordering=frozenset({ordering}),
         consistency=frozenset(Consistency),
-        schema_changes=FOLLOWED | {_K.TRUNCATE_TABLE} if Feature.RECOPIES in features else FOLLOWED,
+        schema_changes=FOLLOWED | {_K.TRUNCATE_TABLE, _K.ROWS_REMOVED} if Feature.RECOPIES in features else FOLLOWED,
         features=frozenset(features),
         max_writers=1,
     )

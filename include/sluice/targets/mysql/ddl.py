@@ -26,8 +26,8 @@ from sluice.targets.mysql import definitions
 from sluice.targets.mysql.said_charsets import Knows, said
 from sluice.targets.port import SchemaChange
 from sluice.targets.schema.columns import NAMES
-from sluice.targets.schema.plan import CreateTable, DropTable, EmptyTable, RenameTable, steps_of
-from sluice.targets.schema.policy import OnlyColumns, not_followed
+from sluice.targets.schema.plan import CreateTable, DropTable, EmptyTable, Planner, RenameTable
+from sluice.targets.schema.policy import OnlyColumns, followed, not_followed
 
 Columns = Callable[[TableId], Collection[str] | None]
 """The target's columns of one of its tables in lower case, None if there is no such table."""
@@ -141,8 +141,7 @@ def read_here(change: SchemaChange, *, mariadb: bool) -> Statement:
 
 def new_columns(change: SchemaChange, columns: Columns) -> Iterator[tuple[TableChange, TableId, str, ColumnDefinition]]:
     """(change, target table, name there, column) of columns that the statement adds to a table that the target has."""
-    swapped = _cut_over(change)
-    for one in [swapped] if swapped is not None else change.tables:
+    for one in _told(change):
         if one.before is None or one.after is None:
             continue
         target, naming = change.target(one.table), _naming(change, one.table)
@@ -174,13 +173,13 @@ def _with_defaults(one: TableChange, said: Defaults) -> TableChange:
 
 def irreproducible(change: SchemaChange, columns: Columns) -> list[tuple[TableId, str, str]]:
     """(target table, column, why) of columns that are new, and whose values in existing rows are not known from the statement."""
-    swapped = _cut_over(change)
+    swapped = {one.table for one in change.cut_overs}
     found = []
     for one, target, name, column in new_columns(change, columns):
         default = _TEXT.sub("''", column.default or "")
         if _DIFFERS.search(default):
             why = f"its default {column.default} has another value on every server or for every row"
-        elif swapped is not None and _TIME.search(default):
+        elif one.table in swapped and _TIME.search(default):
             why = f"its default {column.default} was evaluated whenever a row was copied"
         elif column.auto_increment and one.before is not None and not one.before.primary_key:
             why = "rows of a table without a primary key are numbered in no order that two servers share"
@@ -199,7 +198,7 @@ def converts_otherwise(change: SchemaChange, effect: ColumnEffect, *, mariadb: b
         return effect.unknown
     session = change.statement.session
     clocks = (effect.old.family == "timestamp") != (effect.new.family == "timestamp")
-    if clocks and session is not None and session.time_zone in {None, "SYSTEM"} and change.cut_over is None:
+    if clocks and session is not None and session.time_zone in {None, "SYSTEM"} and not change.cut_overs:
         return "the session had the time zone of the source's machine (SYSTEM), and that of the target's may be another"
     return ""
 
@@ -260,9 +259,12 @@ def statements_for(change: SchemaChange, columns: Columns, words: Words | None =
     ``columns``: also of :func:`model_of`.
     """
     words = words or Words()
-    swapped = _cut_over(change)
-    if swapped is not None:
-        return _altered(change, [_with_defaults(swapped, words.defaults)], columns, words)
+    if change.cut_overs:
+        swapped = _told(change)[: len(change.cut_overs)]
+        return [
+            *_altered(change, [_with_defaults(one, words.defaults) for one in swapped], columns, words),
+            *_of_tables(change, columns),
+        ]
     change = replace(change, tables=tuple(_with_defaults(one, words.defaults) for one in change.tables))
     text = change.statement
     names = NamesReader(text.text, text.schema, dialect_of(change))
@@ -273,19 +275,20 @@ def statements_for(change: SchemaChange, columns: Columns, words: Words | None =
     match statement:
         case s.AlterTable():
             return _alter(change, statement, names, columns, words)
-        case s.CreateTable() | s.DropTables() | s.DropDatabase() | s.RenameTables() | s.TruncateTable():
-            return _of_tables(change, statement, names, columns, words)
+        case s.CreateTable():
+            return _of_tables(change, columns, lambda: _created(change, statement, names, columns, words))
+        case s.DropTables() | s.DropDatabase() | s.RenameTables() | s.TruncateTable():
+            return _of_tables(change, columns)
         case _:
             return []
 
 
-def _of_tables(
-    change: SchemaChange, statement: s.Statement, names: NamesReader, columns: Columns, words: Words
-) -> list[str]:
+def _of_tables(change: SchemaChange, columns: Columns, created: Callable[[], list[str]] = list) -> list[str]:
     """Statements for whole tables. Of a database that is dropped its captured tables: the target's may hold others, or have another name."""
     found: list[str] = []
     renames: list[str] = []
-    for step in steps_of(change, MysqlTables(change, columns)):
+    planner = Planner(change, MysqlTables(change, columns))
+    for step in (step for part in followed(change) if not part.cut_over for step in planner.steps(part)):
         match step:
             case DropTable(table):
                 found.append(f"DROP TABLE IF EXISTS {quoted_table(table)}")
@@ -293,8 +296,8 @@ def _of_tables(
                 found.append(f"TRUNCATE TABLE {quoted_table(table)}")
             case RenameTable(table, to):
                 renames.append(f"{quoted_table(table)} TO {quoted_table(to)}")
-            case CreateTable() if isinstance(statement, s.CreateTable):
-                found += _created(change, statement, names, columns, words)
+            case CreateTable():
+                found += created()
     return found + ([f"RENAME TABLE {', '.join(renames)}"] if renames else [])
 
 
@@ -370,10 +373,10 @@ def _has_columns(there: Collection[str] | None, definition: TableDefinition | No
     return there is not None and definition is not None and set(there) == {c.name.lower() for c in definition.columns}
 
 
-def _cut_over(change: SchemaChange) -> TableChange | None:
-    """The change of an online schema change, of which the definitions tell all."""
-    found = change.cut_over
-    return replace(found, kinds=(), columns=()) if found is not None else None
+def _told(change: SchemaChange) -> list[TableChange]:
+    """Return the changes of tables; the definitions tell all of a cut-over of an online schema change."""
+    swapped = change.cut_overs
+    return [replace(one, kinds=(), columns=()) if one in swapped else one for one in change.changes]
 
 
 def _altered(change: SchemaChange, changes: list[TableChange], columns: Columns, words: Words) -> list[str]:

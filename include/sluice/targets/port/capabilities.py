@@ -75,7 +75,7 @@ class Feature(StrEnum):
     BUNDLES = "bundles"
     """Several batches in one commit (``commit_every``): see :mod:`sluice.targets.bundles`."""
     CUT_OVERS = "cut_overs"
-    """The cut-over of an online schema change is followed as a change of the table (:attr:`SchemaChange.cut_over`), whatever is done for renames."""
+    """The cut-over of an online schema change is followed as a change of the table (:attr:`SchemaChange.cut_overs`), whatever is done for renames."""
 
 
 @dataclass(frozen=True, slots=True)

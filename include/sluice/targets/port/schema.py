@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from sluice.mapping import Mapping as TableMapping
 from sluice.model.planned import PlannedTable
 from sluice.model.row_effects import ColumnEffect
-from sluice.model.schema_changes import ChangeKind, TableChange, cut_over
+from sluice.model.schema_changes import ChangeKind, TableChange, cut_overs
 from sluice.model.sessions import StatementSession
 from sluice.model.source_words import StatementMeaning
 from sluice.model.tables import TableId
@@ -70,9 +70,16 @@ class SchemaChange:
     meaning: StatementMeaning = field(default_factory=StatementMeaning, compare=False)
 
     @property
-    def cut_over(self) -> TableChange | None:
-        """The change of an online schema change, see :func:`sluice.model.schema_changes.cut_over`."""
-        return cut_over(self.tables, self.not_captured)
+    def cut_overs(self) -> tuple[TableChange, ...]:
+        """The changes that online schema changes made, see :func:`sluice.model.schema_changes.cut_overs`."""
+        return cut_overs(self.tables, self.not_captured)
+
+    @property
+    def changes(self) -> tuple[TableChange, ...]:
+        """``tables`` with each cut-over of an online schema change as one change of the captured table."""
+        swapped = self.cut_overs
+        names = {one.table for one in swapped}
+        return (*swapped, *(one for one in self.tables if one.table not in names and one.renamed_to not in names))
 
     def target(self, table: TableId) -> TableId:
         """Return the target's name of a source table."""
@@ -80,9 +87,7 @@ class SchemaChange:
 
     def name_after(self, table: TableId) -> TableId:
         """Return the name that a source table has after all renames of the statement, one after the other."""
-        if self.cut_over is not None:
-            return table
-        for one in self.tables:
+        for one in self.changes:
             if one.table == table and one.renamed_to is not None:
                 table = one.renamed_to
         return table

@@ -20,7 +20,7 @@ def changed_columns(change: SchemaChange, one: TableChange) -> tuple[ColumnChang
         found = change.meaning.altered_columns(one)
     except DecodeError:
         return None
-    return found if found is not None or change.cut_over is None else one.columns
+    return found if found is not None or not change.cut_overs else one.columns
 
 
 __all__ = ["NAMES", "changed_columns"]

@@ -34,7 +34,7 @@ class Followed:
     Attributes:
         one: the change. kinds: those that the policy does not ignore.
         captured: its rows are captured before the statement, so that the target has them.
-        cut_over: an online schema change put it in the place of the table, see :attr:`sluice.targets.port.SchemaChange.cut_over`.
+        cut_over: an online schema change put it in the place of the table, see :attr:`sluice.targets.port.SchemaChange.cut_overs`.
     """
 
     one: TableChange
@@ -49,13 +49,14 @@ def followed(change: SchemaChange) -> tuple[Followed, ...]:
     A table that is not captured is left out, unless it gets the name of one that is. The cut-over of an online schema change is one change of the
     captured table, with all that differs between its two definitions.
     """
-    swapped = change.cut_over
-    if swapped is not None:
-        return (Followed(swapped, frozenset(swapped.kinds), cut_over=True),)
+    swapped = {one.table for one in change.cut_overs}
     found: list[Followed] = []
     arrived: set[TableId] = set()
     """Names that are not captured, under which a captured table is on its way."""
-    for one in change.tables:
+    for one in change.changes:
+        if one.table in swapped:
+            found.append(Followed(one, frozenset(one.kinds), cut_over=True))
+            continue
         captured = one.table not in change.not_captured or one.table in arrived
         if captured and one.renamed_to is not None:
             arrived.add(one.renamed_to)
@@ -174,7 +175,7 @@ def require_whole(change: SchemaChange, held: Held) -> None:
 
     Ask it where such names mean that somebody made the change by hand, so that nothing of it is done.
     """
-    for part in followed(change) if change.kinds is None and change.cut_over is None else ():
+    for part in followed(change) if change.kinds is None and not change.cut_overs else ():
         if not NAMES & part.kinds or held.columns(held.table(part.one.renamed_to or part.one.table)) is None:
             continue
         missing = [what for what, answer in _answers(change, part, held) if answer is Answer.LACKS]
