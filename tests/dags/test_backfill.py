@@ -64,10 +64,43 @@ def test_a_retry_finds_the_dump_of_its_run() -> None:
 
 def test_the_note_has_a_bar_a_table() -> None:
     tables = (
-        TableView("s.a", "done", 100, 0, 0, 90, 2, 50.0, 0.0),
-        TableView("s.b", "reading", 50, 0, 10, 100, 1, 25.0, 2.0),
+        TableView(
+            table="s.a",
+            state="done",
+            rows=100,
+            overtaken=0,
+            waiting=0,
+            estimate=90,
+            chunks=2,
+            rate=50.0,
+            remaining_s=0.0,
+        ),
+        TableView(
+            table="s.b",
+            state="reading",
+            rows=50,
+            overtaken=0,
+            waiting=10,
+            estimate=100,
+            chunks=1,
+            rate=25.0,
+            remaining_s=2.0,
+        ),
     )
-    seen = DumpView("d", "running", "asked for", "me", (), "table", Tuning(), 0, 0, 1, "", tables)
+    seen = DumpView(
+        id="d",
+        state="running",
+        reason="asked for",
+        by="me",
+        targets=(),
+        marking="table",
+        tuning=Tuning(),
+        created_ms=0,
+        ended_ms=0,
+        workers=1,
+        note="",
+        tables=tables,
+    )
     text = progress_note(seen)
     assert "█" * 20 in text
     assert "█" * 10 + "░" * 10 in text

@@ -548,7 +548,11 @@ def test_a_busy_drain_writes_a_line_for_the_batches_of_some_seconds(monkeypatch:
     monkeypatch.setattr(operators.time, "monotonic", lambda: now[0])
     told = operators._Told(lines.append, operators._carried_line)
     for number in range(1, 101):
-        told(Carried(number, 7, "head", 0.1, 0.1, (("copy", 0.1),), 7))
+        told(
+            Carried(
+                batch=number, changes=7, closed_by="head", drained_s=0.1, merged_s=0.1, loaded=(("copy", 0.1),), rows=7
+            )
+        )
         now[0] += 0.5
     assert len(lines) == 10
     assert lines[0].startswith("batch 1: 7 changes")

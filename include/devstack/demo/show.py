@@ -150,7 +150,7 @@ def show(stack: Stack, progress: Progress, *, seconds: int, patience_s: float = 
     if caught_up and stack.kind:
         caught_up = _wait_until_counted(stack, stack.kind, patience_s)
     progress("the target has caught up" if caught_up else f"the target has NOT caught up after {patience_s:.0f} s")
-    return _report(stack, progress, tally.changes, meter, caught_up, ready_s, write)
+    return _report(stack, progress, tally.changes, meter, caught_up=caught_up, ready_s=ready_s, write=write)
 
 
 def read_status(pipeline: str = PIPELINE) -> Status | None:
@@ -244,7 +244,7 @@ def checksums(server: MySQLServer, schema: str, tables: Sequence[str] = TABLES) 
 
 
 def _report(
-    stack: Stack, progress: Progress, changes: int, meter: LagMeter, caught_up: bool, ready_s: float, write: Any
+    stack: Stack, progress: Progress, changes: int, meter: LagMeter, *, caught_up: bool, ready_s: float, write: Any
 ) -> int:
     state = settled() if caught_up else read_status()
     left, right = checksums(stack.source, SOURCE_SCHEMA), checksums(stack.target, TARGET_SCHEMA)

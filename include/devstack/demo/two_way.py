@@ -58,7 +58,7 @@ def show(stack: Stack, progress: Progress, *, seconds: int, patience_s: float = 
         equal = _until(lambda: _equal(sites), patience_s)
     progress("both sites are equal" if equal else f"the sites are NOT equal after {patience_s:.0f} s")
     still = equal and _until(lambda: _stands_still(sites), patience_s)
-    return _report(stack, progress, sites, tallies, {"a to b": there, "b to a": back}, ready_s, still)
+    return _report(stack, progress, sites, tallies, {"a to b": there, "b to a": back}, ready_s, still=still)
 
 
 def _change(sites: dict[str, MySQLServer], seconds: int, progress: Progress) -> dict[str, Tally]:
@@ -132,6 +132,7 @@ def _report(
     tallies: dict[str, Tally],
     meters: dict[str, LagMeter],
     ready_s: float,
+    *,
     still: bool,
 ) -> int:
     left, right = (checksums(server, SOURCE_SCHEMA, TABLES) for server in sites.values())

@@ -80,6 +80,7 @@ def rollback(pipeline: Pipeline, dry_run: DryRun = False, yes: Yes = False, as_j
 
 def skip(
     pipeline: Pipeline,
+    *,
     target: Annotated[str, typer.Argument(help="Name of the target.")],
     batch: Annotated[int, typer.Argument(help="Number of its next batch.")],
     lost: Annotated[
@@ -173,6 +174,7 @@ def failover(
 
 def adopt(
     pipeline: Pipeline,
+    *,
     target: Annotated[str, typer.Argument(help="Name of the target.")],
     from_target: Annotated[
         bool, typer.Option("--from-target", help="The target is right: read the log again from where it is.")

@@ -47,6 +47,7 @@ def _who() -> str:
 @dump_app.command()
 def start(
     pipeline: Pipeline,
+    *,
     table: Annotated[list[str] | None, typer.Option("--table", "-t", help="schema.table; several times; none: all captured.")] = None,
     where: Annotated[str | None, typer.Option("--where", help="SQL condition on the rows of one table; runs read-only.")] = None,
     first: Annotated[list[str] | None, typer.Option("--from", help="First key; once a key column.")] = None,
@@ -259,6 +260,7 @@ def cancel(pipeline: Pipeline, dump: DumpId = "", as_json: AsJson = False) -> No
 @dump_app.command()
 def tune(
     pipeline: Pipeline,
+    *,
     dump: DumpId = "",
     chunk_rows: ChunkRows = None,
     delay_ms: DelayMs = None,

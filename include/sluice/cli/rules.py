@@ -101,6 +101,7 @@ def new(
 @rules_app.command(name="test")
 def try_out(
     rule: Annotated[str, typer.Argument(help="Name in engine.yaml, or the path of a rule's file.")],
+    *,
     changes: Annotated[
         Path | None, typer.Option(help="YAML or JSON file of changes; default: changes/NAME.yaml next to the rule.")
     ] = None,

@@ -22,6 +22,7 @@ from sluice.flows.runtime import Runtime, pipelines_folder
 
 def run(
     pipeline: Pipeline,
+    *,
     until_head: Annotated[
         bool, typer.Option("--until-head", help="Stop when the log's end, as of now, is acknowledged.")
     ] = False,

@@ -23,6 +23,7 @@ _log = structlog.get_logger()
 
 
 def serve(
+    *,
     host: Annotated[str, typer.Option(help="Address of this machine to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: one that is free.")] = 8815,
     http_port: Annotated[

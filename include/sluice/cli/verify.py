@@ -54,6 +54,7 @@ verify_app = typer.Typer(
 @verify_app.command()
 def run(
     pipeline: Pipeline,
+    *,
     table: Annotated[list[str] | None, typer.Option("--table", "-t", help="schema.table; several times; none: all captured.")] = None,
     target: Annotated[list[str] | None, typer.Option("--target", help="Only this target; several times.")] = None,
     where: Annotated[str | None, typer.Option("--where", help="Compare only rows of the source that meet this condition; of one table.")] = None,
@@ -74,7 +75,18 @@ def run(
         given(option, *(given_values or ()))
     runtime = open_pipeline(pipeline, mode="local")
     share = _share(sample) if sample else runtime.pipeline.verify.share
-    asked = VerifySpec(table or (), target or (), share, repair, values, most, who(), patience, where or "", overwrite)
+    asked = VerifySpec(
+        tables=table or (),
+        targets=target or (),
+        sample=share,
+        repair=repair,
+        values=values,
+        most=most,
+        by=who(),
+        patience_s=patience,
+        where=where or "",
+        overwrite=overwrite,
+    )
     with _progress(quiet=as_json or not err.is_terminal) as told:
         result = verify(runtime, asked, told)
     _print(result, as_json)

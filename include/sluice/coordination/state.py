@@ -314,6 +314,7 @@ class PipelineState:
         acknowledged: Mapping[str, tuple[int, Position]],
         next_batch: int,
         identity: str,
+        *,
         also: Sequence[Step] = (),
     ) -> None:
         """Write a state that was lost, or that is older than what the targets hold: over what is there, in one

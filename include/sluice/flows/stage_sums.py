@@ -16,7 +16,7 @@ SAY_EVERY_S = 5.0
 """Seconds after which the sums of a stage are written again: what a process that dies has done since is not in them."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class StageSums:
     """The sums of one stage over the batches of a run.
 
@@ -56,13 +56,13 @@ class StageSums:
     def __add__(self, more: StageSums) -> StageSums:
         """Add up both; ``more`` came later."""
         made = StageSums(
-            self.batches + more.batches,
-            self.rows + more.rows,
-            self.errors + more.errors,
-            self.seconds + more.seconds,
-            self.first or more.first,
-            dict(self.rules),
-            [*self.newest, *more.newest],
+            batches=self.batches + more.batches,
+            rows=self.rows + more.rows,
+            errors=self.errors + more.errors,
+            seconds=self.seconds + more.seconds,
+            first=self.first or more.first,
+            rules=dict(self.rules),
+            newest=[*self.newest, *more.newest],
         )
         made._add_rules(more.rules.values())
         return made

@@ -51,7 +51,7 @@ find the same.
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
     """A batch that a train delivered, with the seconds of its stages.
 
@@ -129,7 +129,17 @@ def train(
         first = drain(runtime, claim=claim, idle_wait_s=idle_wait_s, kept=source, is_over=is_over)
         if first.batch is None:
             return TrainOutcome(first)
-        return _Train(runtime, state, claim, first, idle_wait_s, tell, stop, began, source).run()
+        return _Train(
+            runtime=runtime,
+            state=state,
+            claim=claim,
+            last=first,
+            idle_wait_s=idle_wait_s,
+            tell=tell,
+            stop=stop,
+            began=began,
+            source=source,
+        ).run()
 
 
 def unfinished(runtime: Runtime, claim: str, last: int) -> list[int]:
@@ -206,7 +216,7 @@ class _HandOver(Exception):
     """The rest is for the run's own tasks; the message says why."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Train:
     """One train, from its first batch on."""
 
@@ -344,7 +354,16 @@ class _Train:
         )
         waits = frozenset(target for target, load in loads.items() if load.later == WAITS)
         rows = sum(load.rows for load in loads.values())
-        told = Carried(batch, made.changes, made.closed_by, drained_s, merged_s, loaded, rows, waits)
+        told = Carried(
+            batch=batch,
+            changes=made.changes,
+            closed_by=made.closed_by,
+            drained_s=drained_s,
+            merged_s=merged_s,
+            loaded=loaded,
+            rows=rows,
+            waits=waits,
+        )
         self.carried.append(told)
         if time.monotonic() - self._said_at >= SAY_EVERY_S:
             self._say_sums()

@@ -92,7 +92,7 @@ def compact(changes: pa.Table, key: Sequence[str], *, identity: Identity | None 
     first[codes[::-1]] = rows[::-1]
     final = _final_ops(ops, codes, count, last)
     order = _key_order(changes, key, last)
-    return _result(changes, users, final[order], first[order], last[order], ops, reads)
+    return _result(changes, users, final[order], first[order], last[order], ops=ops, reads=reads)
 
 
 def thinned(changes: pa.Table, key: Sequence[str], *, identity: Identity | None = None) -> pa.Table:
@@ -177,6 +177,7 @@ def _result(
     final: npt.NDArray[np.int64],
     first: npt.NDArray[np.int64],
     last: npt.NDArray[np.int64],
+    *,
     ops: npt.NDArray[np.int64],
     reads: npt.NDArray[np.bool_],
 ) -> pa.Table:
@@ -258,4 +259,4 @@ def _compact_keyless(
     begun = np.where(final == DELETE, DELETE, INSERT)
     states = np.zeros(every.num_rows, np.int64)
     states[picked] = begun
-    return _result(every, users, final, picked, picked, states, np.zeros(every.num_rows, bool))
+    return _result(every, users, final, picked, picked, ops=states, reads=np.zeros(every.num_rows, bool))

@@ -55,7 +55,7 @@ def combine(
     ):
         follow.see(row, op, code, moved, seq)
     after, before = masks(changes["_present"], len(users))
-    return _Result(changes, ops, users, key, arrives, after, before, follow).table()
+    return _Result(changes, ops, users, key, arrives=arrives, after=after, before=before, follow=follow).table()
 
 
 class _Follower:
@@ -103,6 +103,7 @@ class _Result:
         ops: _Rows,
         users: Sequence[str],
         key: Sequence[str],
+        *,
         arrives: npt.NDArray[np.bool_],
         after: Any,
         before: Any,

@@ -247,7 +247,7 @@ def _kinds_of_table(before: TableDefinition, after: TableDefinition) -> list[Cha
     return [kind for differs, kind in found if differs]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaStatement:
     """A statement that changed definitions, as the log has it.
 

@@ -53,7 +53,14 @@ class Run:
     def context(self, rows: pa.Table) -> RuleContext:
         """Return the context of these rows."""
         key = tuple(true_name(rows.schema.field(name)) for name in key_columns(rows.schema))
-        return RuleContext(self.rule.name, self.table.schema, self.table.table, key, self.rule.params(), self.lookups)
+        return RuleContext(
+            rule=self.rule.name,
+            schema=self.table.schema,
+            table=self.table.table,
+            key=key,
+            params=self.rule.params(),
+            lookups=self.lookups,
+        )
 
     def error(self, error: BaseException, what: str) -> RuleError:
         """Wrap what the user's code raised in a RuleError."""

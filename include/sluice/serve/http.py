@@ -315,6 +315,7 @@ async def get_changes(
     pipeline: PipelineName,
     what: Annotated[WhatIsRead, Query()],
     reads: Reads,
+    *,
     reader: Asking,
     sending: Sending,
     last_event_id: Annotated[int | None, Header(ge=0, lt=MAX_NUMBER)] = None,

@@ -170,7 +170,15 @@ def test_cascades_that_the_log_lacks_stop(server) -> None:
 
 def test_a_start_beyond_four_gibibytes_is_the_next_file_or_an_error() -> None:
     logs = (("binlog.000001", 5 * 2**30), ("binlog.000002", 4711))
-    info = ServerInfo("MySQL", "9.7.4", (9, 7, 4), "u", 1, Position("u", "binlog.000002", 4711), logs)
+    info = ServerInfo(
+        flavour="MySQL",
+        version="9.7.4",
+        numbers=(9, 7, 4),
+        server_uuid="u",
+        server_id=1,
+        head=Position("u", "binlog.000002", 4711),
+        binary_logs=logs,
+    )
     assert dump_start(info, Position("u", "binlog.000001", 5 * 2**30 - 44)) == Position("u", "binlog.000002", 4)
     near = Position("u", "binlog.000001", 2**32 - 1)
     assert dump_start(info, near) == near

@@ -161,7 +161,15 @@ def train(
     loaded = tuple((target, 0.0) for target in targets)
     for stage in ("merge", *(f"{kind}.{target}" for kind in ("load", "ack") for target in targets)):
         trace("sums", claim=claim, stage=stage, batch=last.batch)
-    carried = train_flow.Carried(last.batch, last.changes, last.closed_by, 0.0, 0.0, loaded, 1)
+    carried = train_flow.Carried(
+        batch=last.batch,
+        changes=last.changes,
+        closed_by=last.closed_by,
+        drained_s=0.0,
+        merged_s=0.0,
+        loaded=loaded,
+        rows=1,
+    )
     tell(carried)
     return train_flow.TrainOutcome(last, (carried,), "a stand-in")
 

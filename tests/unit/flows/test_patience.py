@@ -22,7 +22,15 @@ def test_the_further_behind_the_longer_it_stays_open_but_never_for_ever() -> Non
 
 def test_the_bytes_behind_are_counted_over_the_files_between() -> None:
     logs = (("b.000001", 1000), ("b.000002", 500), ("b.000003", 300))
-    info = ServerInfo("MySQL", "9", (9, 0, 0), UUID, 1, Position(UUID, "b.000003", 300), logs)
+    info = ServerInfo(
+        flavour="MySQL",
+        version="9",
+        numbers=(9, 0, 0),
+        server_uuid=UUID,
+        server_id=1,
+        head=Position(UUID, "b.000003", 300),
+        binary_logs=logs,
+    )
     assert info.bytes_behind(Position(UUID, "b.000003", 100)) == 200
     assert info.bytes_behind(Position(UUID, "b.000001", 400)) == 600 + 500 + 300
     assert info.bytes_behind(Position(UUID, "b.000003", 999)) == 0

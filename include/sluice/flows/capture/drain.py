@@ -79,7 +79,17 @@ def drain(
     """
     with runtime.state() as state, state.reporting("drain"), ExitStack() as opened:
         own = kept or KeptSource()
-        context = DrainContext(runtime, state, opened, claim, idle_wait_s, until, own, stays_open, is_over)
+        context = DrainContext(
+            runtime=runtime,
+            state=state,
+            opened=opened,
+            claim=claim,
+            idle_wait_s=idle_wait_s,
+            until=until,
+            kept=own,
+            stays_open=stays_open,
+            is_over=is_over,
+        )
         try:
             for step in STEPS_OF_ANOTHER if another else STEPS:
                 outcome = step(context)
@@ -94,7 +104,7 @@ def drain(
     raise AssertionError("the last step ends a drain")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class DrainContext:
     """The values that the steps of a drain share. A step that opens a resource registers it in ``opened`` and sets its field for later steps."""
 
@@ -329,7 +339,9 @@ def _capture(context: DrainContext, cursor: Cursor, until: Position | None) -> D
                 who.dialect,
                 small_files,
             )
-            return _place_alone(runtime, state, lease, cursor, claim, placer, targets, cursor.position)
+            return _place_alone(
+                runtime, state, lease, cursor, claim, placer=placer, targets=targets, last=cursor.position
+            )
     marks = runtime.source.watermark_table
     held, watched = held_tables(state)
     placer = ChunkInterleaver(
@@ -370,7 +382,18 @@ def _capture(context: DrainContext, cursor: Cursor, until: Position | None) -> D
     if result.schema is not None:
         schema = schemas.save(result.schema, result.last, lease.epoch, parent=cursor.schema)
     if result.manifest is None and placer.late:
-        return _place_alone(runtime, state, lease, cursor, claim, placer, (), result.last, schema, result.partner)
+        return _place_alone(
+            runtime,
+            state,
+            lease,
+            cursor,
+            claim,
+            placer=placer,
+            targets=(),
+            last=result.last,
+            schema=schema,
+            partner=result.partner,
+        )
     if result.manifest is None:
         if result.last != cursor.position:
             after = _partner_batch(cursor, result.partner)
@@ -378,7 +401,9 @@ def _capture(context: DrainContext, cursor: Cursor, until: Position | None) -> D
         return DrainOutcome(None, result.last, closed_by=result.closed_by)
     _note_partner(result.manifest, cursor, result.partner)
     manifest = placer.interleave(result.manifest)
-    batch = _record(runtime, state, lease, cursor, claim, manifest, placer, schema, result.partner)
+    batch = _record(
+        runtime, state, lease, cursor, claim, manifest=manifest, placer=placer, schema=schema, partner=result.partner
+    )
     say(
         _log,
         "drained",
@@ -411,6 +436,7 @@ def _record(
     lease: Lease,
     cursor: Cursor,
     claim: str,
+    *,
     manifest: SegmentManifest,
     placer: ChunkInterleaver,
     schema: str | None,
@@ -443,6 +469,7 @@ def _place_alone(
     lease: Lease,
     cursor: Cursor,
     claim: str,
+    *,
     placer: ChunkInterleaver,
     targets: tuple[str, ...],
     last: Position,
@@ -457,7 +484,9 @@ def _place_alone(
     now_us = time.time_ns() // 1000
     writer.finish(cursor.position, last, changes=0, first_commit_time_us=now_us, last_commit_time_us=now_us)
     manifest = placer.interleave(writer)
-    batch = _record(runtime, state, lease, cursor, claim, manifest, placer, schema, partner)
+    batch = _record(
+        runtime, state, lease, cursor, claim, manifest=manifest, placer=placer, schema=schema, partner=partner
+    )
     _log.info(
         "placed", pipeline=runtime.name, batch=batch.number, changes=batch.changes, chunks=len(placer.plan.placements)
     )

@@ -88,7 +88,15 @@ def replay(
                     held = checkpoint.batch if checkpoint else 0
                 else:
                     held = sides.begin(lease)
-                work = _Replay(runtime, state, loader, config.name, lease.epoch, held, dry_run)
+                work = _Replay(
+                    runtime=runtime,
+                    state=state,
+                    loader=loader,
+                    target=config.name,
+                    epoch=lease.epoch,
+                    held=held,
+                    dry_run=dry_run,
+                )
                 done += work.letters(mine, by=by)
         if not dry_run and done:
             counts: dict[str, int] = {}
@@ -108,7 +116,7 @@ def discard(runtime: Runtime, ids: Sequence[str], *, by: str, reason: str) -> li
     return found
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Replay:
     """One target's turn; its lease is held."""
 

@@ -31,7 +31,7 @@ from sluice.segments.store import SegmentStore, quoted
 _WORDS = {"i": "insert", "u": "update", "d": "delete"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
     """A row, or a whole skipped batch, that some target lacks.
 
@@ -269,11 +269,28 @@ def _read_rows(
     for number, row in enumerate(plain):
         key = {true_name(f): _shown(table[f.name], number, true_name(f) in hidden) for f in keyed}
         yield DeadLetter(
-            row["_dl_id"], origin.stage, origin.by, targets if origin.stage == "rule" else (origin.by,), origin.batch, str(origin.table_id),
-            _WORDS.get(row["_op"], row["_op"]), key, row["_dl_reason"], row["_dl_where"], row["_dl_file"], row["_dl_offset"], row["_dl_gtid"],
-            row["_seq"], row["_commit_ts"].isoformat(), origin.at, path, number, 1, settled.get((origin.stage, row["_dl_id"]), {}),
-            origin.stage_number,
-        )  # fmt: skip
+            id=row["_dl_id"],
+            stage=origin.stage,
+            by=origin.by,
+            targets=targets if origin.stage == "rule" else (origin.by,),
+            batch=origin.batch,
+            table=str(origin.table_id),
+            op=_WORDS.get(row["_op"], row["_op"]),
+            key=key,
+            reason=row["_dl_reason"],
+            where=row["_dl_where"],
+            file=row["_dl_file"],
+            offset=row["_dl_offset"],
+            gtid=row["_dl_gtid"],
+            seq=row["_seq"],
+            commit_time=row["_commit_ts"].isoformat(),
+            at=origin.at,
+            path=path,
+            number=number,
+            rows=1,
+            settled=settled.get((origin.stage, row["_dl_id"]), {}),
+            stage_number=origin.stage_number,
+        )
 
 
 def _read_skipped(store: SegmentStore, path: str, settled: dict[tuple[str, str], dict[str, str]]) -> DeadLetter:
@@ -284,11 +301,27 @@ def _read_skipped(store: SegmentStore, path: str, settled: dict[tuple[str, str],
     tables = sorted({f"{f['schema']}.{f['table']}" for f in manifest["files"]})
     last = manifest["last"]
     return DeadLetter(
-        one, "skip", note["by"], (target,), batch, ", ".join(tables[:3]) + (" …" if len(tables) > 3 else ""), "batch", {},
-        f"skipped by {note['by']}" + (f": {note['reason']}" if note["reason"] else ""), target, last.get("file"), last.get("offset"),
-        last.get("gtid"),
-        0, "", note.get("at", ""), path, 0, manifest["changes"], settled.get(("skip", one), {}),
-    )  # fmt: skip
+        id=one,
+        stage="skip",
+        by=note["by"],
+        targets=(target,),
+        batch=batch,
+        table=", ".join(tables[:3]) + (" …" if len(tables) > 3 else ""),
+        op="batch",
+        key={},
+        reason=f"skipped by {note['by']}" + (f": {note['reason']}" if note["reason"] else ""),
+        where=target,
+        file=last.get("file"),
+        offset=last.get("offset"),
+        gtid=last.get("gtid"),
+        seq=0,
+        commit_time="",
+        at=note.get("at", ""),
+        path=path,
+        number=0,
+        rows=manifest["changes"],
+        settled=settled.get(("skip", one), {}),
+    )
 
 
 def _hidden(table: pa.Table, name: str, masking: Masking) -> frozenset[str]:

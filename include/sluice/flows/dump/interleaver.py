@@ -256,7 +256,7 @@ class StoredRows(Protocol):
         """Return a chunk's definition and the key columns of its rows with ``_row``; None if its file is gone."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """A chunk that is in the batch: ``kept`` of its rows count, at ``place``; ``window``, ``rows`` (keys): by what that was found."""
 
@@ -352,7 +352,11 @@ class InterleavePlanner:
         else:
             plan.released[table] = high.seq if high else -1
         place = self._place_record(rows["_row"].to_numpy()[~alive], high, first)
-        plan.placements.append(Placement(chunk, dump, schema, rows, int(alive.sum()), place, window))
+        plan.placements.append(
+            Placement(
+                chunk=chunk, dump=dump, schema=schema, rows=rows, kept=int(alive.sum()), place=place, window=window
+            )
+        )
         return ""
 
     # -- the window -----------------------------------------------------------------------------------------------------

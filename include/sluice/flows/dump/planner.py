@@ -16,7 +16,7 @@ from sluice.model.tables import TableId
 from sluice.sources.base import ChunkKey, ChunkTable, SourceSession
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DumpSpec:
     """The rows that a user asks for.
 
@@ -68,7 +68,7 @@ def require_together(asked: DumpSpec, tables: int) -> None:
         )
 
 
-@dataclass
+@dataclass(kw_only=True)
 class DumpPlanner:
     """Turns what a user asks for into one request per table."""
 

@@ -19,7 +19,7 @@ DRAIN_WAIT_S = 5.0
 """Seconds that a chunk may wait for a drain before that is reported."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableView:
     """One table of a dump.
 
@@ -48,7 +48,7 @@ class TableView:
         return min((self.rows + self.overtaken) / self.estimate, 0.99) if self.estimate else 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DumpView:
     """One dump.
 
@@ -139,15 +139,15 @@ def view(state: PipelineState, dump: Dump) -> DumpView:
         remaining = 0.0 if word == "done" else remaining
         tables.append(
             TableView(
-                str(request.table),
-                word,
-                placed.rows,
-                placed.overtaken,
-                waiting,
-                request.estimate,
-                placed.chunks,
-                0.0 if word == "no reader" else round(rate, 1),
-                None if remaining is None else round(remaining, 1),
+                table=str(request.table),
+                state=word,
+                rows=placed.rows,
+                overtaken=placed.overtaken,
+                waiting=waiting,
+                estimate=request.estimate,
+                chunks=placed.chunks,
+                rate=0.0 if word == "no reader" else round(rate, 1),
+                remaining_s=None if remaining is None else round(remaining, 1),
             )
         )
     unread = asks_for_a_reader and not readers and not working
@@ -160,21 +160,21 @@ def view(state: PipelineState, dump: Dump) -> DumpView:
             f"a drain, which places what was read: none captures {name} now; its DAG does, or `sluice run {name}`"
         )
     return DumpView(
-        dump.id,
-        dump.state.value,
-        dump.reason,
-        dump.by,
-        dump.targets,
-        dump.marking.value,
-        dump.tuning,
-        dump.created_ms,
-        dump.ended_ms,
-        len(working),
-        dump.note,
-        tuple(tables),
-        waiting_for,
-        said_ms or last_ms if unread and not deferred else 0,
-        why if unread and not deferred else "",
+        id=dump.id,
+        state=dump.state.value,
+        reason=dump.reason,
+        by=dump.by,
+        targets=dump.targets,
+        marking=dump.marking.value,
+        tuning=dump.tuning,
+        created_ms=dump.created_ms,
+        ended_ms=dump.ended_ms,
+        workers=len(working),
+        note=dump.note,
+        tables=tuple(tables),
+        waiting_for=waiting_for,
+        no_reader_since_ms=said_ms or last_ms if unread and not deferred else 0,
+        no_reader_why=why if unread and not deferred else "",
     )
 
 

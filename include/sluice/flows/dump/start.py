@@ -224,7 +224,9 @@ def _requests(
     keyless = source.keyless()
     reasons = why_not(runtime, tables, captured, keyless) if asked.replace else {}
     rows = source.estimates(tables)
-    plan = DumpPlanner(runtime, state, source, asked, keyless, dump, dry_run)
+    plan = DumpPlanner(
+        runtime=runtime, state=state, source=source, asked=asked, keyless=keyless, id=dump, dry_run=dry_run
+    )
     requests, left, stay = [], [], []
     for ordinal, table in enumerate(tables):
         why = reasons.get(table, "")

@@ -251,7 +251,7 @@ def _worker(runtime: Runtime, dump_id: str, tables: tuple[int, ...] | None, numb
             with ExitStack() as stack:
                 own = replace(runtime, _state=None)
                 state = stack.enter_context(own.state())
-                worker = _Worker(own, state, dump_id, tables, number, shared, stack)
+                worker = _Worker(own, state, dump_id, tables, number=number, shared=shared, stack=stack)
                 worker.run()
                 return
         except RetryableError as error:
@@ -275,6 +275,7 @@ class _Worker:
         state: PipelineState,
         dump_id: str,
         tables: tuple[int, ...] | None,
+        *,
         number: int,
         shared: _Shared,
         stack: ExitStack,

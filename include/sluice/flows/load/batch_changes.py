@@ -157,7 +157,13 @@ class StoredChanges(StoredRows):
         ]
         kept = replace(ruled, rejected=true)
         self.ruling.keep_rejected(
-            store, self.batch, f"changes-{self.target}", f"{number:05d}", file.table_id, kept, (file,)
+            store,
+            self.batch,
+            f"changes-{self.target}",
+            f"{number:05d}",
+            source=file.table_id,
+            ruled=kept,
+            segments=(file,),
         )
 
     def _placed(self, place: _Place, out: pa.Table, rows: pa.Table, begins: _Begins | None) -> ChangePiece:

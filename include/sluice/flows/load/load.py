@@ -154,7 +154,17 @@ def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
             first = require_stored(runtime, state, loader.config, held, batch)
             done, total = 0, WriteResult()
             with loader.open(lease.epoch) as session:
-                delivery = _Delivery(runtime, state, lease, watch, loader, session, sides.checkpoints, held, first)
+                delivery = _Delivery(
+                    runtime=runtime,
+                    state=state,
+                    lease=lease,
+                    watch=watch,
+                    target=loader,
+                    session=session,
+                    checkpoints=sides.checkpoints,
+                    held=held,
+                    first=first,
+                )
                 for bundle in delivery.bundles(batch):
                     total += delivery.write(bundle)
                     done += len(bundle)
@@ -176,7 +186,7 @@ class _Given:
     empty: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Delivery:
     """One target, taken over, which holds batch ``held``; batches from ``first`` on are written to it in order."""
 

@@ -34,7 +34,7 @@ from sluice.sources.words import words_of
 from sluice.targets.port import Finding, Target
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCopy:
     """One source table on its way to one target.
 
@@ -206,7 +206,7 @@ def _with_columns(plan: PlannedTable, columns: Sequence[PlannedColumn]) -> Plann
 def _emitted(target: str, plan: PlannedTable, remarks: Sequence[Finding]) -> PlannedCopy:
     """Return the copy of a table that only rules send rows to. The number of rows is unknown."""
     key = f"({', '.join(plan.key)})" if plan.key else "whole row"
-    return PlannedCopy(target, plan, 0, (), (), key, tuple(remarks))
+    return PlannedCopy(target=target, plan=plan, rows=0, left_out=(), renamed=(), key=key, remarks=tuple(remarks))
 
 
 def _said(target: Target, plans: Sequence[PlannedTable]) -> dict[TableId, list[Finding]]:
@@ -309,4 +309,13 @@ def _copy(
     renamed = tuple((a, b) for a, b in route.rename if a in names)
     left_out = tuple(n for n in names if dict(route.rename).get(n, n) not in going)
     key = "primary key" if table.schema.primary_key else f"({', '.join(route.key)})" if route.key else "whole row"
-    return PlannedCopy(target, plan, table.rows, left_out, renamed, key, tuple(remarks), table.unique_not_null)
+    return PlannedCopy(
+        target=target,
+        plan=plan,
+        rows=table.rows,
+        left_out=left_out,
+        renamed=renamed,
+        key=key,
+        remarks=tuple(remarks),
+        unique=table.unique_not_null,
+    )

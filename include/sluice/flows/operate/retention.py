@@ -24,7 +24,7 @@ from sluice.segments.store import SegmentStore
 _log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PruneOutcome:
     """The batches removed from the store, and the number of those kept.
 
@@ -140,7 +140,13 @@ def prune(runtime: Runtime, *, dry_run: bool = False, keep_audit_s: float = math
     kept = len(before) - len(removed)
     _log.info("pruned", pipeline=runtime.name, removed=len(removed), kept=kept, dry_run=dry_run)
     return PruneOutcome(
-        tuple(removed), kept, tuple(warnings), audit, tuple(held.expired), tuple(compacted.batches), compacted.archives
+        removed=tuple(removed),
+        kept=kept,
+        warnings=tuple(warnings),
+        audit=audit,
+        expired=tuple(held.expired),
+        compacted=tuple(compacted.batches),
+        archives=compacted.archives,
     )
 
 

@@ -63,7 +63,7 @@ class Silence:
         return cls(part, found.since, str(found))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TargetStatus:
     """The state of delivery to a target.
 
@@ -110,7 +110,7 @@ class StageStatus:
     batch: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """One pipeline now.
 
@@ -280,7 +280,17 @@ def status(runtime: Runtime, *, recent: int = 10, keep_s: float = 0.0) -> Status
     """
     missing = _missing_connections(runtime)
     if missing:
-        return Status(runtime.name, "not_configured", None, None, None, None, None, None, errors=[missing])
+        return Status(
+            pipeline=runtime.name,
+            state="not_configured",
+            head=None,
+            captured=None,
+            next_batch=None,
+            lag_ms=None,
+            lag_bytes=None,
+            draining_by=None,
+            errors=[missing],
+        )
     source = None if runtime.pipeline.source.connections else _ask_source(runtime, runtime.pipeline.source.connection)
     silent: list[Silence] = []
     try:

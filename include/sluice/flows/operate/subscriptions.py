@@ -24,7 +24,7 @@ from sluice.model.nearest import meant
 _log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionStatus:
     """One subscription now.
 

@@ -33,7 +33,7 @@ REDELIVER, DELIVERED = "redeliver", "delivered"
 """The answers about a target without a checkpoint: it gets every stored batch again, or it counts as holding all of them."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class RebuiltState:
     """The state as it would be.
 
@@ -183,9 +183,9 @@ def rebuilt(
     position = chain[-1].last.position if chain else at_lowest[0]
     identities = {checkpoint.identity for checkpoint in known.values() if checkpoint.identity}
     made = RebuiltState(
-        position,
-        top + 1,
-        [record_of(store, manifest, "recovered") for manifest in chain],
+        position=position,
+        next_batch=top + 1,
+        batches=[record_of(store, manifest, "recovered") for manifest in chain],
         epoch=max([0, *epochs, *(c.epoch for c in known.values()), state.highest_epoch()]),
         identity=identities.pop() if len(identities) == 1 else uuid.uuid4().hex,
     )
@@ -299,5 +299,5 @@ def _write(runtime: Runtime, state: PipelineState, wanted: RebuiltState) -> None
                 checkpoints_of(loader, state).rewind(held, anew=name in wanted.ahead or name in wanted.anew)
         chosen = [state.member.chosen(wanted.member, int(time.time() * 1000))] if wanted.member else []
         state.rebuild(
-            lease, wanted.position, wanted.batches, wanted.acknowledged, wanted.next_batch, wanted.identity, chosen
+            lease, wanted.position, wanted.batches, wanted.acknowledged, wanted.next_batch, wanted.identity, also=chosen
         )

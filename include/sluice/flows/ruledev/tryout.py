@@ -53,7 +53,7 @@ class RowOut:
     row: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
     """One change through the rule.
 
@@ -159,7 +159,9 @@ def try_rule(
                     else rules.apply(item, sample.table, lookups=readers, masking=masking).tables
                 )
             except SluiceError as error:
-                yield Tried(str(sample.table), op, row, before, [], error, expected)
+                yield Tried(
+                    table=str(sample.table), op=op, row=row, before=before, out=[], error=error, expected=expected
+                )
                 continue
             out = [
                 RowOut(
@@ -170,7 +172,7 @@ def try_rule(
                 for table, rows in tables.items()
                 for i in range(rows.num_rows)
             ]
-            yield Tried(str(sample.table), op, row, before, out, None, expected)
+            yield Tried(table=str(sample.table), op=op, row=row, before=before, out=out, error=None, expected=expected)
 
 
 def _frames(

@@ -110,7 +110,7 @@ class Part(Protocol):
 _P = TypeVar("_P", bound=Part)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TransformUnit(Generic[_P]):
     """Parts that one worker takes through rules and mapping, one after the other.
 
@@ -147,7 +147,7 @@ class TransformUnit(Generic[_P]):
         return f"{self.number:05d}-{number:04d}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StageRows:
     """MERGED_ROWS of a part of ``source``.
 
@@ -178,7 +178,9 @@ def write_part(stage: Stage, part: StageRows) -> MergeResult:
         raise needs_whole_rows(source)
     hides = ruling.hides(part.rows, source)
     ruled = ruling.apply(ruling.tagged(part.rows, source), source)
-    letters = ruling.keep_rejected(store, stage.batch, stage.attempt, part.name, source, ruled, part.segments)
+    letters = ruling.keep_rejected(
+        store, stage.batch, stage.attempt, part.name, source=source, ruled=ruled, segments=part.segments
+    )
     done = []
     for table, rows in ruled.tables.items():
         route = stage.routes.route(table) if stage.routes is not None else TableRoute(table, table)

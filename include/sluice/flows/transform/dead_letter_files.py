@@ -49,7 +49,7 @@ LETTER_FIELDS = (
 """Id, reason, place in a rule's file or at the target, and the row event in the source's log."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
     """The values that all rows of a dead-letter file share.
 
@@ -87,7 +87,7 @@ class Written:
     by: str
 
 
-def letter_id(pipeline: str, place: str, batch: int, table: TableId, seq: int, op: str, nth: int = 0) -> str:
+def letter_id(pipeline: str, place: str, batch: int, table: TableId, seq: int, op: str, *, nth: int = 0) -> str:
     """Return twelve hex digits that are the same whenever the same change fails in the same place."""
     return hashlib.sha256(f"{pipeline}|{place}|{batch}|{table}|{seq}|{op}|{nth}".encode()).hexdigest()[:12]
 
@@ -102,6 +102,7 @@ def write_rejected(
     batch: int,
     attempt: str,
     part: str,
+    *,
     source: TableId,
     rejected: Rejected,
     segments: Sequence[SegmentFile],
@@ -111,9 +112,27 @@ def write_rejected(
     """Store rows that a rule rejected. ``part`` tells the files of an attempt apart."""
     path = f"{place_folder(RULES, batch)}/{attempt}-{part}.parquet"
     origin = Origin(
-        store.pipeline, batch, "rule", rejected.rule, source.schema, source.table, str(source), _now(), stage_number
+        pipeline=store.pipeline,
+        batch=batch,
+        stage="rule",
+        by=rejected.rule,
+        schema=source.schema,
+        table=source.table,
+        source=str(source),
+        at=_now(),
+        stage_number=stage_number,
     )
-    write_letters(store, path, origin, RULES, rejected.rows, rejected.reasons, rejected.places, segments, masking)
+    write_letters(
+        store,
+        path,
+        origin,
+        RULES,
+        rows=rejected.rows,
+        reasons=rejected.reasons,
+        wheres=rejected.places,
+        segments=segments,
+        masking=masking,
+    )
     return Written(path, rejected.rows.num_rows, rejected.rule)
 
 
@@ -141,10 +160,29 @@ class RefusedRows:
             store.delete(path)
             return
         rows = pa.concat_tables([one.row for one in rejected])
-        origin = Origin(store.pipeline, self.batch, "load", self.target, table.schema, table.table, "", _now())
+        origin = Origin(
+            pipeline=store.pipeline,
+            batch=self.batch,
+            stage="load",
+            by=self.target,
+            schema=table.schema,
+            table=table.table,
+            source="",
+            at=_now(),
+        )
         files = store.read_manifest(self.segments).files if self.segments else ()
         reasons, wheres = [r.reason for r in rejected], [f"{table}, {r.where}" for r in rejected]
-        write_letters(store, path, origin, self.target, rows, reasons, wheres, files, Masking())
+        write_letters(
+            store,
+            path,
+            origin,
+            self.target,
+            rows=rows,
+            reasons=reasons,
+            wheres=wheres,
+            segments=files,
+            masking=Masking(),
+        )
 
 
 def write_letters(
@@ -152,6 +190,7 @@ def write_letters(
     path: str,
     origin: Origin,
     place: str,
+    *,
     rows: pa.Table,
     reasons: Sequence[str],
     wheres: Sequence[str],
@@ -163,7 +202,7 @@ def write_letters(
     seqs = rows["_seq"].to_pylist()
     ids, seen = [], Counter[tuple[int, str]]()
     for change in zip(seqs, rows["_op"].to_pylist(), strict=True):
-        ids.append(letter_id(store.pipeline, place, origin.batch, origin.table_id, *change, seen[change]))
+        ids.append(letter_id(store.pipeline, place, origin.batch, origin.table_id, *change, nth=seen[change]))
         seen[change] += 1  # a table without a key may hold a row twice
     positions = positions_of(store, segments, set(seqs))
     found = [positions.get(seq, (None, None, None)) for seq in seqs]

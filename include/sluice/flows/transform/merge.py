@@ -39,7 +39,7 @@ from sluice.spark.base import UnitRunner
 _log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MergeOutcome:
     """The outcome of a merge: ``changes`` rows in, ``rows`` out, in ``units`` work units; ``already``: it was merged before.
 
@@ -84,18 +84,20 @@ def merge(runtime: Runtime, batch: int) -> MergeOutcome:
         watch = CancellationGuard(state, f"merging batch {batch}")
         store = runtime.store
         if record.dropped or record.snapshot:  # rows of a snapshot are merged, and the load of their targets reads them
-            return MergeOutcome(batch, "", already=True)
+            return MergeOutcome(batch=batch, changeset="", already=True)
         if record.changeset or record.stages:
             lost = _damage(store, record) if batch > state.delivered() else ""
             if not lost:
-                return MergeOutcome(batch, record.changeset or "", already=True)
+                return MergeOutcome(batch=batch, changeset=record.changeset or "", already=True)
             _log.warning("merged_again", pipeline=runtime.name, batch=batch, damaged=lost)
             state.unmerge(batch, made=record)
         manifest = store.read_manifest(record.manifest)
         require_known_names(runtime, state, manifest)
         rules = RuleSet.of(runtime.rules_path)
         rules.validate()
-        done = _Merge(runtime, state, store, watch, manifest, attempt_id(), rules).run()
+        done = _Merge(
+            runtime=runtime, state=state, store=store, watch=watch, manifest=manifest, attempt=attempt_id(), rules=rules
+        ).run()
         outcome = replace(done, seconds=time.monotonic() - started)
         say(_log, "merged", pipeline=runtime.name, **outcome.to_json())
         return outcome
@@ -105,7 +107,7 @@ _Recorded = tuple[str, int, Sequence[RuleTotal]]
 """Path of the changeset ("": there is none yet), rows, and what each rule did."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Merge:
     """One attempt to merge a batch."""
 
@@ -125,7 +127,9 @@ class _Merge:
         path, rows, totals = self._record_changeset(results) if last else self._record_stage(stages, results)
         log_totals(self.runtime.name, self.manifest.batch, totals)
         manifest = self.manifest
-        return MergeOutcome(manifest.batch, path, changes=manifest.changes, rows=rows, units=units, rules=tuple(totals))
+        return MergeOutcome(
+            batch=manifest.batch, changeset=path, changes=manifest.changes, rows=rows, units=units, rules=tuple(totals)
+        )
 
     def _results(self, stages: list[RuleSet]) -> tuple[int, list[MergeResult]]:
         """Run the merge; return the number of units and their results."""

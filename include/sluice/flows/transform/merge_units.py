@@ -131,7 +131,16 @@ def run_merge_unit(unit: MergeUnit) -> MergeResult:
         small = number in unit.small
         segments = part.segments or part.files
         result += write_part(
-            stage, StageRows(unit.name(number), part.source, rows, buckets, segments, added, small=small)
+            stage,
+            StageRows(
+                name=unit.name(number),
+                source=part.source,
+                rows=rows,
+                buckets=buckets,
+                segments=segments,
+                added=added,
+                small=small,
+            ),
         )
     return replace(result, seconds=time.perf_counter() - started)
 

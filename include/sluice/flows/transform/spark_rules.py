@@ -87,7 +87,14 @@ class _Framing:
 
         shown = views.view(images.unfold(stored.empty_table())).schema
         key = tuple(true_name(stored.field(name)) for name in key_columns(stored))
-        context = RuleContext(self.rule.name, table.schema, table.table, key, self.rule.params(), self.held)
+        context = RuleContext(
+            rule=self.rule.name,
+            schema=table.schema,
+            table=table.table,
+            key=key,
+            params=self.rule.params(),
+            lookups=self.held,
+        )
         return FrameTable(
             pa.schema([pa.field(field.name, plain_type(field.type)) for field in shown]),
             partitions,
@@ -111,7 +118,9 @@ def run_frames(
         with store.open_input(table.files[0].path) as source:
             stored = pq.read_schema(source)
         read = partial(_read, store.uri, store.pipeline, table.files, rule)
-        write = partial(_write, store.uri, store.pipeline, manifest.batch, attempt, table.table_id, stored, rule)
+        write = partial(
+            _write, store.uri, store.pipeline, manifest.batch, attempt, table.table_id, stored=stored, rule=rule
+        )
         hidden = masking.hidden(table.schema_, table.table, map(true_name, stored))
         tables.append(framing.table(table.table_id, stored, len(table.files), read, write, hidden=bool(hidden)))
     try:
@@ -211,9 +220,10 @@ def _write(
     batch: int,
     attempt: str,
     table: TableId,
+    batches: Iterator[pa.RecordBatch],
+    *,
     stored: pa.Schema,
     rule: Rule,
-    batches: Iterator[pa.RecordBatch],
 ) -> bytes | None:
     """Write the images of one partition to files. Names are unique: a task that Spark runs twice leaves an orphaned file."""
     whole = _whole(batches)

@@ -41,7 +41,7 @@ LEVELS = 2
 _BUCKET = pa.field("_bucket", pa.uint8(), nullable=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SpreadUnit:
     """One file of a part. ``level``: how often its rows were spread before; ``number``: tells the files of an attempt apart."""
 
@@ -73,7 +73,17 @@ def plan_spread(
         mine = []
         for file in part.files:
             alone = MergePart(part.source, (file,), part.buckets, part.key)
-            mine.append(SpreadUnit(store.uri, store.pipeline, batch, attempt, number, alone, level))
+            mine.append(
+                SpreadUnit(
+                    store_uri=store.uri,
+                    pipeline=store.pipeline,
+                    batch=batch,
+                    attempt=attempt,
+                    number=number,
+                    part=alone,
+                    level=level,
+                )
+            )
             number += 1
         units.append(mine)
     return units

@@ -80,6 +80,7 @@ class StageRules:
         batch: int,
         attempt: str,
         part: str,
+        *,
         source: TableId,
         ruled: Ruled,
         segments: Sequence[SegmentFile],
@@ -91,11 +92,11 @@ class StageRules:
                 batch,
                 attempt,
                 f"{part}-{re.sub('[^A-Za-z0-9_-]', '_', rejected.rule)}",
-                source,
-                rejected,
-                segments,
-                self.masking,
-                self.stage,
+                source=source,
+                rejected=rejected,
+                segments=segments,
+                masking=self.masking,
+                stage_number=self.stage,
             )
             for rejected in ruled.rejected
         ]

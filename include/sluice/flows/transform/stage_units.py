@@ -66,12 +66,12 @@ def plan_stage(
     batch: int,
     tables: Sequence[StageTable],
     attempt: str,
+    *,
     ruling: StageRules,
     mapping: tuple[TableMapping, ...] | None,
     segments: Sequence[SegmentFile],
     parallelism: int,
     framed: tuple[Rule, Framed] | None = None,
-    *,
     memory: int = 2**30,
 ) -> list[StageUnit]:
     """Return units of about equal cost. A file is never cut: it is as large as the unit that wrote it.
@@ -117,7 +117,16 @@ def run_stage_unit(unit: StageUnit) -> MergeResult:
             buckets = (part.files[0].bucket_min, part.files[0].bucket_max)
         small = number in unit.small
         result += write_part(
-            stage, StageRows(unit.name(number), part.source, rows, buckets, part.segments, revived=revived, small=small)
+            stage,
+            StageRows(
+                name=unit.name(number),
+                source=part.source,
+                rows=rows,
+                buckets=buckets,
+                segments=part.segments,
+                revived=revived,
+                small=small,
+            ),
         )
     return replace(result, seconds=time.perf_counter() - started)
 

@@ -30,7 +30,7 @@ from sluice.segments.store import SegmentStore
 _log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RuleOutcome:
     """The outcome of a rule's task: rows in and out; ``already``: it was done before, or the rule does not apply to this batch."""
 
@@ -60,23 +60,29 @@ def apply_rule(runtime: Runtime, batch: int, rule: str) -> RuleOutcome:
     with runtime.state() as state:
         record = state.require(batch)
         if record.dropped or record.snapshot:
-            return RuleOutcome(batch, rule, already=True)
+            return RuleOutcome(batch=batch, rule=rule, already=True)
         if not record.stages and not record.changeset:
             merge(runtime, batch)
             record = state.require(batch)
         if not record.stages:
-            return RuleOutcome(batch, rule, already=True)
+            return RuleOutcome(batch=batch, rule=rule, already=True)
         plan = read_stage(runtime.store, record.stages[0]).plan
         wanted = next((i for i, names in enumerate(plan) if i and names[0] == rule), 0)
         if record.changeset or wanted < len(record.stages):
-            return RuleOutcome(batch, rule, already=True)
+            return RuleOutcome(batch=batch, rule=rule, already=True)
         totals: dict[str, RuleTotal] = {}
         for stage in range(len(record.stages), wanted + 1):
             totals = _run_stage(runtime, state, batch, stage)
         mine = totals.get(rule) or RuleTotal(name=rule, rows_in=0, rows_out=0, seconds=0.0)
         seconds = time.monotonic() - started
         outcome = RuleOutcome(
-            batch, rule, mine.rows_in, mine.rows_out, mine.errors, seconds, rules=tuple(totals.values())
+            batch=batch,
+            rule=rule,
+            rows_in=mine.rows_in,
+            rows_out=mine.rows_out,
+            errors=mine.errors,
+            seconds=seconds,
+            rules=tuple(totals.values()),
         )
         say(_log, "ruled", pipeline=runtime.name, **outcome.to_json())
         return outcome
@@ -105,7 +111,16 @@ def _run_stage(runtime: Runtime, state: PipelineState, batch: int, stage: int) -
     store = runtime.store
     before = read_stage(store, record.stages[-1])
     manifest = store.read_manifest(record.manifest)
-    work = _Stage(runtime, state, store, watch, before, manifest, stage, attempt_id())
+    work = _Stage(
+        runtime=runtime,
+        state=state,
+        store=store,
+        watch=watch,
+        before=before,
+        manifest=manifest,
+        stage=stage,
+        attempt=attempt_id(),
+    )
     with state.reporting(f"rules-{stage}"):
         try:
             results, spark = work.results(anew=record.reread)
@@ -120,7 +135,7 @@ def _run_stage(runtime: Runtime, state: PipelineState, batch: int, stage: int) -
     return {total.name: total for total in totals}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Stage:
     """One attempt at a stage: ``before`` is what the stage before it left."""
 
@@ -167,11 +182,11 @@ class _Stage:
             self.batch,
             tables,
             self.attempt,
-            ruling,
-            runtime.pipeline.mapping if self.is_last else None,
-            self.manifest.files,
-            max(target.parallelism for target in runtime.pipeline.targets),
-            framed,
+            ruling=ruling,
+            mapping=runtime.pipeline.mapping if self.is_last else None,
+            segments=self.manifest.files,
+            parallelism=max(target.parallelism for target in runtime.pipeline.targets),
+            framed=framed,
             memory=runtime.pipeline.spark.memory,
         )
         results: list[MergeResult] = self.watch.run(

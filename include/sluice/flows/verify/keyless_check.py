@@ -30,7 +30,7 @@ class _NotKnownError(Exception):
     """The log does not tell what was changed."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class KeylessCheck:
     """Compares one table that has no key.
 

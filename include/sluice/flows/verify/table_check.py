@@ -89,7 +89,7 @@ class RangeFound:
     hashes: bytes = b""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Found:
     """The differences found so far.
 
@@ -125,7 +125,7 @@ class Found:
                 self.keys.add([one.key])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Way:
     """The way a table is compared.
 
@@ -203,7 +203,7 @@ class Sides:
         return keys
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TableCheck:
     """Compares one table.
 

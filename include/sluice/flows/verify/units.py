@@ -24,7 +24,7 @@ MOST_SUSPECTS = 1_000
 """Suspects of one range that a worker returns, at most."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class VerifyUnit:
     """Some ranges of one table. Picklable.
 
@@ -86,7 +86,15 @@ class Spread:
         with runtime.state() as state:
             travels.runtime = runtime.at_workers(state)
         kind = kind_of(target.config.type, target.config.name)
-        unit = VerifyUnit(travels, runtime.source.keys, marking, kind, pickle.dumps(target), way, ())
+        unit = VerifyUnit(
+            made=travels,
+            texts=runtime.source.keys,
+            marking=marking,
+            kind=kind,
+            target=pickle.dumps(target),
+            way=way,
+            stretches=(),
+        )
         return cls(runtime.runner, unit, parallelism)
 
     @property

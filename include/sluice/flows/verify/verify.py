@@ -63,7 +63,7 @@ REASON = "repair"
 """The reason of a dump that repairs."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VerifySpec:
     """The request of a verification.
 
@@ -126,18 +126,18 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
             )
         tables = source.tables(lambda table: table in names)
         one = _Verification(
-            runtime,
-            state,
-            source,
-            asked,
-            told,
-            _new_id(),
-            source.choose_marking(),
-            captured,
-            tables,
-            conditioned,
-            source.keyless(),
-            cursor.position.log_epoch,
+            runtime=runtime,
+            state=state,
+            source=source,
+            asked=asked,
+            told=told,
+            id=_new_id(),
+            marking=source.choose_marking(),
+            captured=captured,
+            sizes=tables,
+            conditioned=conditioned,
+            keyless=source.keyless(),
+            log_epoch=cursor.position.log_epoch,
         )
         results, repairs = [], []
         for config, target in opened:
@@ -218,7 +218,7 @@ def _unreadable(config: TargetConfig) -> str:
     return f"target {config.name} (type {config.type}) cannot be verified: {why}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Verification:
     """One verification. ``sizes``: the wanted tables; ``conditioned``: of one of them only some rows; ``log_epoch``: when it began."""
 
@@ -366,15 +366,15 @@ class _Side:
         shown = [name for n in names if n not in hidden and (name := route.target_name(n)) is not None]
         log = self._log()
         check = KeylessCheck(
-            reader,
-            comparer,
-            log,
-            self.made,
-            request,
-            schema,
-            not request.where,
-            shown[:SHOWN_COLUMNS],
-            whole.asked.most,
+            reader=reader,
+            comparer=comparer,
+            log=log,
+            made=self.made,
+            request=request,
+            schema=schema,
+            whole=not request.where,
+            shown=shown[:SHOWN_COLUMNS],
+            most=whole.asked.most,
         )
         rows = 0
 
@@ -420,8 +420,17 @@ class _Side:
         whole = self.whole
         log = self._log()
         texts = whole.runtime.source.keys
-        found = Found(whole.asked.most, keys=KeySpool() if keeps else None)
-        check = TableCheck(reader, self.comparer, log, self.made, texts, way, whole.asked.values, found=found)
+        found = Found(most=whole.asked.most, keys=KeySpool() if keeps else None)
+        check = TableCheck(
+            reader=reader,
+            comparer=self.comparer,
+            log=log,
+            made=self.made,
+            texts=texts,
+            way=way,
+            values=whole.asked.values,
+            found=found,
+        )
 
         def told(rows: int) -> None:
             whole.told(Progress(str(way.request.table), self.config.name, check.found.rows, of_about, doing))
@@ -450,10 +459,10 @@ class _Side:
         lists, why = self._lists(plan, key.names, route, why) if why and not request.where else (False, why)
         rows = max(100, min(MOST_RANGE_ROWS, READ_BYTES * max(size.rows, 1) // max(size.size_bytes, 1)))
         way = Way(
-            request,
-            schema,
-            key,
-            plan,
+            request=request,
+            schema=schema,
+            key=key,
+            plan=plan,
             ranged=not why and not lists,
             digested=digested,
             digest_plan=digest_plan,

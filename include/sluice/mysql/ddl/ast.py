@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from sluice.model.tables import TableId
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TypeSpec:
     """A column type as written. ``name``: in lower case, synonyms replaced; ``arguments``: numbers in brackets.
 

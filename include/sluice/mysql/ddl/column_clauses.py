@@ -59,7 +59,16 @@ def read_type(r: Reader) -> TypeSpec:
         else:
             break
     return TypeSpec(
-        name, arguments, labels, r.dialect.charset, unsigned, zerofill, charset, collation, binary, compressed
+        name=name,
+        arguments=arguments,
+        labels=labels,
+        labels_charset=r.dialect.charset,
+        unsigned=unsigned,
+        zerofill=zerofill,
+        charset=charset,
+        collation=collation,
+        binary=binary,
+        compressed=compressed,
     )
 
 
@@ -139,7 +148,7 @@ def read_column(r: Reader) -> ColumnSpec:
     if r.peek().upper == "SERIAL":
         r.next()
         column = ColumnSpec(
-            name, TypeSpec("bigint", unsigned=True), nullable=False, auto_increment=True, keys=["unique"]
+            name, TypeSpec(name="bigint", unsigned=True), nullable=False, auto_increment=True, keys=["unique"]
         )
     else:
         column = ColumnSpec(name, read_type(r))

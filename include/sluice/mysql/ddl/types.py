@@ -123,7 +123,7 @@ def _text(row: MysqlType, spec: TypeSpec, default: tuple[str, str], flavour: Fla
         collation = collations.binary_of(charset)
     name, arguments = row.word, spec.arguments
     if charset == "binary" and row.twin:
-        return StoredType(_plain(type_named(row.twin), TypeSpec(row.twin, arguments), flavour))
+        return StoredType(_plain(type_named(row.twin), TypeSpec(name=row.twin, arguments=arguments), flavour))
     if row.brackets is Brackets.LABELS:
         sent = spec.labels_charset not in UTF8
         if charset == "binary" and sent and not all(label.isascii() for label in spec.labels):

@@ -28,7 +28,14 @@ def server(flavour: str = "MySQL", version: tuple[int, ...] = (5, 7, 44), **vari
         "binlog_checksum": "CRC32",
     } | variables
     return ServerInfo(
-        flavour, ".".join(map(str, version)), version, "uuid", 1, Position("uuid", "binlog.000001", 4), (), settings
+        flavour=flavour,
+        version=".".join(map(str, version)),
+        numbers=version,
+        server_uuid="uuid",
+        server_id=1,
+        head=Position("uuid", "binlog.000001", 4),
+        binary_logs=(),
+        variables=settings,
     )
 
 

@@ -37,7 +37,7 @@ _OP_NAMES = arrow_buffers.strings(["i", "u", "d", "k"])
 _OP_KEY_MOVED = 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowEvents:
     """Row events of one arena, ready to decode: values only, nothing shared with the scanner.
 

@@ -19,7 +19,7 @@ _MAX_NAMES = 254
 _COLLATIONS = 131
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionStatus:
     """Numbers as the log has them; None: not said. Collations are ids."""
 

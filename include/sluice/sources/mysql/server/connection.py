@@ -113,7 +113,7 @@ def open_connection(endpoint: Endpoint) -> Iterator[MySQLConnection]:
         yield connection
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ServerInfo:
     """A server's description of itself.
 
@@ -276,7 +276,18 @@ def server_info(connection: MySQLConnection) -> ServerInfo:
             head = Position(uuid, str(status[0][0]), int(status[0][1]), executed.replace("\n", ""))
         logs = tuple((str(row[0]), int(row[1])) for row in found)
     flavour = "MariaDB" if mariadb else "MySQL"
-    return ServerInfo(flavour, version, numbers, uuid, server_id, head, logs, variables, do_db, ignore_db)
+    return ServerInfo(
+        flavour=flavour,
+        version=version,
+        numbers=numbers,
+        server_uuid=uuid,
+        server_id=server_id,
+        head=head,
+        binary_logs=logs,
+        variables=variables,
+        do_db=do_db,
+        ignore_db=ignore_db,
+    )
 
 
 def collations(connection: Connection[Cursor]) -> dict[int, tuple[str, str]]:
