@@ -16,7 +16,7 @@ SAY_EVERY_S = 5.0
 """Seconds after which the sums of a stage are written again: what a process that dies has done since is not in them."""
 
 
-@dataclass(kw_only=True)
+@dataclass
 class StageSums:
     """The sums of one stage over the batches of a run.
 

@@ -110,7 +110,7 @@ class Part(Protocol):
 _P = TypeVar("_P", bound=Part)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class TransformUnit(Generic[_P]):
     """Parts that one worker takes through rules and mapping, one after the other.
 
