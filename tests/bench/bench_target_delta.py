@@ -28,8 +28,8 @@ from sluice.config.pipeline import TargetConfig  # noqa: E402
 from sluice.model.column_types import ColumnKind  # noqa: E402
 from sluice.model.positions import Position  # noqa: E402
 from sluice.model.tables import Column, TableId, TableSchema  # noqa: E402
-from sluice.targets.base import BatchInput, TableInput  # noqa: E402
 from sluice.targets.delta.target import DeltaTarget  # noqa: E402
+from sluice.targets.port import BatchInput, TableInput  # noqa: E402
 from sluice.targets.rows_in_memory import MemoryReader, RowsInMemory, planned_table  # noqa: E402
 from tests.bench.figures import Line, figure, save, size  # noqa: E402
 

@@ -31,8 +31,8 @@ from sluice.config.pipeline import TargetConfig  # noqa: E402
 from sluice.model.column_types import ColumnKind as K  # noqa: E402
 from sluice.model.positions import Position  # noqa: E402
 from sluice.model.tables import META_FIELDS, Column, TableId, TableSchema  # noqa: E402
-from sluice.targets.base import BatchInput, ChangePiece, TableInput  # noqa: E402
 from sluice.targets.kafka.target import KafkaTarget  # noqa: E402
+from sluice.targets.port import BatchInput, ChangePiece, TableInput  # noqa: E402
 from sluice.targets.rows_in_memory import MemoryReader, RowsInMemory, planned_table  # noqa: E402
 from tests.bench.figures import Line, figure, save, size  # noqa: E402
 from tests.support.readers import kafka_reading  # noqa: E402

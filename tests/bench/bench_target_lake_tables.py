@@ -33,10 +33,10 @@ from sluice.model.positions import Position  # noqa: E402
 from sluice.model.tables import TableId, TableSchema  # noqa: E402
 from sluice.spark.connect import ConnectRunner  # noqa: E402
 from sluice.spark.local import LocalRunner  # noqa: E402
-from sluice.targets.base import BatchInput, TableInput  # noqa: E402
 from sluice.targets.bundles import joined  # noqa: E402
 from sluice.targets.delta.target import DeltaTarget  # noqa: E402
 from sluice.targets.iceberg.target import IcebergTarget  # noqa: E402
+from sluice.targets.port import BatchInput, TableInput  # noqa: E402
 from sluice.targets.rows_in_memory import MemoryReader, RowsInMemory, planned_table  # noqa: E402
 from tests.bench.figures import Line, figure, save, scaled, size  # noqa: E402
 

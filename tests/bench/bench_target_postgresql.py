@@ -28,7 +28,7 @@ from sluice.config.pipeline import TargetConfig  # noqa: E402
 from sluice.model.column_types import ColumnKind  # noqa: E402
 from sluice.model.positions import Position  # noqa: E402
 from sluice.model.tables import Column, TableId, TableSchema  # noqa: E402
-from sluice.targets.base import BatchInput, TableInput  # noqa: E402
+from sluice.targets.port import BatchInput, TableInput  # noqa: E402
 from sluice.targets.postgresql import wire  # noqa: E402
 from sluice.targets.postgresql.staging import StagedColumn  # noqa: E402
 from sluice.targets.postgresql.target import PostgreSQLTarget  # noqa: E402

@@ -9,7 +9,7 @@ import pytest
 
 from sluice.errors import Fenced, MappingError
 from sluice.flows.load.units import run_load_unit
-from sluice.targets.base import Capabilities, Target
+from sluice.targets.port import Capabilities, Target
 from tests.support.pipelines.small_units import small_units
 from tests.support.tables.batches import Delivery
 from tests.support.tables.people import DDL, delete, insert, people, update

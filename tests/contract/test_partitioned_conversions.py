@@ -11,10 +11,10 @@ pytest.importorskip("deltalake")
 pytest.importorskip("pyiceberg")
 
 from sluice.model.tables import TableSchema
-from sluice.targets.base import Target
 from sluice.targets.contract import CHECKS, CONVERSIONS, Conversion
 from sluice.targets.lake.column_types import own_type
 from sluice.targets.lake.columns import LakeColumn, partitionable
+from sluice.targets.port import Target
 from tests.support.benches.delta_bench import DeltaBench
 from tests.support.benches.iceberg_bench import IcebergBench
 

@@ -15,7 +15,13 @@ from pydantic import BaseModel, ConfigDict
 
 from sluice.errors import LoadError
 from sluice.model.planned import PlannedTable
-from sluice.targets.base import (
+from sluice.targets.contract import CHECKS
+from sluice.targets.memory import target as module
+from sluice.targets.memory.checkpoints import MemoryCheckpoints
+from sluice.targets.memory.comparing import MemoryComparer
+from sluice.targets.memory.store import MemoryStore, Message, Row, Table
+from sluice.targets.memory.target import MemoryOptions, MemorySession, MemoryTarget, MemoryUnit, MemoryWriter, Work
+from sluice.targets.port import (
     BatchInput,
     Capabilities,
     Checkpoint,
@@ -26,12 +32,6 @@ from sluice.targets.base import (
     Share,
     WriteResult,
 )
-from sluice.targets.contract import CHECKS
-from sluice.targets.memory import target as module
-from sluice.targets.memory.checkpoints import MemoryCheckpoints
-from sluice.targets.memory.comparing import MemoryComparer
-from sluice.targets.memory.store import MemoryStore, Message, Row, Table
-from sluice.targets.memory.target import MemoryOptions, MemorySession, MemoryTarget, MemoryUnit, MemoryWriter, Work
 from tests.support.benches.target_benches import MemoryBench
 
 

@@ -55,13 +55,15 @@ MODULES |= {name.removesuffix(".__init__"): path for name, path in MODULES.items
 
 
 def is_defined(name: str) -> bool:
-    """Return True if ``name``, such as ``sluice.model.backoff.wait_after``, is a module or is named in the module it begins with."""
+    """Return True if ``name``, such as ``sluice.model.backoff.wait_after``, is a module or is named in the module or package it begins with."""
     module = name
     while module not in MODULES and "." in module:
         module = module.rpartition(".")[0]
     if module in {"", "sluice"}:
         return False
-    text = MODULES[module].read_text()
+    path = MODULES[module]
+    exported = sorted(path.parent.glob("*.py")) if path.name == "__init__.py" else [path]
+    text = "".join(one.read_text() for one in exported)
     return all(
         not part or re.search(rf"\b{re.escape(part)}\b", text)
         for part in name.removeprefix(module).strip(".").split(".")

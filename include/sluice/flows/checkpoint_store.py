@@ -5,7 +5,7 @@ from __future__ import annotations
 from sluice.coordination.state import PipelineState
 from sluice.coordination.target_checkpoints import Superseded, TargetRecord
 from sluice.errors import Fenced
-from sluice.targets.base import Agrees, Checkpoint, CheckpointStore, Target
+from sluice.targets.port import Agrees, Checkpoint, CheckpointStore, Target
 
 
 def checkpoints_of(target: Target, state: PipelineState) -> CheckpointStore:
@@ -15,7 +15,7 @@ def checkpoints_of(target: Target, state: PipelineState) -> CheckpointStore:
 
 
 class ZooKeeperCheckpoints:
-    """See :class:`sluice.targets.base.CheckpointStore`. It fences the checkpoint, not the target's rows: the guarantee is at least once, or
+    """See :class:`sluice.targets.port.CheckpointStore`. It fences the checkpoint, not the target's rows: the guarantee is at least once, or
     idempotent."""
 
     def __init__(self, state: PipelineState, target: str) -> None:
@@ -32,7 +32,7 @@ class ZooKeeperCheckpoints:
         return None if found is None else Checkpoint(found.epoch, found.batch, found.position, found.identity)
 
     def take_over(self, epoch: int, first: int = 0, *, identity: str = "", agrees: Agrees | None = None) -> Checkpoint:
-        """See :meth:`sluice.targets.base.CheckpointStore.take_over`. The caller has the target's lease."""
+        """See :meth:`sluice.targets.port.CheckpointStore.take_over`. The caller has the target's lease."""
         found = self.read()
         if agrees is not None:
             agrees(found)

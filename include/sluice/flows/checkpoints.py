@@ -22,7 +22,7 @@ from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.checkpoint_store import checkpoints_of
 from sluice.flows.runtime import Runtime
 from sluice.model.positions import Position
-from sluice.targets.base import Checkpoint, Target
+from sluice.targets.port import Checkpoint, Target
 
 _log = structlog.get_logger()
 

@@ -20,7 +20,7 @@ from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dumps import Dump
 from sluice.model.planned import PlannedTable
 from sluice.model.positions import Position
-from sluice.targets.base import Finding, Target
+from sluice.targets.port import Finding, Target
 
 SHOWN_TABLES = 5
 """Tables whose statements are in one hint, at most."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sluice.segments.store import SegmentStore
     from sluice.sources.base import Source
     from sluice.spark.base import UnitRunner
-    from sluice.targets.base import Target
+    from sluice.targets.port import Target
 
 LEASE_GRACE_S = 5.0
 """Seconds beyond the session timeout to wait for the lease of a dead owner to expire."""

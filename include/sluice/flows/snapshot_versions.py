@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sluice.config.pipeline import SNAPSHOT
 from sluice.flows.runtime import Runtime
 from sluice.model.tables import TableId
-from sluice.targets.base import VersionReader, versions_of
+from sluice.targets.port import VersionReader, versions_of
 
 
 def snapshot_reader(runtime: Runtime) -> VersionReader:

@@ -21,7 +21,7 @@ from sluice.model.batches import Op
 from sluice.model.positions import BatchNumber
 from sluice.model.tables import META_FIELDS, TableId, user_schema
 from sluice.serve.batch_rows import BatchRows, Shaped, Wants
-from sluice.targets.base import VersionReader
+from sluice.targets.port import VersionReader
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Targets: the port (``base``), what SQL targets share (``sql``), and one folder per kind."""
+"""Targets: the port (``port``), what SQL targets share (``sql``), and one folder per kind."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from sluice.config.connections import ConnectionResolver
 from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError
 from sluice.model.load_marks import LoadMark
-from sluice.targets.base import MarksLoads, Target
 from sluice.targets.offers import require_offered
+from sluice.targets.port import MarksLoads, Target
 from sluice.targets.registry import KINDS, kind_of
 
 __all__ = ["KINDS", "MARK_LOADS", "open_target"]
 
 MARK_LOADS = frozenset({"mysql"})
-"""The kinds that write origin markers (:class:`sluice.targets.base.MarksLoads`)."""
+"""The kinds that write origin markers (:class:`sluice.targets.port.MarksLoads`)."""
 
 
 def open_target(

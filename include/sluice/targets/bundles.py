@@ -15,7 +15,7 @@ import pyarrow as pa
 from sluice.errors import SluiceError
 from sluice.model.changes import Change
 from sluice.model.tables import TableId
-from sluice.targets.base import (
+from sluice.targets.port import (
     BatchInput,
     ChangePiece,
     KeyRange,
@@ -104,7 +104,7 @@ def _tables(batches: Sequence[BatchInput]) -> tuple[TableInput, ...]:
 
 @dataclass(frozen=True, slots=True)
 class BundledReader:
-    """Reads several batches, by number, ascending. See :class:`sluice.targets.base.RowReader`."""
+    """Reads several batches, by number, ascending. See :class:`sluice.targets.port.RowReader`."""
 
     batches: tuple[tuple[int, RowReader], ...]
 

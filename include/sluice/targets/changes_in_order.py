@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from sluice.model.batches import Op
-from sluice.targets.base import ChangePiece
+from sluice.targets.port import ChangePiece
 
 
 def in_log_order(pieces: Sequence[ChangePiece], rows: int, *, together: bool = False) -> Iterator[list[ChangePiece]]:

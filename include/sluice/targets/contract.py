@@ -39,7 +39,11 @@ from sluice.model.tables import Column, TableId, TableSchema, stored_name
 from sluice.mysql.ddl.row_effects import row_effects
 from sluice.mysql.source_words import MySQLWords
 from sluice.mysql.type_loss import SqlType
-from sluice.targets.base import (
+from sluice.targets.bundles import joined
+from sluice.targets.memory.checkpoints import MemoryCheckpoints
+from sluice.targets.memory.store import MemoryStore
+from sluice.targets.offers import require_features, require_kinds, require_offered
+from sluice.targets.port import (
     BatchInput,
     BatchWriter,
     Checkpoint,
@@ -61,10 +65,6 @@ from sluice.targets.base import (
     WriteResult,
     comparer_of,
 )
-from sluice.targets.bundles import joined
-from sluice.targets.memory.checkpoints import MemoryCheckpoints
-from sluice.targets.memory.store import MemoryStore
-from sluice.targets.offers import require_features, require_kinds, require_offered
 from sluice.targets.rows_in_memory import MemoryReader, RowsInMemory, planned_table
 
 Row = dict[str, Any]

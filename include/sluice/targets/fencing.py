@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sluice.errors import Fenced
-from sluice.targets.base import Checkpoint, Fence
+from sluice.targets.port import Checkpoint, Fence
 
 
 def require_no_newer(held: Checkpoint, epoch: int, where: str) -> None:

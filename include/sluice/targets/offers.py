@@ -5,7 +5,7 @@ from __future__ import annotations
 from sluice.config.pipeline import SNAPSHOT, TargetConfig
 from sluice.errors import ConfigError, LoadError, MappingError
 from sluice.model.schema_changes import ChangeKind
-from sluice.targets.base import BatchInput, Capabilities, Feature, SchemaChange, Target
+from sluice.targets.port import BatchInput, Capabilities, Feature, SchemaChange, Target
 
 _NOBODY = frozenset({ChangeKind.ROWS_REPLACED, ChangeKind.UNKNOWN, ChangeKind.NOTHING})
 """The kinds that no target follows: rows changed without a row event, or a statement that is not understood, are only checked; or nothing is to be

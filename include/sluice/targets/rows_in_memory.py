@@ -12,12 +12,12 @@ from sluice.model.changes import Change
 from sluice.model.fields import true_name
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import META_FIELDS, TableId, TableSchema, stored_name
-from sluice.targets.base import ChangePiece, KeyRange, RowFile, RowGroup, Share, StoredRange
+from sluice.targets.port import ChangePiece, KeyRange, RowFile, RowGroup, Share, StoredRange
 
 
 @dataclass(frozen=True, slots=True)
 class RowsInMemory:
-    """Merged rows of one table. A :class:`~sluice.targets.base.RowFile` that need not be read."""
+    """Merged rows of one table. A :class:`~sluice.targets.port.RowFile` that need not be read."""
 
     table: TableId
     data: pa.Table
@@ -72,7 +72,7 @@ class RowsInMemory:
 
 @dataclass(frozen=True, slots=True)
 class MemoryReader:
-    """Reads :class:`RowsInMemory`, and the changes of ``log``. A :class:`~sluice.targets.base.RowReader`."""
+    """Reads :class:`RowsInMemory`, and the changes of ``log``. A :class:`~sluice.targets.port.RowReader`."""
 
     log: tuple[Change, ...] = ()
 

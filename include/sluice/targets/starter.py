@@ -1,7 +1,7 @@
 """A target of your own, in its smallest complete form: each row becomes a line of JSON in a file per table.
 
 It keeps no checkpoint, so ZooKeeper keeps it, and its guarantee is *at least once*: after a crash a batch is written again, and lines may occur
-twice, with the same ``id``. The port with all of its options is described in sluice.targets.base; the suite in sluice.targets.contract proves that a
+twice, with the same ``id``. The port with all of its options is described in sluice.targets.port; the suite in sluice.targets.contract proves that a
 kind keeps it.
 """
 
@@ -22,7 +22,8 @@ from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.errors import TargetUnavailable
 from sluice.model.fields import true_name
-from sluice.targets.base import (
+from sluice.targets.options import options_of
+from sluice.targets.port import (
     BatchInput,
     Capabilities,
     Consistency,
@@ -35,7 +36,6 @@ from sluice.targets.base import (
     TableInput,
     WriteResult,
 )
-from sluice.targets.options import options_of
 
 
 class Options(BaseModel):

@@ -17,10 +17,10 @@ from sluice.flows.load.units import batch_input
 from sluice.formats import columns
 from sluice.model.positions import Position
 from sluice.segments.changeset import read_changeset
-from sluice.targets.base import ChangePiece
 from sluice.targets.changes_in_order import in_log_order
 from sluice.targets.kafka.documents import Messages, Writer, merged_piece
 from sluice.targets.kafka.options import KafkaOptions
+from sluice.targets.port import ChangePiece
 from tests.support.pipelines.kafka_pipelines import ROWS, captured, statements_of_all_types
 from tests.support.values import random_values as values
 

@@ -15,8 +15,8 @@ from sluice.errors import LoadError, SluiceError
 from sluice.model.column_types import ColumnKind
 from sluice.model.positions import Position
 from sluice.model.tables import Column, TableSchema
-from sluice.targets.base import Checkpoint, VersionReader
 from sluice.targets.contract import Op, Pipe, changed, gone, new, people
+from sluice.targets.port import Checkpoint, VersionReader
 from sluice.targets.rows_in_memory import planned_table
 
 pytest.importorskip("deltalake")

@@ -32,7 +32,6 @@ from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import Column, TableId, TableSchema
 from sluice.orchestration.dags.retention import MaintainTargetsOperator
 from sluice.orchestration.retry import TaskError
-from sluice.targets.base import Fence
 from sluice.targets.contract import Pipe, _Crash, _crash_at, _definition, _schema_change, changed, gone, new, people
 from sluice.targets.delta.client import Place
 from sluice.targets.delta.follow import Follower
@@ -41,6 +40,7 @@ from sluice.targets.delta.tables import info_of, schema_of
 from sluice.targets.delta.target import DeltaTarget
 from sluice.targets.lake.column_types import arrow_of
 from sluice.targets.lake.columns import LakeColumn, widens
+from sluice.targets.port import Fence
 from sluice.targets.rows_in_memory import RowsInMemory, planned_table
 from tests.support.benches.delta_bench import DeltaBench
 from tests.support.pipelines.case import Case, case

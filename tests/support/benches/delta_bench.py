@@ -14,10 +14,10 @@ from deltalake import DeltaTable
 
 from sluice.config.connections import Endpoint
 from sluice.model.tables import TableId, TableSchema
-from sluice.targets.base import StatementRunner, Target
 from sluice.targets.delta.target import DeltaTarget
 from sluice.targets.lake.column_types import own_type
 from sluice.targets.lake.columns import LakeColumn
+from sluice.targets.port import StatementRunner, Target
 from tests.support.benches.lake_bench import LakeBench
 
 

@@ -17,12 +17,12 @@ from pyiceberg.exceptions import NoSuchNamespaceError
 
 from sluice.config.connections import Endpoint
 from sluice.model.tables import TableId, TableSchema
-from sluice.targets.base import Target
 from sluice.targets.iceberg.site import Site
 from sluice.targets.iceberg.tables import info_of
 from sluice.targets.iceberg.target import IcebergTarget
 from sluice.targets.lake.column_types import own_type
 from sluice.targets.lake.columns import LakeColumn, TableInfo
+from sluice.targets.port import Target
 from tests.support.benches.lake_bench import LakeBench
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from sluice.config.connections import parse_connection
 from sluice.model.tables import Column, TableId, TableSchema
-from sluice.targets.base import Target
 from sluice.targets.contract import Bench
+from sluice.targets.port import Target
 from sluice.targets.postgresql import names as pg
 from sluice.targets.postgresql import session as pg_session
 from sluice.targets.postgresql.column_types import own_type

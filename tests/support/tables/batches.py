@@ -24,7 +24,7 @@ from sluice.segments.store import SegmentStore
 from sluice.segments.writer import SegmentWriter
 from sluice.spark.local import LocalRunner
 from sluice.targets import open_target
-from sluice.targets.base import BatchWriter, Checkpoint, CheckpointStore, Target, WriteResult
+from sluice.targets.port import BatchWriter, Checkpoint, CheckpointStore, Target, WriteResult
 
 COMMIT = dt.datetime(2026, 11, 21, tzinfo=dt.UTC)
 Row = dict[str, Any]

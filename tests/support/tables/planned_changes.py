@@ -13,7 +13,7 @@ from sluice.mysql.ddl.collations import Collations
 from sluice.mysql.ddl.row_effects import row_effects
 from sluice.mysql.ddl.types import Flavour
 from sluice.segments.manifest import DdlRecord, PositionRecord, SegmentManifest
-from sluice.targets.base import Capabilities, Feature, SchemaChange
+from sluice.targets.port import Capabilities, Feature, SchemaChange
 
 STRICT = 1 << 22
 COLLATIONS = Collations({"utf8mb4_bin": "utf8mb4"}, {"utf8mb4": "utf8mb4_bin"}, {"utf8mb4": 4})

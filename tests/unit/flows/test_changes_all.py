@@ -15,7 +15,7 @@ from sluice.flows.runtime import Runtime
 from sluice.model.changes import Change
 from sluice.model.tables import TableSchema
 from sluice.segments.manifest import SegmentManifest
-from sluice.targets.base import Share
+from sluice.targets.port import Share
 from tests.support.tables.batches import Delivery, segment_rows
 from tests.support.tables.people import delete, insert, people, update
 

@@ -23,9 +23,10 @@ from sluice.flows.load.ack import ack
 from sluice.flows.load.load import load
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform.merge import merge
+from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
-from sluice.targets.base import IDLE_WRITER_S, Checkpoint, OtherWriter, PlannedTable
 from sluice.targets.memory.target import MemoryReconciler, MemoryTarget
+from sluice.targets.port import IDLE_WRITER_S, Checkpoint, OtherWriter
 from tests.support.crashes.damage import flip
 from tests.support.pipelines.case import Case
 from tests.support.pipelines.dumping import both

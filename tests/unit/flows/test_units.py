@@ -31,7 +31,7 @@ from sluice.segments.changeset import (
 from sluice.segments.footers import measured
 from sluice.segments.manifest import PositionRecord, SegmentFile, SegmentManifest
 from sluice.segments.store import SegmentStore
-from sluice.targets.base import Fence, WriteResult
+from sluice.targets.port import Fence, WriteResult
 from sluice.targets.sql.foreign_keys import ordered
 from sluice.targets.sql.tables import Reference, TargetTable
 from sluice.targets.sql.writer import SqlSession

@@ -13,8 +13,8 @@ from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.positions import Position
 from sluice.model.tables import TableId
 from sluice.targets import bundles as module
-from sluice.targets.base import BatchInput, SchemaChange, TableInput
 from sluice.targets.bundles import bundles, joined
+from sluice.targets.port import BatchInput, SchemaChange, TableInput
 from sluice.targets.rows_in_memory import MemoryReader, RowsInMemory
 
 

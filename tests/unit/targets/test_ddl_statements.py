@@ -14,10 +14,10 @@ from sluice.mysql.ddl.catalog import SchemaState, Session
 from sluice.mysql.ddl.collations import Collations
 from sluice.mysql.ddl.types import Flavour
 from sluice.segments.manifest import DdlRecord, PositionRecord, SegmentManifest
-from sluice.targets.base import SchemaChange
 from sluice.targets.mysql import ddl
 from sluice.targets.mysql.ddl import Words
 from sluice.targets.mysql.target import MySQLTarget
+from sluice.targets.port import SchemaChange
 
 COLLATIONS = Collations(
     {"utf8mb4_bin": "utf8mb4", "utf8mb4_0900_ai_ci": "utf8mb4"}, {"utf8mb4": "utf8mb4_0900_ai_ci"}, {"utf8mb4": 4}

@@ -10,7 +10,7 @@ from sluice.model.definitions import ColumnDefinition
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId
 from sluice.sources.words import words_of
-from sluice.targets.base import KeyRange
+from sluice.targets.port import KeyRange
 from sluice.targets.postgresql.catalog import ColumnInfo, TableInfo, UniqueKey
 from sluice.targets.postgresql.range_delete import LISTED_KEYS, replaceable, stretches
 from sluice.targets.sql.tables import TargetTable

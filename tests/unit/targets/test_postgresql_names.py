@@ -18,7 +18,7 @@ from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.positions import Position
 from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId
-from sluice.targets.base import BatchInput, NoFacts, SchemaChange, SourceStatement
+from sluice.targets.port import BatchInput, NoFacts, SchemaChange, SourceStatement
 from sluice.targets.postgresql.collations import Collations, clause, locale_of
 from sluice.targets.postgresql.name_clashes import refuse_clashes
 from sluice.targets.postgresql.names import Naming, Route

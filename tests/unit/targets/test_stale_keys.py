@@ -16,8 +16,8 @@ from sluice.mysql.ddl.catalog import SchemaState, Session
 from sluice.mysql.ddl.collations import Collations
 from sluice.mysql.ddl.types import Flavour
 from sluice.segments.manifest import DdlRecord, PositionRecord, SegmentManifest
-from sluice.targets.base import BatchInput, Fence, NoFacts, RowReader
 from sluice.targets.kafka.target import KafkaTarget, KafkaWriter
+from sluice.targets.port import BatchInput, Fence, NoFacts, RowReader
 
 COLLATIONS = Collations({"utf8mb4_bin": "utf8mb4"}, {"utf8mb4": "utf8mb4_bin"}, {"utf8mb4": 4})
 TABLES = [

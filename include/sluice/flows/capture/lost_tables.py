@@ -18,7 +18,7 @@ from sluice.model.positions import Position
 from sluice.model.tables import TableId, TableSchema, stored_name
 from sluice.sources.base import SourceSession
 from sluice.sources.table_filter import Selection
-from sluice.targets.base import KeyLister, KeyRange, comparer_of
+from sluice.targets.port import KeyLister, KeyRange, comparer_of
 
 _SHOWN = 5
 

@@ -33,7 +33,7 @@ from sluice.model.tables import TableId
 from sluice.rules import RuleSet
 from sluice.segments.changeset import columns_of
 from sluice.segments.manifest import SegmentManifest
-from sluice.targets.base import BatchInput, TableInput, Target
+from sluice.targets.port import BatchInput, TableInput, Target
 from sluice.targets.rows_in_memory import MemoryReader, RowsInMemory
 
 _log = structlog.get_logger()

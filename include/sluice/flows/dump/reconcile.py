@@ -32,7 +32,7 @@ from sluice.rules import RuleSet
 from sluice.segments.changeset import columns_of
 from sluice.segments.manifest import ReplaceRecord
 from sluice.segments.store import SegmentStore
-from sluice.targets.base import KeyRange, OtherWriter, Reconciler, StoredRange, refuses
+from sluice.targets.port import KeyRange, OtherWriter, Reconciler, StoredRange, refuses
 
 _log = structlog.get_logger()
 

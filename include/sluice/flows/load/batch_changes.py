@@ -34,7 +34,7 @@ from sluice.rules import Ruled, RuleSet
 from sluice.segments.manifest import SegmentFile, SegmentManifest
 from sluice.segments.reader import batch_changes, read_file, read_projected
 from sluice.segments.store import SegmentStore
-from sluice.targets.base import ChangePiece, Share
+from sluice.targets.port import ChangePiece, Share
 
 _FOR_RULES = ("_op", "_seq", "_commit_ts", "_origin", "_before")
 
@@ -49,7 +49,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class StoredChanges(StoredRows):
-    """Reads the changes of one batch. See :class:`sluice.targets.base.RowReader`.
+    """Reads the changes of one batch. See :class:`sluice.targets.port.RowReader`.
 
     Args:
         manifest: path of the segments' manifest.

@@ -14,12 +14,12 @@ from sluice.flows.load.changeset_rows import Keys
 from sluice.model.changes import Change
 from sluice.segments.changeset import ChangesetFile, ChangesetReader, key_numbers, read_changeset_file
 from sluice.segments.store import SegmentStore
-from sluice.targets.base import ChangePiece, KeyRange, RowFile, RowGroup, Share, StoredRange
+from sluice.targets.port import ChangePiece, KeyRange, RowFile, RowGroup, Share, StoredRange
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRows:
-    """Reads changeset files of a pipeline's store. See :class:`sluice.targets.base.RowReader`."""
+    """Reads changeset files of a pipeline's store. See :class:`sluice.targets.port.RowReader`."""
 
     store_uri: str
     pipeline: str

@@ -11,8 +11,8 @@ from sluice.flows.dump.start import DumpOrder, captured_tables, dump_tables
 from sluice.flows.runtime import Runtime
 from sluice.mapping import Mapping as Routes
 from sluice.model.tables import TableId
-from sluice.targets.base import SchemaChange
 from sluice.targets.offers import to_ignore
+from sluice.targets.port import SchemaChange
 
 
 def request_copies(
@@ -27,7 +27,7 @@ def request_copies(
     """Record a dump of each table that is copied again, before the batch empties it at the target. A repeat finds the dump that is there.
 
     Its chunks are read after the statement, so that their rows are converted, and arrive in later batches. ``may_be_gone``: a table that the source
-    no longer has needs no copy, see :class:`sluice.targets.base.CopiesAgain`.
+    no longer has needs no copy, see :class:`sluice.targets.port.CopiesAgain`.
 
     Raises:
         LoadError: the source has no such table any more, or it has no key by which rows that change meanwhile are told apart.

@@ -41,7 +41,9 @@ from sluice.model.tables import TableId
 from sluice.segments.changeset import Changeset, read_changeset
 from sluice.segments.manifest import SegmentManifest
 from sluice.sources.table_filter import Selection
-from sluice.targets.base import (
+from sluice.targets.bundles import bundles, joined
+from sluice.targets.offers import require_features
+from sluice.targets.port import (
     BatchInput,
     BatchWriter,
     Checkpoint,
@@ -55,8 +57,6 @@ from sluice.targets.base import (
     TargetSession,
     WriteResult,
 )
-from sluice.targets.bundles import bundles, joined
-from sluice.targets.offers import require_features
 
 _log = structlog.get_logger()
 
@@ -383,7 +383,7 @@ class _Delivery:
 
 
 class _Facts:
-    """See :class:`sluice.targets.base.SourceFacts`."""
+    """See :class:`sluice.targets.port.SourceFacts`."""
 
     def __init__(self, runtime: Runtime, state: PipelineState, batch: Batch, target: str) -> None:
         self._runtime, self._state, self._batch, self._target = runtime, state, batch, target

@@ -12,7 +12,7 @@ from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.checkpoints import Sides
 from sluice.flows.lost_batches import BY_ITSELF
 from sluice.flows.runtime import Runtime
-from sluice.targets.base import Checkpoint
+from sluice.targets.port import Checkpoint
 
 _log = structlog.get_logger()
 

@@ -15,14 +15,14 @@ from sluice.model.tables import TableId
 from sluice.segments.manifest import DdlRecord, SegmentManifest
 from sluice.sources.table_filter import Selection
 from sluice.sources.words import words_of
-from sluice.targets.base import Capabilities, Feature, SchemaChange, SourceStatement
 from sluice.targets.offers import require_kinds, to_ignore
+from sluice.targets.port import Capabilities, Feature, SchemaChange, SourceStatement
 
 RowEffects = Callable[[TableChange, Ran], Sequence[ColumnEffect]]
 """What a statement did to the values of a table's columns: :meth:`sluice.sources.base.Source.row_effects`."""
 
 CopiedAgain = Callable[[SchemaChange], Collection[TableId]]
-"""Tables that a target has only once they were copied again: :meth:`sluice.targets.base.CopiesAgain.copied_again`."""
+"""Tables that a target has only once they were copied again: :meth:`sluice.targets.port.CopiesAgain.copied_again`."""
 
 
 def _none(change: SchemaChange) -> Collection[TableId]:

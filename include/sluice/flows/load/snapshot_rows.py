@@ -41,7 +41,7 @@ from sluice.segments.manifest import ReplaceRecord
 from sluice.segments.snapshot_columns import Way
 from sluice.segments.store import SegmentStore, quoted
 from sluice.sources.table_filter import Selection
-from sluice.targets.base import TableVersion, VersionReader
+from sluice.targets.port import TableVersion, VersionReader
 
 _WAIT_S = 60.0
 """Seconds to wait for the snapshot, which is about to have the batch before this one, or lags for its own reason."""

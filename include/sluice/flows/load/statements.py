@@ -10,7 +10,7 @@ from sluice.spark.base import UnitRunner
 
 @dataclass(frozen=True, slots=True)
 class SparkStatements:
-    """See :class:`sluice.targets.base.StatementRunner`. ``description``: for errors."""
+    """See :class:`sluice.targets.port.StatementRunner`. ``description``: for errors."""
 
     runner: UnitRunner
     description: str

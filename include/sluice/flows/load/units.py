@@ -16,7 +16,7 @@ from sluice.model.planned import PlannedTable
 from sluice.segments.changeset import Changeset, ChangesetTable
 from sluice.segments.footers import measured
 from sluice.segments.store import SegmentStore
-from sluice.targets.base import (
+from sluice.targets.port import (
     BatchInput,
     NoFacts,
     RejectedRows,

@@ -18,7 +18,7 @@ from sluice.flows.checkpoints import Sides
 from sluice.flows.operate.control import ActionPlan
 from sluice.flows.runtime import Runtime
 from sluice.model.positions import BatchNumber, Position
-from sluice.targets.base import Checkpoint
+from sluice.targets.port import Checkpoint
 
 
 @dataclass(frozen=True, slots=True)

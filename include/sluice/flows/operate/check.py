@@ -42,7 +42,7 @@ from sluice.model.positions import Position
 from sluice.model.tables import TableId
 from sluice.sources.base import SourceSession, SourceTable
 from sluice.sources.table_filter import Selection
-from sluice.targets.base import refuses
+from sluice.targets.port import refuses
 
 _log = structlog.get_logger()
 

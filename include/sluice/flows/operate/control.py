@@ -23,7 +23,7 @@ from sluice.model.batches import Batch
 from sluice.model.positions import Position
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.store import SegmentStore
-from sluice.targets.base import Checkpoint
+from sluice.targets.port import Checkpoint
 
 
 def who() -> str:

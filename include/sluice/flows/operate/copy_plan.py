@@ -31,7 +31,7 @@ from sluice.segments.snapshot_columns import Way
 from sluice.sources.base import SourceSession, SourceTable
 from sluice.sources.table_filter import Selection
 from sluice.sources.words import words_of
-from sluice.targets.base import Finding, Target
+from sluice.targets.port import Finding, Target
 
 
 @dataclass(frozen=True, slots=True)

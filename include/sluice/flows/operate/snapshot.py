@@ -18,7 +18,7 @@ from sluice.model.nearest import meant
 from sluice.model.tables import TableId
 from sluice.rules import RuleSet
 from sluice.sources.table_filter import Selection
-from sluice.targets.base import TableVersion, VersionReader
+from sluice.targets.port import TableVersion, VersionReader
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 

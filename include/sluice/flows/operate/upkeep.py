@@ -10,7 +10,7 @@ import structlog
 from sluice.flows.runtime import Runtime
 from sluice.mapping import Mapping
 from sluice.sources.table_filter import Selection
-from sluice.targets.base import Upkeep, maintainer_of
+from sluice.targets.port import Upkeep, maintainer_of
 
 _log = structlog.get_logger()
 

@@ -14,7 +14,7 @@ from sluice.mapping import Mapping as Routes
 from sluice.model.dumps import POSITION_LOST
 from sluice.model.tables import TableId
 from sluice.sources.base import SourceSession
-from sluice.targets.base import refuses
+from sluice.targets.port import refuses
 
 _NAMED = 5
 """Tables that a sentence names, at most."""

@@ -32,7 +32,7 @@ from sluice.rules import Rejected
 from sluice.segments.manifest import SegmentFile
 from sluice.segments.reader import read_file
 from sluice.segments.store import SegmentStore, quoted
-from sluice.targets.base import Rejection
+from sluice.targets.port import Rejection
 
 FOLDER = "dead-letters"
 RULES = "_rules"
@@ -134,7 +134,7 @@ class RefusedRows:
     segments: str
 
     def __call__(self, part: str, table: TableId, rejected: Sequence[Rejection]) -> None:
-        """See :class:`sluice.targets.base.RejectedRows`."""
+        """See :class:`sluice.targets.port.RejectedRows`."""
         store = SegmentStore(self.store_uri, self.pipeline)
         path = f"{place_folder(self.target, self.batch)}/{quoted(table.schema)}.{quoted(table.table)}-{part}.parquet"
         if not rejected:

@@ -21,7 +21,7 @@ from sluice.model.dumps import Chunk, ChunkId, TableRequest
 from sluice.model.tables import TableSchema, member, stored_name
 from sluice.segments.reader import read_file
 from sluice.sources.base import ChunkReader
-from sluice.targets.base import CountingComparer, RowCounts
+from sluice.targets.port import CountingComparer, RowCounts
 
 LOOKS = 4
 

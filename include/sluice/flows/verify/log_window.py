@@ -36,7 +36,7 @@ from sluice.segments.footers import measured
 from sluice.segments.manifest import SegmentFile, SegmentManifest
 from sluice.segments.reader import read_file
 from sluice.sources.base import ChunkKey, Key
-from sluice.targets.base import CheckpointStore
+from sluice.targets.port import CheckpointStore
 
 LOOK_EVERY_S = 0.05
 LITERALS_AT_A_TIME = 100_000

@@ -35,7 +35,7 @@ from sluice.model.dumps import Chunk, ChunkId, TablePlanned, TableRequest
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableSchema, stored_name
 from sluice.sources.base import ChunkKey, ChunkReader, DigestReader, Key, KeyText
-from sluice.targets.base import Comparer, KeyLister, KeyRange, RangeDifferences
+from sluice.targets.port import Comparer, KeyLister, KeyRange, RangeDifferences
 
 FEW_ROWS = 4_000
 """Rows of a range up to which it is read and not cut again: each further cut waits for the log, and with changes everywhere all parts differ."""

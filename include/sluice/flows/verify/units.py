@@ -16,7 +16,7 @@ from sluice.flows.verify.table_check import RangeFound, Sides, Stretch, Way
 from sluice.model.dumps import Chunk, ChunkId, Marking
 from sluice.sources.base import KeyText
 from sluice.spark.base import UnitRunner
-from sluice.targets.base import Target, comparer_of
+from sluice.targets.port import Target, comparer_of
 from sluice.targets.registry import Kind, kind_of
 
 RANGES_A_UNIT = 8

@@ -40,7 +40,7 @@ from sluice.model.nearest import meant
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, TableSchema
 from sluice.sources.base import ChunkKey, ChunkReader, DigestReader, SourceSession, SourceTable
-from sluice.targets.base import (
+from sluice.targets.port import (
     Comparer,
     CountingComparer,
     KeyLister,

@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 
 from sluice.model.tables import TableId
-from sluice.targets.base import ChangePiece, Fence, WriteResult
 from sluice.targets.delta.client import errors, library
 from sluice.targets.delta.site import Site
 from sluice.targets.lake.appending import SCOPE, change_rows
 from sluice.targets.lake.committing import committed
 from sluice.targets.lake.site import Note
+from sluice.targets.port import ChangePiece, Fence, WriteResult
 
 
 def append(site: Site, fence: Fence, table: TableId, pieces: Sequence[ChangePiece]) -> WriteResult:

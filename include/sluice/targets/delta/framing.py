@@ -18,14 +18,6 @@ from typing import Any
 from pyarrow.fs import FileSelector
 
 from sluice.errors import ConfigError, LoadError
-from sluice.targets.base import (
-    BatchInput,
-    Fence,
-    Share,
-    StatementRunner,
-    TableInput,
-    WriteResult,
-)
 from sluice.targets.delta.client import errors
 from sluice.targets.delta.merging import GONE, Terms
 from sluice.targets.delta.notes import application, begun
@@ -37,6 +29,14 @@ from sluice.targets.lake.committing import committed
 from sluice.targets.lake.side_by_side import side_by_side
 from sluice.targets.lake.site import Note
 from sluice.targets.lake.statements import quoted
+from sluice.targets.port import (
+    BatchInput,
+    Fence,
+    Share,
+    StatementRunner,
+    TableInput,
+    WriteResult,
+)
 
 _SHARE = 500_000
 """Changes that one unit stores."""

@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 
 from sluice.errors import SluiceError, TargetUnavailable
 from sluice.model.tables import TableId
-from sluice.targets.base import Upkeep
 from sluice.targets.delta.client import errors
 from sluice.targets.delta.clustering import Files, application, cluster, note
 from sluice.targets.delta.site import Site
 from sluice.targets.lake.checkpoints import Raced
+from sluice.targets.port import Upkeep
 
 T = TypeVar("T")
 _ATTEMPTS = 5
@@ -28,12 +28,12 @@ _COMMIT_EVERY = timedelta(minutes=1)
 
 @dataclass(frozen=True)
 class DeltaMaintainer:
-    """See :class:`sluice.targets.base.Maintainer`."""
+    """See :class:`sluice.targets.port.Maintainer`."""
 
     site: Site
 
     def maintain(self, tables: Sequence[TableId], *, dry_run: bool = False) -> list[Upkeep]:
-        """See :meth:`sluice.targets.base.Maintainer.maintain`."""
+        """See :meth:`sluice.targets.port.Maintainer.maintain`."""
         done = []
         for table in tables:
             try:

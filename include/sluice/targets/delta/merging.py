@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sluice.targets.base import Fence, RejectedRows, RowReader, TableInput, WriteResult
 from sluice.targets.delta.client import errors, library
 from sluice.targets.delta.site import Site
 from sluice.targets.lake.column_types import arrow_of
@@ -19,6 +18,7 @@ from sluice.targets.lake.rows import MergedRows, Part, names_of, together
 from sluice.targets.lake.site import Note
 from sluice.targets.lake.statements import quoted
 from sluice.targets.lake.values import aligned
+from sluice.targets.port import Fence, RejectedRows, RowReader, TableInput, WriteResult
 
 GONE = "sluice_gone"
 """The column that marks deleted rows."""

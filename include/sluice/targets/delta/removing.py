@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.targets.base import Fence, RowReader, StoredRange, WriteResult
 from sluice.targets.delta.client import errors
 from sluice.targets.delta.merging import merge_parts
 from sluice.targets.delta.notes import said_by
@@ -13,6 +12,7 @@ from sluice.targets.delta.site import Site
 from sluice.targets.lake.committing import committed
 from sluice.targets.lake.removing import LOOKED_BACK, LakeReconciler, removed_part
 from sluice.targets.lake.site import Note
+from sluice.targets.port import Fence, RowReader, StoredRange, WriteResult
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from pyarrow.fs import FileSystem, LocalFileSystem, PyFileSystem, SubTreeFileSys
 
 from sluice.errors import TargetUnavailable
 from sluice.model.tables import TableId
-from sluice.targets.base import Fence, RejectedRows, Rejection, RowReader, Share, TableInput, WriteResult
 from sluice.targets.delta.client import errors, library
 from sluice.targets.delta.merging import GONE
 from sluice.targets.delta.site import Site
@@ -26,6 +25,7 @@ from sluice.targets.lake.columns import TableInfo
 from sluice.targets.lake.committing import holds
 from sluice.targets.lake.rows import MergedRows, Part
 from sluice.targets.lake.values import aligned
+from sluice.targets.port import Fence, RejectedRows, Rejection, RowReader, Share, TableInput, WriteResult
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class StoreRows:
-    """See :class:`sluice.targets.base.WriteUnit`: some files of merged rows of one table, converted. ``number``: of the file that they go to."""
+    """See :class:`sluice.targets.port.WriteUnit`: some files of merged rows of one table, converted. ``number``: of the file that they go to."""
 
     site: Site
     fence: Fence
@@ -160,7 +160,7 @@ def _stored(part: Part, of: Stored) -> Stored:
 
 @dataclass(frozen=True)
 class StoreChanges:
-    """See :class:`sluice.targets.base.WriteUnit`: a share of a batch's changes, as rows of their tables. ``rows``: about how many."""
+    """See :class:`sluice.targets.port.WriteUnit`: a share of a batch's changes, as rows of their tables. ``rows``: about how many."""
 
     site: Site
     fence: Fence

@@ -11,19 +11,6 @@ from pydantic import BaseModel
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.model.tables import TableId
-from sluice.targets.base import (
-    Capabilities,
-    ChangePiece,
-    Execution,
-    Fence,
-    Input,
-    RejectedRows,
-    RowReader,
-    SchemaChange,
-    StoredRange,
-    TableInput,
-    WriteResult,
-)
 from sluice.targets.delta.appending import append
 from sluice.targets.delta.checkpoints import DeltaCheckpoints
 from sluice.targets.delta.client import place_of
@@ -40,6 +27,19 @@ from sluice.targets.delta.versions import DeltaVersions
 from sluice.targets.lake.target import LakeTarget
 from sluice.targets.lake.writing import LakeWork
 from sluice.targets.options import options_of
+from sluice.targets.port import (
+    Capabilities,
+    ChangePiece,
+    Execution,
+    Fence,
+    Input,
+    RejectedRows,
+    RowReader,
+    SchemaChange,
+    StoredRange,
+    TableInput,
+    WriteResult,
+)
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class DeltaWork(LakeWork):
 
 
 class DeltaTarget(LakeTarget):
-    """See :class:`sluice.targets.base.Target`."""
+    """See :class:`sluice.targets.port.Target`."""
 
     Options: ClassVar[type[BaseModel]] = DeltaOptions
 

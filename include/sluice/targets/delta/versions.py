@@ -11,13 +11,13 @@ import pyarrow.compute as pc
 
 from sluice.errors import TargetUnavailable
 from sluice.model.tables import TableId
-from sluice.targets.base import TableVersion
 from sluice.targets.delta.client import errors
 from sluice.targets.delta.comparing import read
 from sluice.targets.delta.notes import said_by
 from sluice.targets.delta.site import Site
 from sluice.targets.lake.columns import TableInfo
 from sluice.targets.lake.versions import Commit, LakeVersions
+from sluice.targets.port import TableVersion
 
 _FIRST_LOOK = 32
 """Commits to read first: the newest ones answer most questions, and a log may have a million."""
@@ -28,7 +28,7 @@ _LOOKS = 100
 
 @dataclass(frozen=True)
 class DeltaVersions(LakeVersions):
-    """See :class:`sluice.targets.base.VersionReader`."""
+    """See :class:`sluice.targets.port.VersionReader`."""
 
     KEPT: ClassVar[str] = "a table's log is kept for its delta.logRetentionDuration (30 days)"
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from sluice.model.tables import TableId
-from sluice.targets.base import ChangePiece, Fence, WriteResult
 from sluice.targets.iceberg.committing import committed
 from sluice.targets.iceberg.site import Site
 from sluice.targets.iceberg.tables import arrow_schema
 from sluice.targets.lake.appending import SCOPE, change_rows
 from sluice.targets.lake.site import Note
+from sluice.targets.port import ChangePiece, Fence, WriteResult
 
 
 def append(site: Site, fence: Fence, table: TableId, pieces: Sequence[ChangePiece]) -> WriteResult:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from sluice.model.tables import TableId
-from sluice.targets.base import Fence, WriteResult
 from sluice.targets.iceberg.client import errors, transaction
 from sluice.targets.iceberg.site import Site
 from sluice.targets.lake import committing
 from sluice.targets.lake.site import Note
+from sluice.targets.port import Fence, WriteResult
 
 
 def committed(

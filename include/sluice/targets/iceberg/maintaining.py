@@ -14,13 +14,13 @@ import pyarrow as pa
 
 from sluice.errors import SluiceError, TargetUnavailable
 from sluice.model.tables import TableId
-from sluice.targets.base import Upkeep
 from sluice.targets.iceberg.client import errors, transaction
 from sluice.targets.iceberg.merging import Files
 from sluice.targets.iceberg.notes import lineage, names_batch, still_holding
 from sluice.targets.iceberg.orphans import files_of, orphans, remove
 from sluice.targets.iceberg.site import Site
 from sluice.targets.lake.checkpoints import Raced
+from sluice.targets.port import Upkeep
 
 _ATTEMPTS = 5
 _SORTED_FILES = 8
@@ -32,12 +32,12 @@ They are in memory twice meanwhile: 1 GiB with the default size. A reader that l
 
 @dataclass(frozen=True)
 class IcebergMaintainer:
-    """See :class:`sluice.targets.base.Maintainer`."""
+    """See :class:`sluice.targets.port.Maintainer`."""
 
     site: Site
 
     def maintain(self, tables: Sequence[TableId], *, dry_run: bool = False) -> list[Upkeep]:
-        """See :meth:`sluice.targets.base.Maintainer.maintain`."""
+        """See :meth:`sluice.targets.port.Maintainer.maintain`."""
         done = []
         for table in tables:
             try:

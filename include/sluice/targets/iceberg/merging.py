@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.targets.base import Fence, RejectedRows, RowReader, TableInput, WriteResult
 from sluice.targets.iceberg.committing import committed
 from sluice.targets.iceberg.site import Site
 from sluice.targets.iceberg.tables import arrow_schema
@@ -25,6 +24,7 @@ from sluice.targets.lake.columns import TableInfo
 from sluice.targets.lake.rows import MergedRows, Part, names_of, together
 from sluice.targets.lake.site import Note
 from sluice.targets.lake.values import aligned
+from sluice.targets.port import Fence, RejectedRows, RowReader, TableInput, WriteResult
 
 _PRUNED = (pa.types.is_integer, pa.types.is_date32, pa.types.is_string, pa.types.is_timestamp)
 """The key types whose values lie between the bounds in a file's entry."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.targets.base import Fence, RowReader, StoredRange, WriteResult
 from sluice.targets.iceberg.committing import committed
 from sluice.targets.iceberg.merging import merge_parts
 from sluice.targets.iceberg.site import Site
 from sluice.targets.lake.removing import LOOKED_BACK, LakeReconciler, removed_part
 from sluice.targets.lake.site import Note
+from sluice.targets.port import Fence, RowReader, StoredRange, WriteResult
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from sluice.errors import LoadError
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
-from sluice.targets.base import Finding
 from sluice.targets.iceberg.client import errors, transaction
 from sluice.targets.iceberg.notes import still_holding
 from sluice.targets.iceberg.site import RETRIES, RETRIES_HINT, Site, retries_said
 from sluice.targets.iceberg.tables import type_of
 from sluice.targets.lake.schema import LakeSchema, wanting
 from sluice.targets.lake.statements import Statement, quoted
+from sluice.targets.port import Finding
 
 _SET = f"SET TBLPROPERTIES ('{RETRIES}'='0')"
 

@@ -11,17 +11,6 @@ from pydantic import BaseModel
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.model.tables import TableId
-from sluice.targets.base import (
-    ChangePiece,
-    Fence,
-    Input,
-    RejectedRows,
-    RowReader,
-    SchemaChange,
-    StoredRange,
-    TableInput,
-    WriteResult,
-)
 from sluice.targets.iceberg.appending import append
 from sluice.targets.iceberg.checkpoints import IcebergCheckpoints
 from sluice.targets.iceberg.client import place_of
@@ -37,6 +26,17 @@ from sluice.targets.iceberg.versions import IcebergVersions
 from sluice.targets.lake.target import LakeTarget
 from sluice.targets.lake.writing import LakeWork
 from sluice.targets.options import options_of
+from sluice.targets.port import (
+    ChangePiece,
+    Fence,
+    Input,
+    RejectedRows,
+    RowReader,
+    SchemaChange,
+    StoredRange,
+    TableInput,
+    WriteResult,
+)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class IcebergWork(LakeWork):
 
 
 class IcebergTarget(LakeTarget):
-    """See :class:`sluice.targets.base.Target`."""
+    """See :class:`sluice.targets.port.Target`."""
 
     Options: ClassVar[type[BaseModel]] = IcebergOptions
 

@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from sluice.errors import LoadError
 from sluice.model.tables import TableId
-from sluice.targets.base import TableVersion
 from sluice.targets.iceberg.client import errors
 from sluice.targets.iceberg.comparing import read
 from sluice.targets.iceberg.notes import is_first, lineage, said_by
@@ -18,6 +17,7 @@ from sluice.targets.iceberg.site import Site
 from sluice.targets.iceberg.tables import info_in
 from sluice.targets.lake.columns import TableInfo
 from sluice.targets.lake.versions import Commit, LakeVersions
+from sluice.targets.port import TableVersion
 
 _NONE = 0
 """The number that stands for a table without a snapshot."""
@@ -26,7 +26,7 @@ _TOTALS = ("total-records", "total-data-files", "total-files-size", "total-delet
 
 @dataclass(frozen=True)
 class IcebergVersions(LakeVersions):
-    """See :class:`sluice.targets.base.VersionReader`; a version is a snapshot's id."""
+    """See :class:`sluice.targets.port.VersionReader`; a version is a snapshot's id."""
 
     KEPT: ClassVar[str] = (
         "snapshots are kept for maintenance.keep of the target's options, a pipeline's snapshot for its retain_log"

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from sluice.model.positions import Position
-from sluice.targets.base import ChangePiece
+from sluice.targets.port import ChangePiece
 
 CONTENT_TYPE = "application/vnd.apache.arrow.stream"
 _NOT_SENT = ("_bucket",)

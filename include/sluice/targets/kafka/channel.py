@@ -25,7 +25,6 @@ from typing import Any
 from sluice.config.connections import Endpoint
 from sluice.errors import CheckpointError, LoadError, SluiceError, TargetUnavailable
 from sluice.model.positions import Position
-from sluice.targets.base import Checkpoint
 from sluice.targets.fencing import seal_of
 from sluice.targets.kafka.client import (
     ANSWER_S,
@@ -39,6 +38,7 @@ from sluice.targets.kafka.client import (
     translated,
 )
 from sluice.targets.kafka.options import KafkaOptions
+from sluice.targets.port import Checkpoint
 
 FORMAT_VERSION = 1
 _TAIL = 8

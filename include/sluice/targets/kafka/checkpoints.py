@@ -7,13 +7,13 @@ from contextlib import suppress
 from dataclasses import replace
 
 from sluice.errors import CheckpointError, Fenced, SluiceError, TargetUnavailable
-from sluice.targets.base import Agrees, Checkpoint, Fence
 from sluice.targets.fencing import require_batch, require_no_newer, require_own
 from sluice.targets.kafka.channel import Channel, Held, KicksOut, Place, slot
+from sluice.targets.port import Agrees, Checkpoint, Fence
 
 
 class KafkaCheckpoints:
-    """See :class:`sluice.targets.base.CheckpointStore`."""
+    """See :class:`sluice.targets.port.CheckpointStore`."""
 
     def __init__(self, place: Place) -> None:
         self._place = place

@@ -19,7 +19,6 @@ import pyarrow as pa
 from sluice.errors import LoadError, MappingError, TargetUnavailable
 from sluice.model.planned import PlannedTable
 from sluice.model.positions import Position
-from sluice.targets.base import SHOWN_CHARACTERS, ComparesRowsOnly, KeyRange, RangeDifferences, RowDifference
 from sluice.targets.kafka.arrow_messages import arrow_messages
 from sluice.targets.kafka.channel import Place
 from sluice.targets.kafka.client import KicksOut
@@ -27,6 +26,7 @@ from sluice.targets.kafka.documents import Writer, merged_piece, removed_piece
 from sluice.targets.kafka.read_back import ReadBack, arrow_entries, arrow_keys, listed_keys
 from sluice.targets.kafka.topic_reader import MESSAGES, TopicReader
 from sluice.targets.kafka.topics import Topics, configs_of
+from sluice.targets.port import SHOWN_CHARACTERS, ComparesRowsOnly, KeyRange, RangeDifferences, RowDifference
 
 Entries = Callable[[bytes | None, bytes | None], Iterable[tuple[bytes, bytes | None]]]
 _NO_PLACE = Position("", "binlog.000001", 4)
@@ -35,7 +35,7 @@ _NO_PLACE = Position("", "binlog.000001", 4)
 
 @dataclass
 class KafkaComparer(ComparesRowsOnly):
-    """See :class:`sluice.targets.base.Comparer` and :class:`sluice.targets.base.KeyLister`. It has no ranges and no checksums."""
+    """See :class:`sluice.targets.port.Comparer` and :class:`sluice.targets.port.KeyLister`. It has no ranges and no checksums."""
 
     keeps: ClassVar[bool] = True
     place: Place
@@ -51,7 +51,7 @@ class KafkaComparer(ComparesRowsOnly):
     def compare(
         self, plan: PlannedTable, rows: pa.Table, item: KeyRange | None, *, values: bool = False
     ) -> RangeDifferences:
-        """See :meth:`sluice.targets.base.Comparer.compare`. Raises MappingError for a table without a key or a topic."""
+        """See :meth:`sluice.targets.port.Comparer.compare`. Raises MappingError for a table without a key or a topic."""
         if not plan.key:
             raise MappingError(
                 f"messages of {plan.target} have no key: which is a row's newest one is not known",
@@ -64,13 +64,13 @@ class KafkaComparer(ComparesRowsOnly):
             return found if item is None else replace(found, extra=self._beyond(plan, rows, topic, item))
 
     def not_listed(self, plan: PlannedTable) -> str:
-        """See :meth:`sluice.targets.base.KeyLister.not_listed`."""
+        """See :meth:`sluice.targets.port.KeyLister.not_listed`."""
         if not self.place.options.of_one_table:
             return f"the topic of {plan.target} may have rows of other tables, too"
         return self._back.not_listed(plan)
 
     def keys(self, plan: PlannedTable) -> Iterator[pa.Table]:
-        """See :meth:`sluice.targets.base.KeyLister.keys`."""
+        """See :meth:`sluice.targets.port.KeyLister.keys`."""
         with self._lock:
             topic = self._read_on(plan)
         after = b""

@@ -20,9 +20,9 @@ from sluice.model.changes import Change
 from sluice.model.planned import PlannedTable
 from sluice.model.positions import Position
 from sluice.model.tables import TableId
-from sluice.targets.base import ChangePiece
 from sluice.targets.kafka.options import KafkaOptions, Partitioning
 from sluice.targets.kafka.transactions import NumberedPiece, places_of
+from sluice.targets.port import ChangePiece
 
 Header = tuple[str, bytes]
 _CONTENT_TYPES = {"cloudevents-json": [("content-type", f"{cloudevents.CONTENT_TYPE}; charset=UTF-8".encode())]}

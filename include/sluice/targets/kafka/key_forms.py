@@ -19,9 +19,9 @@ from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.positions import Position
 from sluice.model.schema_changes import TableChange
 from sluice.model.tables import TableId, stored_name
-from sluice.targets.base import SchemaChange
 from sluice.targets.kafka.documents import Writer, removed_piece
 from sluice.targets.kafka.options import KafkaOptions
+from sluice.targets.port import SchemaChange
 from sluice.targets.schema.columns import NAMES, changed_columns
 
 _SECOND_US = 981_173_106_000_000

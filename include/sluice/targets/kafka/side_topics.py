@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sluice.formats import FORMATS, Statement, connect, debezium
-from sluice.targets.base import SchemaChange
 from sluice.targets.kafka.documents import Writer
 from sluice.targets.kafka.transactions import Transaction
+from sluice.targets.port import SchemaChange
 
 Made = list[tuple[bytes | None, bytes]]
 """Keys and values, in order."""

@@ -24,7 +24,25 @@ from sluice.model.fields import is_masked
 from sluice.model.planned import PlannedTable
 from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import TableId
-from sluice.targets.base import (
+from sluice.targets.changes_in_order import in_log_order
+from sluice.targets.fencing import require_no_newer
+from sluice.targets.kafka.arrow_messages import CONTENT_TYPE, arrow_messages
+from sluice.targets.kafka.channel import Channel, Held, KicksOut, Place, slot
+from sluice.targets.kafka.checkpoints import KafkaCheckpoints, gone, guarded
+from sluice.targets.kafka.comparing import KafkaComparer
+from sluice.targets.kafka.documents import EMPTIED, Header, Messages, Writer, merged_piece, removed_piece
+from sluice.targets.kafka.held_keys import HeldKeys
+from sluice.targets.kafka.key_forms import KeyForms
+from sluice.targets.kafka.options import KafkaOptions, Partitioning
+from sluice.targets.kafka.partitioning import partition_of, partitions
+from sluice.targets.kafka.read_back import arrow_keys, listed_keys
+from sluice.targets.kafka.registry import Registry
+from sluice.targets.kafka.side_topics import statement_messages, statement_of, transaction_messages
+from sluice.targets.kafka.stale_keys import Stale, left, not_copied, stale_keys, why_not_emptied
+from sluice.targets.kafka.topics import KafkaSchema, Topics
+from sluice.targets.kafka.transactions import Transaction, numbered
+from sluice.targets.options import options_of
+from sluice.targets.port import (
     BatchInput,
     Capabilities,
     ChangePiece,
@@ -44,24 +62,6 @@ from sluice.targets.base import (
     TableInput,
     WriteResult,
 )
-from sluice.targets.changes_in_order import in_log_order
-from sluice.targets.fencing import require_no_newer
-from sluice.targets.kafka.arrow_messages import CONTENT_TYPE, arrow_messages
-from sluice.targets.kafka.channel import Channel, Held, KicksOut, Place, slot
-from sluice.targets.kafka.checkpoints import KafkaCheckpoints, gone, guarded
-from sluice.targets.kafka.comparing import KafkaComparer
-from sluice.targets.kafka.documents import EMPTIED, Header, Messages, Writer, merged_piece, removed_piece
-from sluice.targets.kafka.held_keys import HeldKeys
-from sluice.targets.kafka.key_forms import KeyForms
-from sluice.targets.kafka.options import KafkaOptions, Partitioning
-from sluice.targets.kafka.partitioning import partition_of, partitions
-from sluice.targets.kafka.read_back import arrow_keys, listed_keys
-from sluice.targets.kafka.registry import Registry
-from sluice.targets.kafka.side_topics import statement_messages, statement_of, transaction_messages
-from sluice.targets.kafka.stale_keys import Stale, left, not_copied, stale_keys, why_not_emptied
-from sluice.targets.kafka.topics import KafkaSchema, Topics
-from sluice.targets.kafka.transactions import Transaction, numbered
-from sluice.targets.options import options_of
 from sluice.targets.schema.conversions import effects_on, not_converted
 from sluice.targets.schema.policy import stopped
 
@@ -102,7 +102,7 @@ def _capabilities(changes: Input, ordering: Ordering, *, empties: bool) -> Capab
 
 
 class KafkaTarget:
-    """See :class:`sluice.targets.base.Target`."""
+    """See :class:`sluice.targets.port.Target`."""
 
     Options: ClassVar[type[BaseModel]] = KafkaOptions
     CAPABILITIES: ClassVar[Capabilities] = replace(
@@ -146,7 +146,7 @@ class KafkaTarget:
 
     @contextmanager
     def open(self, epoch: int) -> Iterator[KafkaSession]:
-        """See :meth:`sluice.targets.base.Target.open`."""
+        """See :meth:`sluice.targets.port.Target.open`."""
         yield KafkaSession(self, epoch)
 
     def schema(self) -> KafkaSchema:
@@ -168,7 +168,7 @@ class KafkaTarget:
         return stale_keys(change, KeyForms(self.options, self.place.pipeline))
 
     def copied_again(self, change: SchemaChange) -> frozenset[TableId]:
-        """See :meth:`sluice.targets.base.CopiesAgain.copied_again`."""
+        """See :meth:`sluice.targets.port.CopiesAgain.copied_again`."""
         if why_not_emptied(self.options):
             return frozenset()
         return frozenset(one.table for one in self.stale(change) if one.copied)
@@ -179,7 +179,7 @@ class KafkaTarget:
 
 @dataclass(frozen=True)
 class KafkaReconciler:
-    """See :class:`sluice.targets.base.Reconciler` and :class:`sluice.targets.base.ListReconciler`.
+    """See :class:`sluice.targets.port.Reconciler` and :class:`sluice.targets.port.ListReconciler`.
 
     A listed key gets a message without a value; with format arrow, whose messages have no keys, a row that says that it is gone.
     """
@@ -203,7 +203,7 @@ class KafkaReconciler:
 
 @dataclass(frozen=True)
 class KafkaSession:
-    """See :class:`sluice.targets.base.TargetSession`."""
+    """See :class:`sluice.targets.port.TargetSession`."""
 
     target: KafkaTarget
     epoch: int
@@ -215,7 +215,7 @@ class KafkaSession:
 
 @dataclass(frozen=True)
 class KafkaWriter:
-    """See :class:`sluice.targets.base.BatchWriter`."""
+    """See :class:`sluice.targets.port.BatchWriter`."""
 
     target: KafkaTarget
     batch: BatchInput
@@ -315,7 +315,7 @@ class Emptied:
 
 @dataclass(frozen=True)
 class KafkaUnit:
-    """See :class:`sluice.targets.base.WriteUnit`: the whole batch."""
+    """See :class:`sluice.targets.port.WriteUnit`: the whole batch."""
 
     place: Place
     fence: Fence

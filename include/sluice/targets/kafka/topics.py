@@ -11,11 +11,11 @@ from typing import Any
 from sluice.errors import ConfigError, LoadError, MappingError, SluiceError
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
-from sluice.targets.base import Finding, Input
 from sluice.targets.kafka.channel import KicksOut, Place
 from sluice.targets.kafka.client import ANSWER_S, errors, kafka_error, library
 from sluice.targets.kafka.options import MissingTopics, Partitioning
 from sluice.targets.kafka.registry import Registry
+from sluice.targets.port import Finding, Input
 
 _NOT_ORDERED = "messages of one row may then be in two partitions, so that their order is not kept"
 
@@ -145,7 +145,7 @@ def statement(topic: str, how: MissingTopics) -> str:
 
 @dataclass(frozen=True)
 class KafkaSchema:
-    """See :class:`sluice.targets.base.TargetSchema`: the topics of planned tables."""
+    """See :class:`sluice.targets.port.TargetSchema`: the topics of planned tables."""
 
     place: Place
     input: Input

@@ -20,7 +20,7 @@ from sluice.formats.rows import changes_of
 from sluice.model.batches import Op
 from sluice.model.changes import PlaceInTransaction
 from sluice.model.tables import TableId
-from sluice.targets.base import ChangePiece
+from sluice.targets.port import ChangePiece
 
 _Numbers = np.ndarray[Any, Any]
 

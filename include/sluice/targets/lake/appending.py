@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 
 from sluice.model.batches import Op
 from sluice.model.tables import TableId
-from sluice.targets.base import ChangePiece, RowReader, Share
 from sluice.targets.lake.changelog import rows_of
 from sluice.targets.lake.columns import TableInfo
+from sluice.targets.port import ChangePiece, RowReader, Share
 
 SCOPE = "changes"
 """The scope under which a batch of changes is noted."""

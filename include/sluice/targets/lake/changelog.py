@@ -13,10 +13,10 @@ from sluice.model.batches import Op
 from sluice.model.fields import true_name
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import member
-from sluice.targets.base import ChangePiece
 from sluice.targets.lake.column_types import arrow_of, made_type
 from sluice.targets.lake.columns import LakeColumn, TableInfo
 from sluice.targets.lake.values import Refusals, aligned, convert, plain, row_text, sent_columns, user_fields
+from sluice.targets.port import ChangePiece
 
 ENVELOPE: tuple[tuple[str, str], ...] = (
     ("_op", "string"), ("_batch", "long"), ("_seq", "long"), ("_row", "long"), ("_part", "long"), ("_txn", "long"), ("_txn_row", "long"),

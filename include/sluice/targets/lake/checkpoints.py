@@ -19,8 +19,8 @@ from typing import Any
 
 from sluice.errors import CheckpointError, Fenced, TargetUnavailable
 from sluice.model.positions import Position
-from sluice.targets.base import Agrees, Checkpoint, Fence
 from sluice.targets.fencing import require_batch, require_no_newer, require_own, seal_of
+from sluice.targets.port import Agrees, Checkpoint, Fence
 
 PROPERTY = "sluice.checkpoint"
 _FORMAT = 1
@@ -71,7 +71,7 @@ class Held:
 
 
 class LakeCheckpoints(ABC):
-    """See :class:`sluice.targets.base.CheckpointStore`."""
+    """See :class:`sluice.targets.port.CheckpointStore`."""
 
     owner: str
     """The owner, pipeline/target."""

@@ -13,9 +13,9 @@ from typing import Any
 
 from sluice.errors import TargetUnavailable
 from sluice.model.tables import TableId
-from sluice.targets.base import Fence, WriteResult
 from sluice.targets.lake.checkpoints import Raced
 from sluice.targets.lake.site import LakeSite, Note
+from sluice.targets.port import Fence, WriteResult
 
 _ATTEMPTS = 12
 _LONGEST_S = 3.0

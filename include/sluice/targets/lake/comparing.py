@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 from sluice.errors import MappingError
 from sluice.model.fields import true_name
 from sluice.model.planned import PlannedTable
-from sluice.targets.base import SHOWN_CHARACTERS, ComparesRowsOnly, KeyRange, RangeDifferences, RowDifference
 from sluice.targets.lake.column_types import arrow_of
 from sluice.targets.lake.columns import TableInfo
 from sluice.targets.lake.keys import keys_of, listed_keys, not_listed, stored_key
 from sluice.targets.lake.site import LakeSite
 from sluice.targets.lake.values import convert, plain, sent_columns, user_fields
+from sluice.targets.port import SHOWN_CHARACTERS, ComparesRowsOnly, KeyRange, RangeDifferences, RowDifference
 
 _BITS = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
 """The integer types by whose bits 0 and -0 are told apart."""
@@ -27,7 +27,7 @@ _BITS = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
 
 @dataclass(frozen=True)
 class LakeComparer(ComparesRowsOnly, ABC):
-    """See :class:`sluice.targets.base.Comparer` and :class:`sluice.targets.base.KeyLister`. It has no ranges and no checksums."""
+    """See :class:`sluice.targets.port.Comparer` and :class:`sluice.targets.port.KeyLister`. It has no ranges and no checksums."""
 
     site: LakeSite
 
@@ -40,7 +40,7 @@ class LakeComparer(ComparesRowsOnly, ABC):
     def compare(
         self, plan: PlannedTable, rows: pa.Table, item: KeyRange | None, *, values: bool = False
     ) -> RangeDifferences:
-        """See :meth:`sluice.targets.base.Comparer.compare`. Raises MappingError for a table without a key."""
+        """See :meth:`sluice.targets.port.Comparer.compare`. Raises MappingError for a table without a key."""
         if not plan.key:
             raise MappingError(
                 f"{plan.target} has no key by which its rows could be found",
@@ -61,11 +61,11 @@ class LakeComparer(ComparesRowsOnly, ABC):
         return found
 
     def not_listed(self, plan: PlannedTable) -> str:
-        """See :meth:`sluice.targets.base.KeyLister.not_listed`."""
+        """See :meth:`sluice.targets.port.KeyLister.not_listed`."""
         return not_listed(plan, self.site.info(self.site.required(plan.target)))
 
     def keys(self, plan: PlannedTable) -> Iterator[pa.Table]:
-        """See :meth:`sluice.targets.base.KeyLister.keys`."""
+        """See :meth:`sluice.targets.port.KeyLister.keys`."""
         table = self.site.required(plan.target)
         info = self.site.info(table)
         columns = plan.key_columns

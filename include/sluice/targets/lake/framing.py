@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from sluice.targets.base import BatchInput, Fence, StatementRunner, TableInput, WriteResult, WriteUnit
+from sluice.targets.port import BatchInput, Fence, StatementRunner, TableInput, WriteResult, WriteUnit
 
 
 class LakeFraming(Protocol):

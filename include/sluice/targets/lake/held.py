@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from sluice.model.row_effects import ColumnEffect
 from sluice.model.schema_changes import ColumnChange, TableChange
 from sluice.model.tables import TableId
-from sluice.targets.base import SchemaChange
 from sluice.targets.lake.changelog import column_name
 from sluice.targets.lake.column_types import takes
 from sluice.targets.lake.columns import TableInfo
 from sluice.targets.lake.site import LakeSite
+from sluice.targets.port import SchemaChange
 from sluice.targets.schema.policy import Answer, OnlyColumns, has
 
 

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.model.planned import PlannedTable
-from sluice.targets.base import OtherWriter, RowReader, StoredRange
 from sluice.targets.lake.columns import TableInfo
 from sluice.targets.lake.keys import keys_of, listed_keys, not_listed
 from sluice.targets.lake.rows import Part
 from sluice.targets.lake.site import LakeSite
 from sluice.targets.lake.values import converted, plain
+from sluice.targets.port import OtherWriter, RowReader, StoredRange
 
 LOOKED_BACK = 1_000
 """Commits that are searched for another pipeline."""
@@ -23,7 +23,7 @@ LOOKED_BACK = 1_000
 
 @dataclass(frozen=True)
 class LakeReconciler(ABC):
-    """See :class:`sluice.targets.base.Reconciler` and :class:`sluice.targets.base.ListReconciler`."""
+    """See :class:`sluice.targets.port.Reconciler` and :class:`sluice.targets.port.ListReconciler`."""
 
     site: LakeSite
 

@@ -10,18 +10,18 @@ from typing import Any, Literal
 from sluice.errors import LoadError, MappingError
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId
-from sluice.targets.base import Finding
 from sluice.targets.lake.changelog import BEFORE, ENVELOPE, column_name, planned
 from sluice.targets.lake.checkpoints import Raced
 from sluice.targets.lake.column_types import TOO_WIDE, lost, made_type, takes
 from sluice.targets.lake.columns import LakeColumn, Shape, TableInfo, clusterable, partitionable
 from sluice.targets.lake.site import LakeSite
 from sluice.targets.lake.statements import Statement, add_text, create_text, read_statement, type_text
+from sluice.targets.port import Finding
 
 
 @dataclass(frozen=True)
 class LakeSchema(ABC):
-    """See :class:`sluice.targets.base.TargetSchema`."""
+    """See :class:`sluice.targets.port.TargetSchema`."""
 
     site: LakeSite
 

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 from sluice.errors import MappingError
 from sluice.model.tables import TableId
-from sluice.targets.base import Fence
 from sluice.targets.lake.checkpoints import LakeCheckpoints
 from sluice.targets.lake.columns import TableInfo, clusterable
 from sluice.targets.lake.options import LakeOptions
+from sluice.targets.port import Fence
 
 
 @dataclass(frozen=True, slots=True)

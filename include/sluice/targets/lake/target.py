@@ -10,13 +10,13 @@ from typing import ClassVar
 from pydantic import BaseModel
 
 from sluice.config.pipeline import TargetConfig
-from sluice.targets.base import Capabilities, Input
 from sluice.targets.lake.schema import LakeSchema
 from sluice.targets.lake.writing import LakeSession, LakeWork, capabilities_of
+from sluice.targets.port import Capabilities, Input
 
 
 class LakeTarget(ABC):
-    """See :class:`sluice.targets.base.Target`."""
+    """See :class:`sluice.targets.port.Target`."""
 
     Options: ClassVar[type[BaseModel]]
     CAPABILITIES: ClassVar[Capabilities] = capabilities_of(Input.MERGED)
@@ -41,7 +41,7 @@ class LakeTarget(ABC):
 
     @contextmanager
     def open(self, epoch: int) -> Iterator[LakeSession]:
-        """See :meth:`sluice.targets.base.Target.open`."""
+        """See :meth:`sluice.targets.port.Target.open`."""
         yield LakeSession(self.work, epoch)
 
     def schema(self) -> LakeSchema:

@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 from sluice.errors import LoadError
 from sluice.model.fields import true_name
 from sluice.model.tables import TableId
-from sluice.targets.base import TableVersion
 from sluice.targets.lake.column_types import arrow_of
 from sluice.targets.lake.columns import TableInfo
 from sluice.targets.lake.site import LakeSite
 from sluice.targets.lake.values import SentColumn, sent_columns, stored
+from sluice.targets.port import TableVersion
 
 HOLDS = "sluice.holds"
 """The word of a commit that changes no row: the batch that the table held before it, and holds after it."""
@@ -57,7 +57,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class LakeVersions(ABC):
-    """See :class:`sluice.targets.base.VersionReader`."""
+    """See :class:`sluice.targets.port.VersionReader`."""
 
     KEPT: ClassVar[str]
     """How long versions are kept, for messages."""
@@ -87,7 +87,7 @@ class LakeVersions(ABC):
 
     # -- of all ----------------------------------------------------------------------------------------------------
     def as_of(self, table: TableId, batch: int) -> TableVersion | None:
-        """See :meth:`sluice.targets.base.VersionReader.as_of`."""
+        """See :meth:`sluice.targets.port.VersionReader.as_of`."""
         found = self.site.open(table)
         if found is None:
             return None
@@ -112,7 +112,7 @@ class LakeVersions(ABC):
         return self._empty(table) if newest is None else self._version(found, table, newest, Commit(newest))
 
     def whole(self, table: TableId, batch: int) -> int:
-        """See :meth:`sluice.targets.base.VersionReader.whole`."""
+        """See :meth:`sluice.targets.port.VersionReader.whole`."""
         found = self.site.open(table)
         for commit in self._commits(found, table) if found is not None else ():
             if commit.has_within(batch):
@@ -122,7 +122,7 @@ class LakeVersions(ABC):
         return batch
 
     def rows(self, version: TableVersion, fields: Sequence[pa.Field]) -> Iterator[pa.Table]:
-        """See :meth:`sluice.targets.base.VersionReader.rows`."""
+        """See :meth:`sluice.targets.port.VersionReader.rows`."""
         at, info = self._at(version)
         sent = sent_columns(fields, info, version.table, list(map(true_name, fields)))
         for piece in self._read(at, version.table, [one.column.name for one in sent]):
@@ -130,12 +130,12 @@ class LakeVersions(ABC):
             yield pa.table(columns, names=[true_name(one.field) for one in sent])
 
     def columns(self, version: TableVersion) -> pa.Schema:
-        """See :meth:`sluice.targets.base.VersionReader.columns`; structs are left out."""
+        """See :meth:`sluice.targets.port.VersionReader.columns`; structs are left out."""
         _, info = self._at(version)
         return pa.schema([(one.name, arrow_of(one.kind)) for one in info.columns if isinstance(one.kind, str)])
 
     def batch_at(self, table: TableId, time_us: int) -> int:
-        """See :meth:`sluice.targets.base.VersionReader.batch_at`."""
+        """See :meth:`sluice.targets.port.VersionReader.batch_at`."""
         found = self.site.open(table)
         oldest = None
         for commit in self._commits(found, table) if found is not None else ():

@@ -11,7 +11,15 @@ from datetime import UTC, datetime, timedelta
 from sluice.errors import LoadError, MappingError
 from sluice.model.positions import Position
 from sluice.model.tables import TableId
-from sluice.targets.base import (
+from sluice.targets.lake.appending import changes_by_table
+from sluice.targets.lake.committing import holds
+from sluice.targets.lake.conversions import CONVERSIONS
+from sluice.targets.lake.follow import FOLLOWED_CHANGES, FOLLOWED_MERGED, LakeFollower
+from sluice.targets.lake.framing import LakeFraming
+from sluice.targets.lake.schema import LakeSchema
+from sluice.targets.lake.side_by_side import side_by_side
+from sluice.targets.lake.site import LakeSite
+from sluice.targets.port import (
     BatchInput,
     Capabilities,
     ChangePiece,
@@ -30,14 +38,6 @@ from sluice.targets.base import (
     WriteResult,
     WriteUnit,
 )
-from sluice.targets.lake.appending import changes_by_table
-from sluice.targets.lake.committing import holds
-from sluice.targets.lake.conversions import CONVERSIONS
-from sluice.targets.lake.follow import FOLLOWED_CHANGES, FOLLOWED_MERGED, LakeFollower
-from sluice.targets.lake.framing import LakeFraming
-from sluice.targets.lake.schema import LakeSchema
-from sluice.targets.lake.side_by_side import side_by_side
-from sluice.targets.lake.site import LakeSite
 
 COPIES = 3
 """Copies of a unit's rows in memory: as they are read, as the table has them, and in the client's merge."""
@@ -98,7 +98,7 @@ class LakeWork(ABC):
 
 @dataclass(frozen=True)
 class LakeSession:
-    """See :class:`sluice.targets.base.TargetSession`."""
+    """See :class:`sluice.targets.port.TargetSession`."""
 
     work: LakeWork
     epoch: int
@@ -110,7 +110,7 @@ class LakeSession:
 
 @dataclass(frozen=True)
 class LakeWriter:
-    """See :class:`sluice.targets.base.BatchWriter`."""
+    """See :class:`sluice.targets.port.BatchWriter`."""
 
     work: LakeWork
     batch: BatchInput
@@ -205,7 +205,7 @@ class LakeWriter:
 
 @dataclass(frozen=True)
 class LakeUnit:
-    """See :class:`sluice.targets.base.WriteUnit`: all rows of a batch for one table, all of its changes, or keys that are removed before."""
+    """See :class:`sluice.targets.port.WriteUnit`: all rows of a batch for one table, all of its changes, or keys that are removed before."""
 
     work: LakeWork
     fence: Fence

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sluice.errors import Fenced
-from sluice.targets.base import Agrees, Checkpoint
 from sluice.targets.fencing import require_no_newer, require_own
 from sluice.targets.memory.store import MemoryStore, Owner
+from sluice.targets.port import Agrees, Checkpoint
 
 
 class MemoryCheckpoints:
-    """See :class:`sluice.targets.base.CheckpointStore`."""
+    """See :class:`sluice.targets.port.CheckpointStore`."""
 
     def __init__(self, store: MemoryStore, owner: Owner) -> None:
         self._store, self._owner = store, owner

@@ -9,22 +9,22 @@ import pyarrow as pa
 
 from sluice.model.key_literals import literal, read_key
 from sluice.model.planned import PlannedTable
-from sluice.targets.base import MOST_EXTRA, ComparesRowsOnly, KeyRange, RangeDifferences, RowDifference
 from sluice.targets.memory.rows import merged_rows
 from sluice.targets.memory.schema import require
 from sluice.targets.memory.store import Key, MemoryStore
+from sluice.targets.port import MOST_EXTRA, ComparesRowsOnly, KeyRange, RangeDifferences, RowDifference
 
 
 @dataclass(frozen=True)
 class MemoryComparer(ComparesRowsOnly):
-    """See :class:`sluice.targets.base.Comparer` and :class:`sluice.targets.base.KeyLister`. It reads :mod:`sluice.model.key_literals`."""
+    """See :class:`sluice.targets.port.Comparer` and :class:`sluice.targets.port.KeyLister`. It reads :mod:`sluice.model.key_literals`."""
 
     store: MemoryStore
 
     def compare(
         self, plan: PlannedTable, rows: pa.Table, item: KeyRange | None, *, values: bool = False
     ) -> RangeDifferences:
-        """See :meth:`sluice.targets.base.Comparer.compare`."""
+        """See :meth:`sluice.targets.port.Comparer.compare`."""
         require(self.store, plan)
         with self.store.lock:
             there = dict(self.store.tables[plan.target].rows)
@@ -46,11 +46,11 @@ class MemoryComparer(ComparesRowsOnly):
         return RangeDifferences(tuple(missing), tuple(different), extra, more=len(beyond) > most)
 
     def not_listed(self, plan: PlannedTable) -> str:
-        """See :meth:`sluice.targets.base.KeyLister.not_listed`."""
+        """See :meth:`sluice.targets.port.KeyLister.not_listed`."""
         return ""
 
     def keys(self, plan: PlannedTable) -> Iterator[pa.Table]:
-        """See :meth:`sluice.targets.base.KeyLister.keys`."""
+        """See :meth:`sluice.targets.port.KeyLister.keys`."""
         require(self.store, plan)
         with self.store.lock:
             there = list(self.store.tables[plan.target].rows)

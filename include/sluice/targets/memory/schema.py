@@ -13,9 +13,9 @@ from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import TableId
 from sluice.model.temporal import is_special
-from sluice.targets.base import Finding, SchemaChange
 from sluice.targets.memory.column_types import own_type
 from sluice.targets.memory.store import MemoryStore, Table
+from sluice.targets.port import Finding, SchemaChange
 from sluice.targets.schema.conversions import effects_on, not_converted
 from sluice.targets.schema.plan import (
     AddColumn,
@@ -38,7 +38,7 @@ FOLLOWED = frozenset({
 
 
 class MemorySchema:
-    """See :class:`sluice.targets.base.TargetSchema`.
+    """See :class:`sluice.targets.port.TargetSchema`.
 
     A statement is JSON: {"create": [schema, table], "columns": […], "key": […]}, or {"add": [schema, table], "columns": […]}.
     """

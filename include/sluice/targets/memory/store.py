@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sluice.model.tables import TableId
-from sluice.targets.base import Checkpoint, Fence
+from sluice.targets.port import Checkpoint, Fence
 
 Row = dict[str, Any]
 Key = tuple[Any, ...]

@@ -14,7 +14,13 @@ from sluice.config.pipeline import TargetConfig
 from sluice.errors import Fenced, LoadError, TargetUnavailable
 from sluice.model.key_literals import read_key
 from sluice.model.planned import PlannedTable
-from sluice.targets.base import (
+from sluice.targets.memory.checkpoints import MemoryCheckpoints
+from sluice.targets.memory.comparing import MemoryComparer
+from sluice.targets.memory.rows import MergedRow, merged_rows
+from sluice.targets.memory.schema import FOLLOWED, MemorySchema, follow, require
+from sluice.targets.memory.store import Key, MemoryStore, Message, Refused, Row, Table, memory_store
+from sluice.targets.options import options_of
+from sluice.targets.port import (
     BatchInput,
     Capabilities,
     Checkpoint,
@@ -34,12 +40,6 @@ from sluice.targets.base import (
     TableInput,
     WriteResult,
 )
-from sluice.targets.memory.checkpoints import MemoryCheckpoints
-from sluice.targets.memory.comparing import MemoryComparer
-from sluice.targets.memory.rows import MergedRow, merged_rows
-from sluice.targets.memory.schema import FOLLOWED, MemorySchema, follow, require
-from sluice.targets.memory.store import Key, MemoryStore, Message, Refused, Row, Table, memory_store
-from sluice.targets.options import options_of
 
 _FEATURES = frozenset(Feature) - {Feature.FOREIGN_KEYS, Feature.BUNDLES}
 
@@ -59,7 +59,7 @@ class MemoryOptions(BaseModel):
 
 
 class MemoryTarget:
-    """See :class:`sluice.targets.base.Target`."""
+    """See :class:`sluice.targets.port.Target`."""
 
     Options: ClassVar[type[BaseModel]] = MemoryOptions
     CAPABILITIES: ClassVar[Capabilities] = Capabilities(
@@ -108,7 +108,7 @@ class MemoryTarget:
 
     @contextmanager
     def open(self, epoch: int) -> Iterator[MemorySession]:
-        """See :meth:`sluice.targets.base.Target.open`."""
+        """See :meth:`sluice.targets.port.Target.open`."""
         yield MemorySession(self, epoch)
 
     def schema(self) -> MemorySchema | None:
@@ -129,7 +129,7 @@ class MemoryTarget:
 
 
 class MemoryReconciler:
-    """See :class:`sluice.targets.base.Reconciler`. It reads literals of :mod:`sluice.model.key_literals`: other sources write their own."""
+    """See :class:`sluice.targets.port.Reconciler`. It reads literals of :mod:`sluice.model.key_literals`: other sources write their own."""
 
     def __init__(self, target: MemoryTarget) -> None:
         self._target = target
@@ -146,18 +146,18 @@ class MemoryReconciler:
 
 
 class MemorySession:
-    """See :class:`sluice.targets.base.TargetSession`."""
+    """See :class:`sluice.targets.port.TargetSession`."""
 
     def __init__(self, target: MemoryTarget, epoch: int) -> None:
         self._target, self._epoch = target, epoch
 
     def begin(self, batch: BatchInput) -> MemoryWriter:
-        """See :meth:`sluice.targets.base.TargetSession.begin`."""
+        """See :meth:`sluice.targets.port.TargetSession.begin`."""
         return MemoryWriter(self._target, self._epoch, batch)
 
 
 class MemoryWriter:
-    """See :class:`sluice.targets.base.BatchWriter`."""
+    """See :class:`sluice.targets.port.BatchWriter`."""
 
     def __init__(self, target: MemoryTarget, epoch: int, batch: BatchInput) -> None:
         self._target, self._batch = target, batch
@@ -314,7 +314,7 @@ def _clear(table: Table, stretch: KeyRange) -> None:
 
 @dataclass(frozen=True)
 class MemoryUnit:
-    """See :class:`sluice.targets.base.WriteUnit`."""
+    """See :class:`sluice.targets.port.WriteUnit`."""
 
     target: MemoryTarget
     reader: RowReader

@@ -8,7 +8,7 @@ import pymysql
 from pymysql.constants import ER
 
 from sluice.model.tables import quoted
-from sluice.targets.base import Checkpoint, OtherWriter
+from sluice.targets.port import Checkpoint, OtherWriter
 from sluice.targets.sql.ack_rows import TABLE, AckRows
 
 NOT_THERE = frozenset({ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR})

@@ -25,12 +25,12 @@ from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.column_types import Literal, MysqlType, type_named
 from sluice.mysql.range_digest import DigestColumn, digest_sql, digest_word, exact_text
-from sluice.targets.base import SHOWN_CHARACTERS, KeyRange, RangeDifferences, RowCounts, RowDifference
 from sluice.targets.mysql import statements
 from sluice.targets.mysql.range_delete import declared, stretches
 from sluice.targets.mysql.session import Session
 from sluice.targets.mysql.table_info import ColumnInfo
 from sluice.targets.mysql.tables import read_tables
+from sluice.targets.port import SHOWN_CHARACTERS, KeyRange, RangeDifferences, RowCounts, RowDifference
 from sluice.targets.sql.comparing import (
     MOST_COUNTS,
     NUMBER,
@@ -58,7 +58,7 @@ class Server(Protocol):
 
 @dataclass(frozen=True)
 class MySQLComparer:
-    """See :class:`sluice.targets.base.Comparer`."""
+    """See :class:`sluice.targets.port.Comparer`."""
 
     target: Server
     _digested: dict[PlannedTable, list[DigestColumn]] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class MySQLComparer:
     def compare(
         self, plan: PlannedTable, rows: pa.Table, item: KeyRange | None, *, values: bool = False
     ) -> RangeDifferences:
-        """See :meth:`sluice.targets.base.Comparer.compare`."""
+        """See :meth:`sluice.targets.port.Comparer.compare`."""
         with self._comparison(plan) as comparison:
             return comparison.run(rows, item, values)
 
@@ -81,13 +81,13 @@ class MySQLComparer:
         shown: Sequence[str],
         most: int,
     ) -> RowCounts:
-        """See :meth:`sluice.targets.base.CountingComparer.count`."""
+        """See :meth:`sluice.targets.port.CountingComparer.count`."""
         with self._comparison(plan) as comparison:
             names = [column.name for column in _of(plan, comparison.columns) if not column.generated]
             return comparison.count(rows, changed, names, whole=whole, shown=shown, most=most)
 
     def digest_words(self, plan: PlannedTable) -> tuple[str, ...]:
-        """See :meth:`sluice.targets.base.Comparer.digest_words`."""
+        """See :meth:`sluice.targets.port.Comparer.digest_words`."""
         with self.target.session("reading the target's tables") as session:
             columns = _of(plan, _there(session, plan))
             words = [digest_word(c.sql_type, c.charset) for c in columns if not c.generated]
@@ -97,7 +97,7 @@ class MySQLComparer:
             return "mariadb" if session.mariadb else "mysql", *("" if c.generated else next(known) for c in columns)
 
     def digest(self, plan: PlannedTable, item: KeyRange) -> RangeDigest:
-        """See :meth:`sluice.targets.base.Comparer.digest`."""
+        """See :meth:`sluice.targets.port.Comparer.digest`."""
         with self.target.session(f"computing a checksum of {plan.target}") as session:
             columns = self._digested.get(plan)
             if columns is None:
@@ -164,7 +164,7 @@ class _Comparison:
         shown: Sequence[str],
         most: int,
     ) -> RowCounts:
-        """Count by the columns ``names``; see :meth:`sluice.targets.base.CountingComparer.count`."""
+        """Count by the columns ``names``; see :meth:`sluice.targets.port.CountingComparer.count`."""
         sent, other = (TableId(self.table.table.schema, name) for name in (COMPARED, CHANGED))
         try:
             self._make(sent, names)

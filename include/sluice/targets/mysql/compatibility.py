@@ -13,10 +13,10 @@ from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.ddl.ast import CreateTable
 from sluice.mysql.ddl.lexer import Dialect
 from sluice.mysql.ddl.parser import parse_statement
-from sluice.targets.base import Finding
 from sluice.targets.mysql.column_types import column_type, lost
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo
 from sluice.targets.mysql.tables import add_column, compare, create_table, rows_about
+from sluice.targets.port import Finding
 
 _TRANSACTIONAL = {"INNODB", "ROCKSDB", "TOKUDB", "NDBCLUSTER"}
 

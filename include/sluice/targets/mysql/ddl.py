@@ -22,9 +22,9 @@ from sluice.mysql.ddl import ast as s
 from sluice.mysql.ddl.lexer import Dialect, Kind, tokens
 from sluice.mysql.ddl.names import NamesReader, Replacement, replaced
 from sluice.mysql.ddl.parser import parse_statement
-from sluice.targets.base import SchemaChange
 from sluice.targets.mysql import definitions
 from sluice.targets.mysql.said_charsets import Knows, said
+from sluice.targets.port import SchemaChange
 from sluice.targets.schema.columns import NAMES
 from sluice.targets.schema.plan import CreateTable, DropTable, EmptyTable, Planner, RenameTable
 from sluice.targets.schema.policy import OnlyColumns, followed, not_followed

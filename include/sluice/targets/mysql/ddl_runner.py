@@ -15,7 +15,6 @@ from sluice.config.connections import Endpoint
 from sluice.errors import LoadError
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.column_defaults import default_value
-from sluice.targets.base import Fence, SchemaChange
 from sluice.targets.mysql import ddl, lockwait
 from sluice.targets.mysql.ack_table import AckTable
 from sluice.targets.mysql.connection import CONTENTION, TargetConnection, code_of, errors, set_lock_wait
@@ -26,6 +25,7 @@ from sluice.targets.mysql.mark_rows import MarkRows
 from sluice.targets.mysql.said_charsets import Knows
 from sluice.targets.mysql.session import Session
 from sluice.targets.mysql.tables import default_collation, definitions_of, read_tables
+from sluice.targets.port import Fence, SchemaChange
 from sluice.targets.schema.conversions import effects_on, not_converted
 from sluice.targets.schema.policy import added_by_hand, not_filled, require_held, require_whole
 

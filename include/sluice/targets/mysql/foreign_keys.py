@@ -25,10 +25,10 @@ from sluice.model.fields import is_masked, true_name
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, member, quoted, quoted_table
 from sluice.mysql.key_sql import among
-from sluice.targets.base import Finding
 from sluice.targets.mysql import literals
 from sluice.targets.mysql.statements import MAX_KEYS
 from sluice.targets.mysql.tables import views_about
+from sluice.targets.port import Finding
 from sluice.targets.sql.rows import user_fields
 from sluice.targets.sql.tables import Reference, TableChanges
 

@@ -13,8 +13,8 @@ from sluice.model.schema_changes import ColumnChange, TableChange
 from sluice.model.tables import TableId
 from sluice.mysql.column_types import Brackets, find_type
 from sluice.mysql.type_loss import SqlType
-from sluice.targets.base import SchemaChange
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo
+from sluice.targets.port import SchemaChange
 from sluice.targets.schema.policy import Answer, OnlyColumns, has
 
 

@@ -17,11 +17,11 @@ from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.key_sql import after, among, both, upto
 from sluice.mysql.type_loss import SqlType
-from sluice.targets.base import KeyRange, WriteResult
 from sluice.targets.mysql import statements
 from sluice.targets.mysql.column_types import lost, own_type
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo
 from sluice.targets.mysql.tables import read_tables, target_table
+from sluice.targets.port import KeyRange, WriteResult
 from sluice.targets.sql.tables import TargetTable
 
 KEPT = "_sluice_kept"

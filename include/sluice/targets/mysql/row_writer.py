@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.config.connections import Endpoint
-from sluice.targets.base import Fence, KeyRange, WriteResult
 from sluice.targets.mysql import foreign_keys as families
 from sluice.targets.mysql import load_data, partial_updates, range_delete, statements
 from sluice.targets.mysql.ack_table import AckTable
@@ -21,6 +20,7 @@ from sluice.targets.mysql.connection import DATA_ERRORS, errors
 from sluice.targets.mysql.mark_rows import MarkRows
 from sluice.targets.mysql.session import Session
 from sluice.targets.mysql.uniqueness import may_meet, refuse_spaces
+from sluice.targets.port import Fence, KeyRange, WriteResult
 from sluice.targets.sql.lacking import known, missing
 from sluice.targets.sql.row_writer import SqlRowWriter
 from sluice.targets.sql.rows import leaving_unique_values, sent_fields

@@ -17,17 +17,6 @@ from sluice.model.planned import PlannedTable
 from sluice.model.row_effects import StepKind
 from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import TableId
-from sluice.targets.base import (
-    Capabilities,
-    Consistency,
-    Feature,
-    Fence,
-    Finding,
-    Guarantee,
-    Input,
-    Ordering,
-    SchemaChange,
-)
 from sluice.targets.mysql import foreign_keys as families
 from sluice.targets.mysql import lockwait, range_delete
 from sluice.targets.mysql.ack_table import NO_COLUMN, NOT_THERE, AckTable
@@ -39,6 +28,17 @@ from sluice.targets.mysql.mark_rows import MarkRows
 from sluice.targets.mysql.row_writer import RowWriter
 from sluice.targets.mysql.session import Session, kept
 from sluice.targets.mysql.tables import compare_all, read_tables
+from sluice.targets.port import (
+    Capabilities,
+    Consistency,
+    Feature,
+    Fence,
+    Finding,
+    Guarantee,
+    Input,
+    Ordering,
+    SchemaChange,
+)
 from sluice.targets.sql.foreign_keys import ordered
 from sluice.targets.sql.session_pool import Kept
 from sluice.targets.sql.tables import TargetTable
@@ -129,7 +129,7 @@ class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
             return range_delete.replaceable(plan, info, mariadb=session.mariadb)
 
     def comparer(self) -> MySQLComparer:
-        """See :class:`sluice.targets.base.Comparer`."""
+        """See :class:`sluice.targets.port.Comparer`."""
         return MySQLComparer(self)
 
     def compare(self, tables: Sequence[PlannedTable]) -> list[Finding]:

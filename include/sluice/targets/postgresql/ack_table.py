@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import psycopg
 
-from sluice.targets.base import Checkpoint, OtherWriter
+from sluice.targets.port import Checkpoint, OtherWriter
 from sluice.targets.postgresql.connection import NOT_THERE
 from sluice.targets.postgresql.names import quoted
 from sluice.targets.sql.ack_rows import TABLE, AckRows

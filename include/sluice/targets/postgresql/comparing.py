@@ -20,7 +20,7 @@ from sluice.model.fields import made_field
 from sluice.model.key_literals import key_values
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
-from sluice.targets.base import SHOWN_CHARACTERS, ComparesRowsOnly, KeyRange, RangeDifferences, RowCounts, RowDifference
+from sluice.targets.port import SHOWN_CHARACTERS, ComparesRowsOnly, KeyRange, RangeDifferences, RowCounts, RowDifference
 from sluice.targets.postgresql.column_types import pg_type
 from sluice.targets.postgresql.names import quoted, quoted_table
 from sluice.targets.postgresql.range_delete import TOLD_ALIKE, spelt, stretches
@@ -55,7 +55,7 @@ class Server(Protocol):
 
 @dataclass(frozen=True)
 class PostgreSQLComparer(ComparesRowsOnly):
-    """See :class:`sluice.targets.base.Comparer` and :class:`sluice.targets.base.KeyLister`. It computes no checksums."""
+    """See :class:`sluice.targets.port.Comparer` and :class:`sluice.targets.port.KeyLister`. It computes no checksums."""
 
     target: Server
     zero_dates: str
@@ -63,7 +63,7 @@ class PostgreSQLComparer(ComparesRowsOnly):
     def compare(
         self, plan: PlannedTable, rows: pa.Table, item: KeyRange | None, *, values: bool = False
     ) -> RangeDifferences:
-        """See :meth:`sluice.targets.base.Comparer.compare`."""
+        """See :meth:`sluice.targets.port.Comparer.compare`."""
         table = self.target.check([plan])[plan.target]
         doing = f"comparing {plan.target}"
         with self.target.session(doing) as session:
@@ -76,7 +76,7 @@ class PostgreSQLComparer(ComparesRowsOnly):
             return self.target.transaction(session, work, doing)[0]
 
     def not_listed(self, plan: PlannedTable) -> str:
-        """See :meth:`sluice.targets.base.KeyLister.not_listed`."""
+        """See :meth:`sluice.targets.port.KeyLister.not_listed`."""
         table = self.target.check([plan])[plan.target]
         declared = dict(zip(table.columns, table.types, strict=True))
         for column, name in zip(plan.key_columns, table.key, strict=True):
@@ -85,7 +85,7 @@ class PostgreSQLComparer(ComparesRowsOnly):
         return ""
 
     def keys(self, plan: PlannedTable) -> Iterator[pa.Table]:
-        """See :meth:`sluice.targets.base.KeyLister.keys`. In the table's own order; no transaction stays open in between."""
+        """See :meth:`sluice.targets.port.KeyLister.keys`. In the table's own order; no transaction stays open in between."""
         table, columns = self.target.check([plan])[plan.target], plan.key_columns
         types = dict(zip(table.columns, table.types, strict=True))
         shown = ", ".join(_literal(f"t.{quoted(name)}", types[name]) for name in table.key)
@@ -114,7 +114,7 @@ class PostgreSQLComparer(ComparesRowsOnly):
         shown: Sequence[str],
         most: int,
     ) -> RowCounts:
-        """See :meth:`sluice.targets.base.CountingComparer.count`."""
+        """See :meth:`sluice.targets.port.CountingComparer.count`."""
         table = self.target.check([plan])[plan.target]
         with self.target.session(f"comparing {plan.target}") as session:
             count = _Count(Stage(session.cursor, table, self.zero_dates), table, plan)

@@ -13,7 +13,7 @@ from sluice.model.column_types import ColumnType
 from sluice.model.definitions import ColumnDefinition, TableDefinition
 from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import TableId
-from sluice.targets.base import SchemaChange
+from sluice.targets.port import SchemaChange
 from sluice.targets.postgresql import extras
 from sluice.targets.postgresql.catalog import ColumnInfo, TableInfo, Wanted
 from sluice.targets.postgresql.collations import Collation, clause

@@ -15,7 +15,7 @@ from dataclasses import replace
 from sluice.errors import LoadError
 from sluice.model.column_types import ColumnKind
 from sluice.model.planned import PlannedColumn, PlannedTable
-from sluice.targets.base import KeyRange, WriteResult
+from sluice.targets.port import KeyRange, WriteResult
 from sluice.targets.postgresql.catalog import ColumnInfo, TableInfo
 from sluice.targets.postgresql.column_types import pg_type
 from sluice.targets.postgresql.names import quoted, quoted_table

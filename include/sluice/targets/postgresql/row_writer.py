@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from sluice.config.connections import Endpoint
 from sluice.errors import LoadError
 from sluice.model.fields import is_masked
-from sluice.targets.base import Fence, KeyRange, WriteResult
+from sluice.targets.port import Fence, KeyRange, WriteResult
 from sluice.targets.postgresql import range_delete, references
 from sluice.targets.postgresql.ack_table import AckTable
 from sluice.targets.postgresql.connection import DATA_ERRORS, Refused, errors

@@ -16,7 +16,7 @@ from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError, LoadError
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
-from sluice.targets.base import (
+from sluice.targets.port import (
     BatchInput,
     Capabilities,
     Consistency,
@@ -153,11 +153,11 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
             return replace(table, named=place) if table is not None else None, why
 
     def refuses_listed(self, table: PlannedTable) -> str:
-        """See :meth:`sluice.targets.base.ListReconciler.refuses_listed`: texts are told apart, though not sorted, as at the source."""
+        """See :meth:`sluice.targets.port.ListReconciler.refuses_listed`: texts are told apart, though not sorted, as at the source."""
         return self.replaceable(table, listed=True)[1]
 
     def comparer(self) -> PostgreSQLComparer:
-        """See :class:`sluice.targets.base.Comparer`."""
+        """See :class:`sluice.targets.port.Comparer`."""
         return PostgreSQLComparer(self, self.options.zero_dates)
 
     def compare(self, tables: Sequence[PlannedTable]) -> list[Finding]:

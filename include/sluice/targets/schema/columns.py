@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sluice.errors import DecodeError
 from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange, column_changes
-from sluice.targets.base import SchemaChange
+from sluice.targets.port import SchemaChange
 
 NAMES = frozenset({ChangeKind.ADD_COLUMN, ChangeKind.DROP_COLUMN, ChangeKind.RENAME_COLUMN})
 """Kinds after which a table has other names of columns, or the same ones for other columns."""

@@ -6,7 +6,7 @@ from sluice.config.pipeline import SNAPSHOT
 from sluice.errors import LoadError
 from sluice.model.row_effects import ColumnEffect, StepKind
 from sluice.model.tables import TableId
-from sluice.targets.base import SchemaChange
+from sluice.targets.port import SchemaChange
 
 _BROKEN = {
     StepKind.NO_NULL: "a NULL became another value, as the session was not strict",

@@ -13,7 +13,7 @@ from sluice.model.column_types import ColumnType
 from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
 from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange, column_changes
 from sluice.model.tables import TableId
-from sluice.targets.base import SchemaChange
+from sluice.targets.port import SchemaChange
 from sluice.targets.schema.policy import Followed, Tables, followed, never_seen, not_followed
 
 K = ChangeKind

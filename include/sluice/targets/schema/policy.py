@@ -17,8 +17,8 @@ from sluice.model.definitions import IndexDefinition, TableDefinition
 from sluice.model.row_effects import ColumnEffect
 from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange
 from sluice.model.tables import TableId
-from sluice.targets.base import SchemaChange
 from sluice.targets.offers import to_ignore
+from sluice.targets.port import SchemaChange
 from sluice.targets.schema.columns import NAMES, changed_columns
 
 K = ChangeKind
@@ -34,7 +34,7 @@ class Followed:
     Attributes:
         one: the change. kinds: those that the policy does not ignore.
         captured: its rows are captured before the statement, so that the target has them.
-        cut_over: an online schema change put it in the place of the table, see :attr:`sluice.targets.base.SchemaChange.cut_overs`.
+        cut_over: an online schema change put it in the place of the table, see :attr:`sluice.targets.port.SchemaChange.cut_overs`.
     """
 
     one: TableChange

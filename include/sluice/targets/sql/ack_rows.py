@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 
 from sluice.errors import Fenced
 from sluice.model.positions import Position
-from sluice.targets.base import Agrees, Checkpoint, Fence, OtherWriter
 from sluice.targets.fencing import require_batch, seal_of
+from sluice.targets.port import Agrees, Checkpoint, Fence, OtherWriter
 
 TABLE = "_sluice_ack"
 DDL = "#ddl"

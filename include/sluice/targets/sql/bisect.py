@@ -16,7 +16,7 @@ import pyarrow as pa
 from sluice.config.masking import without_values
 from sluice.errors import LoadError
 from sluice.model.fields import is_masked
-from sluice.targets.base import Rejection, WriteResult
+from sluice.targets.port import Rejection, WriteResult
 from sluice.targets.sql.tables import TableChanges
 
 MAX_REFUSED = 1000

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from sluice.errors import LoadError
-from sluice.targets.base import Agrees, Checkpoint
+from sluice.targets.port import Agrees, Checkpoint
 from sluice.targets.sql.ack_rows import AckRows
 
 _T = TypeVar("_T")
@@ -33,7 +33,7 @@ class Sessions(Protocol):
 
 
 class AckCheckpoints:
-    """See :class:`sluice.targets.base.CheckpointStore`."""
+    """See :class:`sluice.targets.port.CheckpointStore`."""
 
     def __init__(self, target: Sessions) -> None:
         self._target = target

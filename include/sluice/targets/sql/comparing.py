@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sluice.targets.base import MOST_EXTRA, KeyRange, RangeDifferences, RowCount, RowCounts, RowDifference
+from sluice.targets.port import MOST_EXTRA, KeyRange, RangeDifferences, RowCount, RowCounts, RowDifference
 
 NUMBER = "_sluice_row"
 """The column that numbers the rows sent."""

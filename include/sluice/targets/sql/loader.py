@@ -11,7 +11,7 @@ from sluice.errors import TargetUnavailable
 from sluice.model.planned import PlannedTable
 from sluice.model.positions import Position
 from sluice.model.tables import TableId
-from sluice.targets.base import BatchInput, CheckpointStore, Fence, RejectedRows, SchemaChange, WriteResult
+from sluice.targets.port import BatchInput, CheckpointStore, Fence, RejectedRows, SchemaChange, WriteResult
 from sluice.targets.sql.tables import TableChanges, TargetTable
 
 

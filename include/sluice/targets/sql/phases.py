@@ -12,7 +12,7 @@ from sluice.model import packing
 from sluice.model.packing import pack, unit_size
 from sluice.model.positions import Position
 from sluice.model.tables import TableId
-from sluice.targets.base import RowFile, StoredRange, TableInput
+from sluice.targets.port import RowFile, StoredRange, TableInput
 from sluice.targets.sql.tables import TargetTable
 
 

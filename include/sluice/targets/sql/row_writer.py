@@ -13,7 +13,7 @@ import structlog
 
 from sluice.errors import LoadError
 from sluice.model.positions import Position
-from sluice.targets.base import Fence, KeyRange, RejectedRows, Rejection, WriteResult
+from sluice.targets.port import Fence, KeyRange, RejectedRows, Rejection, WriteResult
 from sluice.targets.sql.ack_rows import AckRows
 from sluice.targets.sql.bisect import Bisection, discreet
 from sluice.targets.sql.rows import may_lack

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from sluice.model.tables import TableId
-from sluice.targets.base import KeyRange
+from sluice.targets.port import KeyRange
 
 
 @dataclass(frozen=True, slots=True)

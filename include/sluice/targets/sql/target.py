@@ -19,7 +19,8 @@ from sluice.errors import ConfigError, LoadError
 from sluice.model.planned import PlannedTable
 from sluice.model.positions import Position
 from sluice.model.tables import TableId
-from sluice.targets.base import (
+from sluice.targets.options import options_of
+from sluice.targets.port import (
     BatchInput,
     Capabilities,
     Fence,
@@ -29,7 +30,6 @@ from sluice.targets.base import (
     SchemaChange,
     WriteResult,
 )
-from sluice.targets.options import options_of
 from sluice.targets.sql.ack_rows import AckRows
 from sluice.targets.sql.checkpoints import AckCheckpoints
 from sluice.targets.sql.loader import Contention, DdlProgress
@@ -180,7 +180,7 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
 
     @contextmanager
     def open(self, epoch: int) -> Iterator[SqlSession]:
-        """See :meth:`sluice.targets.base.Target.open`; each call of the writer takes a kept connection."""
+        """See :meth:`sluice.targets.port.Target.open`; each call of the writer takes a kept connection."""
         yield SqlSession(self, epoch)
 
     def schema(self) -> Self:
@@ -192,7 +192,7 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
         return self
 
     def refuses(self, table: PlannedTable) -> str:
-        """See :meth:`sluice.targets.base.Reconciler.refuses`."""
+        """See :meth:`sluice.targets.port.Reconciler.refuses`."""
         return self.replaceable(table)[1]
 
     def others(self) -> tuple[OtherWriter, ...]:

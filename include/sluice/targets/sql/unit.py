@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from sluice.model import packing
 from sluice.model.positions import Position
-from sluice.targets.base import Fence, RejectedRows, RowGroup, RowReader, WriteResult
+from sluice.targets.port import Fence, RejectedRows, RowGroup, RowReader, WriteResult
 from sluice.targets.sql.loader import SqlLoader
 from sluice.targets.sql.phases import LoadPart, leaves
 from sluice.targets.sql.tables import TableChanges

@@ -11,7 +11,7 @@ import structlog
 from sluice.errors import MappingError
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
-from sluice.targets.base import (
+from sluice.targets.port import (
     BatchInput,
     Checkpoint,
     Fence,
@@ -36,12 +36,12 @@ class SqlSession:
         self._loader, self._epoch = loader, epoch
 
     def begin(self, batch: BatchInput) -> SqlBatchWriter:
-        """See :meth:`sluice.targets.base.TargetSession.begin`."""
+        """See :meth:`sluice.targets.port.TargetSession.begin`."""
         return SqlBatchWriter(self._loader, self._epoch, batch)
 
 
 class SqlBatchWriter:
-    """See :class:`sluice.targets.base.BatchWriter`."""
+    """See :class:`sluice.targets.port.BatchWriter`."""
 
     def __init__(self, loader: SqlLoader, epoch: int, batch: BatchInput) -> None:
         self._loader, self._batch = loader, batch

@@ -1,0 +1,113 @@
+"""The target port: what every kind of target is, and its capabilities as data.
+
+An author reads :mod:`~sluice.targets.port.target` first, then :mod:`~sluice.targets.port.batch` and
+:mod:`~sluice.targets.port.checkpoint`. The rest is read when it is needed: :mod:`~sluice.targets.port.capabilities`,
+:mod:`~sluice.targets.port.rows` and :mod:`~sluice.targets.port.schema`. A module describes each ability that a kind may
+have: :mod:`~sluice.targets.port.reconcile`, :mod:`~sluice.targets.port.compare`, :mod:`~sluice.targets.port.maintain`
+and :mod:`~sluice.targets.port.versions`.
+"""
+
+from __future__ import annotations
+
+from sluice.model.schema_changes import ChangeKind
+from sluice.targets.port.batch import BatchInput, NoFacts, SourceFacts, StatementRunner
+from sluice.targets.port.capabilities import Capabilities, Consistency, Execution, Feature, Guarantee, Input, Ordering
+from sluice.targets.port.checkpoint import Agrees, Checkpoint, CheckpointStore, Fence
+from sluice.targets.port.compare import (
+    MOST_EXTRA,
+    SHOWN_CHARACTERS,
+    Comparer,
+    ComparesRowsOnly,
+    CountingComparer,
+    KeyLister,
+    RangeDifferences,
+    RowCount,
+    RowCounts,
+    RowDifference,
+    comparer_of,
+)
+from sluice.targets.port.maintain import Maintainer, Upkeep, maintainer_of
+from sluice.targets.port.reconcile import (
+    IDLE_WRITER_S,
+    KeyRange,
+    ListReconciler,
+    OtherWriter,
+    Reconciler,
+    StoredRange,
+    refuses,
+)
+from sluice.targets.port.rows import ChangePiece, RowFile, RowGroup, RowReader, Share, TableInput
+from sluice.targets.port.schema import CopiesAgain, Finding, SchemaChange, SourceStatement, TargetSchema
+from sluice.targets.port.target import (
+    BatchWriter,
+    MarksLoads,
+    RejectedRows,
+    Rejection,
+    Target,
+    TargetSession,
+    WriteResult,
+    WriteUnit,
+)
+from sluice.targets.port.versions import TableVersion, VersionReader, versions_of
+
+__all__ = [
+    "IDLE_WRITER_S",
+    "MOST_EXTRA",
+    "SHOWN_CHARACTERS",
+    "Agrees",
+    "BatchInput",
+    "BatchWriter",
+    "Capabilities",
+    "ChangeKind",
+    "ChangePiece",
+    "Checkpoint",
+    "CheckpointStore",
+    "Comparer",
+    "ComparesRowsOnly",
+    "Consistency",
+    "CopiesAgain",
+    "CountingComparer",
+    "Execution",
+    "Feature",
+    "Fence",
+    "Finding",
+    "Guarantee",
+    "Input",
+    "KeyLister",
+    "KeyRange",
+    "ListReconciler",
+    "Maintainer",
+    "MarksLoads",
+    "NoFacts",
+    "Ordering",
+    "OtherWriter",
+    "RangeDifferences",
+    "Reconciler",
+    "RejectedRows",
+    "Rejection",
+    "RowCount",
+    "RowCounts",
+    "RowDifference",
+    "RowFile",
+    "RowGroup",
+    "RowReader",
+    "SchemaChange",
+    "Share",
+    "SourceFacts",
+    "SourceStatement",
+    "StatementRunner",
+    "StoredRange",
+    "TableInput",
+    "TableVersion",
+    "Target",
+    "TargetSchema",
+    "TargetSession",
+    "Upkeep",
+    "VersionReader",
+    "WriteResult",
+    "WriteUnit",
+    "comparer_of",
+    "maintainer_of",
+    "refuses",
+    "versions_of",
+]

@@ -1,0 +1,170 @@
+"""Optional: reading a target back, and comparing it with the source's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from sluice.model.digests import RangeDigest
+from sluice.model.planned import PlannedTable
+from sluice.targets.port.reconcile import KeyRange
+from sluice.targets.port.target import Target
+
+SHOWN_CHARACTERS = 200
+"""Characters of a differing value that are shown."""
+
+
+MOST_EXTRA = 10_000
+"""Keys of rows that only the target has, which one comparison reports."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowDifference:
+    """A row that the target has with other values.
+
+    Attributes:
+        row: its number among the rows compared. columns: names at the target.
+        values: (compared, at the target) as text for each of them, where they were asked for; a long value is cut.
+    """
+
+    row: int
+    columns: tuple[str, ...]
+    values: tuple[tuple[str | None, str | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RangeDifferences:
+    """The differences between a target and the rows it was compared with.
+
+    Attributes:
+        missing: numbers of rows that it does not have.
+        different: rows that it has with other values.
+        extra: keys that only the target has in the range, as literals of the source's dialect; at most MOST_EXTRA of a range that is not listed.
+        more: there are more of them, and ``extra`` holds the first in key order.
+    """
+
+    missing: tuple[int, ...] = ()
+    different: tuple[RowDifference, ...] = ()
+    extra: tuple[tuple[str, ...], ...] = ()
+    more: bool = False
+
+
+class Comparer(Protocol):
+    """Optional (``Target.comparer()``): reads the target back and compares. It writes nothing that stays.
+
+    One with an attribute ``keeps = True`` remembers what it read, and is used in one process; of others there is one on each worker.
+    """
+
+    def compare(
+        self, plan: PlannedTable, rows: pa.Table, item: KeyRange | None, *, values: bool = False
+    ) -> RangeDifferences:
+        """Compare CHANGESET_ROWS with what the target holds, as if they were loaded: by its own types, and exactly.
+
+        Args:
+            item: ``rows`` are all that the source has in this range; other rows of the target in it are ``extra``. None: these rows alone are looked
+                at. Its ``kept`` is not used.
+            values: tell values, too.
+
+        Raises:
+            MappingError, LoadError, TargetUnavailable.
+        """
+
+    def digest_words(self, plan: PlannedTable) -> tuple[str, ...]:
+        """Return :meth:`sluice.sources.base.DigestReader.digest_words` for the columns of ``plan``; empty if no digest can be computed.
+
+        The word is "" for a column that the target computes itself and that is never written.
+        """
+
+    def digest(self, plan: PlannedTable, item: KeyRange) -> RangeDigest:
+        """Return the digest of the target's rows in a range, over the columns of ``plan`` in their order."""
+
+
+@runtime_checkable
+class KeyLister(Protocol):
+    """Optional, for a :class:`Comparer` whose ranges are not the source's: lists every key that it holds, and supports :attr:`KeyRange.listed`.
+
+    Rows that only the target has are then found by their keys, after all rows of the source were compared.
+    """
+
+    def not_listed(self, plan: PlannedTable) -> str:
+        """Return why the target's keys cannot be listed, "" if they can. Raises TargetUnavailable."""
+
+    def keys(self, plan: PlannedTable) -> Iterator[pa.Table]:
+        """Yield all keys that the target holds now: columns in the order of ``plan.key``, in the types in which the source's values are stored.
+
+        Raises:
+            MappingError, LoadError, TargetUnavailable.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class RowCount:
+    """The counts of equal rows of a table without a key, if they differ between the sides. ``values``: as text, of the columns that may be shown."""
+
+    values: tuple[str | None, ...]
+    here: int
+    there: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowCounts:
+    """The differences of a target in a table without a key.
+
+    Attributes:
+        rows: number of rows sent.
+        missing, extra: rows that the target has too few, or too many.
+        undecided: different rows that the log changed meanwhile.
+        first: some of those that differ.
+        more: there are more than were counted.
+    """
+
+    rows: int = 0
+    missing: int = 0
+    extra: int = 0
+    undecided: int = 0
+    first: tuple[RowCount, ...] = ()
+    more: bool = False
+
+
+class ComparesRowsOnly:
+    """The part of a :class:`Comparer` that computes no checksums: its own server does not write values as the source's does."""
+
+    def digest_words(self, plan: PlannedTable) -> tuple[str, ...]:
+        """Return no words, as no digest can be computed."""
+        return ()
+
+    def digest(self, plan: PlannedTable, item: KeyRange) -> RangeDigest:
+        """Raise NotImplementedError; it is never called, as there are no words."""
+        raise NotImplementedError
+
+
+@runtime_checkable
+class CountingComparer(Protocol):
+    """Optional, for a :class:`Comparer`: compares rows without a key by how often the target has each."""
+
+    def count(
+        self,
+        plan: PlannedTable,
+        rows: Iterable[pa.Table],
+        changed: Callable[[], Iterable[pa.Table]],
+        *,
+        whole: bool,
+        shown: Sequence[str],
+        most: int,
+    ) -> RowCounts:
+        """Compare CHANGESET_ROWS with the whole of a table, by all columns of the rows.
+
+        Args:
+            rows: read to the end before the target's rows are. changed: asked for after that: rows whose number cannot be told.
+            whole: rows that only the target has are looked for. shown: columns at the target whose values are told. most: rows told.
+        """
+
+
+def comparer_of(target: Target) -> Comparer | None:
+    """Return the comparer of a target; None if this kind cannot be read back. Kinds need not know that there is such a thing."""
+    make = getattr(target, "comparer", None)
+    made: Comparer | None = make() if make is not None else None
+    return made
