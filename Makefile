@@ -11,7 +11,7 @@ export PYTHONPATH := $(CURDIR)/include:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: ## from nothing to a running pipeline: MySQL x2, ZooKeeper, Spark, Airflow, a live workload, a comparison; TARGET=kafka, postgresql, delta or iceberg: that too; CHANNEL=1: both servers take writes
+demo: ## from nothing to a running pipeline: MySQL x2, ZooKeeper, Spark, Airflow, a live workload, a comparison; TARGET=KIND: a second target too, a wrong name lists the kinds; CHANNEL=1: both servers take writes
 	@.ci/require java disk
 	@.ci/venv
 	@exec $(BIN)/python -m devstack demo --target "$(TARGET)" $(if $(CHANNEL),--channel)

@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from devstack import commands
+from devstack.kinds import KINDS
 from sluice.errors import SluiceError
 
 
@@ -14,9 +15,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m devstack", description="The local development stack.")
     parser.add_argument("command", choices=("demo", "up", "down", "status"))
     parser.add_argument("--seconds", type=int, default=30, help="length of the demo's workload")
-    parser.add_argument(
-        "--target", default="", help="demo: kind of a second target, such as kafka, postgresql, delta or iceberg"
-    )
+    parser.add_argument("--target", default="", help=f"demo: kind of a second target: {', '.join(KINDS)}")
     parser.add_argument(
         "--channel", action="store_true", help="demo: both servers take writes, and a channel keeps them equal"
     )

@@ -434,3 +434,6 @@ def _said_of(error: flight.FlightError) -> Mapping[str, Any]:
     except ValueError:
         return {}
     return said
+
+
+__all__ = ["StoredBatch", "Subscription", "subscribe"]

@@ -319,6 +319,31 @@ def test_a_target_that_is_wrong_fails_the_check(number: int) -> None:
         wrong.close()
 
 
+@pytest.mark.parametrize(
+    "declared",
+    [
+        {"compares": False},
+        {"maintains_files": True},
+        {"keeps_versions": True},
+        {"marks_loads": True},
+        {"copies_again": True},
+    ],
+    ids=lambda declared: next(iter(declared)),
+)
+def test_an_ability_that_is_declared_and_missing_or_not_declared_fails_a_check(declared: dict[str, bool]) -> None:
+    class Declares(Wrong):
+        @property
+        def capabilities(self) -> Capabilities:
+            return replace(super().capabilities, **declared)
+
+    bench = MemoryBench(kind=Declares)
+    try:
+        with pytest.raises(AssertionError, match=next(iter(declared))):
+            CHECKS[21].run(bench)
+    finally:
+        bench.close()
+
+
 def test_a_wrong_target_is_wrong_in_few_things() -> None:
     """Most of the other checks pass: the suite says what is wrong, not only that something is."""
     failed: dict[int, list[int]] = {}

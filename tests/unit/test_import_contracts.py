@@ -6,8 +6,13 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from pathlib import Path
+
+import pytest
+
+from sluice.targets.registry import KINDS
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -18,6 +23,42 @@ def test_rooms_import_one_way() -> None:
         [sys.executable, "-c", code, "--no-cache"], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+CONTRACTS = {
+    one["name"]: one
+    for one in tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("contract", "allowed"),
+    [
+        ("only spark imports pyspark", {"spark"}),
+        ("only orchestration imports airflow", {"orchestration"}),
+        ("the package does not need the development stack", {"cli"}),
+    ],
+)
+def test_a_contract_of_all_rooms_but_one_names_them(contract: str, allowed: set[str]) -> None:
+    package = REPOSITORY / "include" / "sluice"
+    rooms = {path.stem for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    named = {name.removeprefix("sluice.") for name in CONTRACTS[contract]["source_modules"]} - {"devstack"}
+    assert named == rooms - {"__init__"} - allowed
+
+
+@pytest.mark.parametrize(
+    ("contract", "key", "beside"),
+    [
+        ("kinds of sources and targets do not know each other", "modules", set()),
+        ("flows know the target port, never a kind", "forbidden_modules", set()),
+        ("the target port knows no dialect", "forbidden_modules", set()),
+        ("targets of other kinds than MySQL know nothing of MySQL", "source_modules", {"mysql"}),
+    ],
+)
+def test_a_contract_of_all_kinds_of_targets_names_them(contract: str, key: str, beside: set[str]) -> None:
+    assert {f"sluice.targets.{kind}" for kind in KINDS.keys() - beside} <= set(CONTRACTS[contract][key])
 
 
 def test_parsing_a_dag_stays_light() -> None:

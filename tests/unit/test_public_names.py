@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+PACKAGE = Path(__file__).parents[2] / "include/sluice"
 NAMES: dict[str, list[str]] = YAML(typ="safe").load(Path(__file__).parents[1] / "public_names.yaml")
 
 
@@ -36,3 +38,43 @@ def test_a_name_that_is_gone_is_noticed() -> None:
     assert has(client.StoredBatch, "number")
     assert not has(client, "unsubscribe")
     assert not has(client.StoredBatch, "numbers")
+
+
+@pytest.mark.parametrize("module", ["sluice.client", "sluice.targets.port"])
+def test_a_name_that_is_exported_is_a_promise(module: str) -> None:
+    found = importlib.import_module(module)
+    assert sorted(found.__all__) == sorted(name for name in NAMES[module] if "." not in name)
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [("sluice.rules.context", "RuleContext"), ("sluice.client", "StoredBatch")]
+)
+def test_a_value_has_no_other_names(module: str, name: str) -> None:
+    there = getattr(importlib.import_module(module), name)
+    names = {*there.__annotations__, *vars(there)}
+    listed = {inner for outer, _, inner in (one.partition(".") for one in NAMES[module]) if outer == name and inner}
+    assert {one for one in names if not one.startswith("_")} == listed
+
+
+def test_what_a_module_of_the_port_defines_is_exported() -> None:
+    defined = {
+        node.name
+        for path in (PACKAGE / "targets/port").glob("*.py")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_")
+    }
+    assert defined - set(NAMES["sluice.targets.port"]) == set()
+
+
+def test_the_former_name_of_the_port_still_exports_all_of_it() -> None:
+    """A file that an older ``sluice targets new`` wrote imports it; the package itself does not."""
+    port, former = (importlib.import_module(f"sluice.targets.{name}") for name in ("port", "base"))
+    assert sorted(former.__all__) == sorted(port.__all__)
+    assert all(getattr(former, name) is getattr(port, name) for name in port.__all__)
+    importing = [
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module == "sluice.targets.base"
+    ]
+    assert importing == []

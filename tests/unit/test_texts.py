@@ -21,7 +21,7 @@ from sluice.config.readers import ReadersConfig
 from sluice.errors import ConfigError
 from sluice.model.client_packages import CLIENT_PACKAGES, install_hint
 from sluice.targets.offers import to_ignore
-from sluice.targets.registry import KINDS, comparable_kinds, kind_of
+from sluice.targets.registry import KINDS, comparable_kinds, kind_of, marking_kinds
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CODE = sorted(REPOSITORY.joinpath("include/sluice").rglob("*.py"))
@@ -215,6 +215,12 @@ def test_decisions_have_one_form_and_one_index(title: str) -> None:
     assert re.search(r"^- \*\*Date\*\*: \d{4}-\d\d-\d\d$", text, re.MULTILINE)
     link = "" if page.name == "decisions.md" else f"../{page.relative_to(REPOSITORY)}"
     assert f"| [{title}]({link}#" in (REPOSITORY / "docs/decisions.md").read_text(encoding="utf-8")
+
+
+def test_kinds_that_mark_loads_are_those_that_the_file_names() -> None:
+    """The configuration cannot ask the registry, which is above it."""
+    described = PipelineConfig.model_fields["mark"].description or ""
+    assert f"targets of type {', '.join(marking_kinds())}, " in described
 
 
 def test_kinds_that_can_be_verified_come_from_the_registry() -> None:

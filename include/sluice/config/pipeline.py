@@ -548,7 +548,7 @@ class TargetConfig(StrictModel):
         None,
         ge=timedelta(seconds=1),
         le=timedelta(hours=1),
-        description="Batches wait for so long, and are then written together, in one commit a table (delta, iceberg). Default: each batch at once.",
+        description="Batches wait for so long, and are then written together, in one commit a table (feature bundles of the kind). Default: at once.",
     )
     ddl: DdlPolicy | dict[DdlKind | Literal["default"], DdlPolicy] = Field(
         DdlPolicy.APPLY,

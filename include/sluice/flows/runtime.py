@@ -24,7 +24,8 @@ from sluice.errors import ConfigError, SluiceError
 from sluice.model.load_marks import LoadMark, MarkRules
 from sluice.model.packing import work_bytes
 from sluice.sources import open_source
-from sluice.targets import MARK_LOADS, open_target
+from sluice.targets import open_target
+from sluice.targets.registry import marks_loads
 
 if TYPE_CHECKING:
     from sluice.coordination.port import Znodes
@@ -134,7 +135,7 @@ class Runtime:
     def open_target(self, name: str) -> Target:
         """Open a target of the pipeline; it connects at first use. Raises ConfigError."""
         config = self.pipeline.target(name)
-        return open_target(config, self.resolver, self.name, self.mark if config.type in MARK_LOADS else None)
+        return open_target(config, self.resolver, self.name, self.mark if marks_loads(config.type) else None)
 
     @property
     def rules_path(self) -> Path | None:

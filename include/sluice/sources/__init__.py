@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sluice.config.connections import ConnectionResolver, Endpoint
@@ -12,14 +14,36 @@ from sluice.model.load_marks import MarkRules
 from sluice.model.nearest import meant
 from sluice.sources.base import Source
 
-KINDS = {
-    "mysql": "sluice.sources.mysql.source:MySQLSource",
-    "memory": "sluice.sources.memory.source:MemorySource",
-}
-"""``source.type`` in the pipeline file -> module:class; imported at first use."""
 
-READ_MARKS = frozenset({"mysql", "memory"})
-"""Kinds that read marks of loads."""
+@dataclass(frozen=True, slots=True)
+class BuiltIn:
+    """A kind of source.
+
+    Attributes:
+        place: module:class, imported at first use.
+        reads_marks: it tells what Sluice wrote at the source from what applications write.
+        query: module:function that runs a person's query at a connection of this kind; "": it is asked as MySQL is.
+    """
+
+    place: str
+    reads_marks: bool = False
+    query: str = ""
+
+
+KINDS: Mapping[str, BuiltIn] = {
+    "mysql": BuiltIn(
+        "sluice.sources.mysql.source:MySQLSource",
+        reads_marks=True,
+        query="sluice.sources.mysql.server.query:query_rows",
+    ),
+    "memory": BuiltIn("sluice.sources.memory.source:MemorySource", reads_marks=True),
+}
+"""``source.type`` in the pipeline file -> the kind."""
+
+
+def reads_marks(name: str) -> bool:
+    """Return True if sources of a kind read marks of loads."""
+    return name in KINDS and KINDS[name].reads_marks
 
 
 def open_source(pipeline: PipelineConfig, resolver: ConnectionResolver, loads: MarkRules | None = None) -> Source:
@@ -28,31 +52,25 @@ def open_source(pipeline: PipelineConfig, resolver: ConnectionResolver, loads: M
     ``loads``: what it does with what Sluice wrote there. Raises ConfigError for an unknown type, or one that cannot
     tell these changes.
     """
-    path = KINDS.get(pipeline.source.type)
-    if path is None:
+    found = KINDS.get(pipeline.source.type)
+    if found is None:
         raise ConfigError(
             f"the source of {pipeline.pipeline} has the type {pipeline.source.type!r}, which does not exist{meant(pipeline.source.type, KINDS)}",
             hint=f"known types: {', '.join(sorted(KINDS))}",
         )
-    module, _, name = path.partition(":")
+    module, _, name = found.place.partition(":")
     kind = getattr(importlib.import_module(module), name)
     if loads is None:
         source: Source = kind(pipeline, resolver)
         return source
-    if pipeline.source.type not in READ_MARKS:
+    if not found.reads_marks:
         raise ConfigError(
             f"a source of type {pipeline.source.type} cannot tell what Sluice wrote there from what applications write",
             where=pipeline.pipeline,
-            hint=f"channels and ignore_marks need a source of type {', '.join(sorted(READ_MARKS))}",
+            hint=f"channels and ignore_marks need a source of type {', '.join(sorted(filter(reads_marks, KINDS)))}",
         )
     marked: Source = kind(pipeline, resolver, loads)
     return marked
-
-
-QUERIES = {
-    "mysql": "sluice.sources.mysql.server.query:query_rows",
-}
-"""Kind of a connection -> what runs a person's query there; any other kind is asked as MySQL is."""
 
 
 def query_rows(
@@ -64,11 +82,12 @@ def query_rows(
 
     Raises SourceUnavailable, ConfigError, RuleError.
     """
-    module, _, name = QUERIES.get(endpoint.kind, QUERIES["mysql"]).partition(":")
+    own = KINDS[endpoint.kind].query if endpoint.kind in KINDS else ""
+    module, _, name = (own or KINDS["mysql"].query).partition(":")
     found: tuple[list[str], list[tuple[Any, ...]]] = getattr(importlib.import_module(module), name)(
         endpoint, query, max_rows, doing=doing, where=where
     )
     return found
 
 
-__all__ = ["KINDS", "open_source", "query_rows"]
+__all__ = ["KINDS", "open_source", "query_rows", "reads_marks"]

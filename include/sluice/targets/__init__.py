@@ -7,13 +7,10 @@ from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError
 from sluice.model.load_marks import LoadMark
 from sluice.targets.offers import require_offered
-from sluice.targets.port import MarksLoads, Target
-from sluice.targets.registry import KINDS, kind_of
+from sluice.targets.port import Target, marking
+from sluice.targets.registry import KINDS, kind_of, marking_kinds
 
-__all__ = ["KINDS", "MARK_LOADS", "open_target"]
-
-MARK_LOADS = frozenset({"mysql"})
-"""The kinds that write origin markers (:class:`sluice.targets.port.MarksLoads`)."""
+__all__ = ["KINDS", "open_target"]
 
 
 def open_target(
@@ -28,10 +25,11 @@ def open_target(
     target: Target = kind(config, resolver(config.connection), pipeline)
     require_offered(config, target)
     if mark is not None:
-        if not isinstance(target, MarksLoads):
+        marked = marking(target)
+        if marked is None:
             raise ConfigError(
                 f"target {config.name!r}: a target of type {config.type} cannot mark what is written to it",
-                hint="targets of pipelines with mark, or in a channel, are of type mysql",
+                hint=f"targets of pipelines with mark, or in a channel, are of type {', '.join(marking_kinds())}",
             )
-        target.mark = mark
+        marked.mark = mark
     return target

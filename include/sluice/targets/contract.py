@@ -65,6 +65,7 @@ from sluice.targets.port import (
     WriteResult,
     comparer_of,
 )
+from sluice.targets.registry import KINDS
 from sluice.targets.rows_in_memory import MemoryReader, RowsInMemory, planned_table
 
 Row = dict[str, Any]
@@ -957,6 +958,12 @@ def unknown_options(bench: Bench) -> None:
     raise AssertionError("an option that does not exist was taken")
 
 
+_PARTS = {
+    "compares": "comparer", "maintains_files": "maintainer", "keeps_versions": "versions", "marks_loads": "mark", "copies_again": "copied_again",
+}  # fmt: skip
+"""A declared ability -> the attribute of the target that it stands for."""
+
+
 @_check(22, "capabilities say what the target does")
 def capabilities_hold(bench: Bench) -> None:
     target = bench.target()
@@ -970,6 +977,14 @@ def capabilities_hold(bench: Bench) -> None:
     )
     assert Ordering.GLOBAL not in offered.ordering or offered.max_writers == 1, "a global order needs a single writer"
     assert bench.changes in offered.inputs
+    for declares, part in _PARTS.items():
+        assert getattr(offered, declares) is hasattr(target, part), (
+            f"{declares} is {getattr(offered, declares)}, and the target has {'a' if hasattr(target, part) else 'no'} {part}"
+        )
+    built_in = KINDS.get(target.config.type)
+    assert built_in is None or (built_in.maintains_files, built_in.marks_loads) == (
+        offered.maintains_files, offered.marks_loads,
+    ), "the registry says the same"  # fmt: skip
     if Feature.DELETE not in offered.features or bench.appends:
         return
     [table] = _made(bench, "people")

@@ -18,18 +18,30 @@ from sluice.errors import ConfigError, SluiceError
 from sluice.model.client_packages import CLIENT_PACKAGES, install_hint
 from sluice.model.nearest import meant
 
-KINDS: Mapping[str, str] = {
-    "delta": "sluice.targets.delta.target:DeltaTarget",
-    "iceberg": "sluice.targets.iceberg.target:IcebergTarget",
-    "kafka": "sluice.targets.kafka.target:KafkaTarget",
-    "memory": "sluice.targets.memory.target:MemoryTarget",
-    "mysql": "sluice.targets.mysql.target:MySQLTarget",
-    "postgresql": "sluice.targets.postgresql.target:PostgreSQLTarget",
-}
-"""``type:`` in the pipeline file -> module:class; imported at first use."""
 
-WITHOUT_FILES = frozenset({"kafka", "mysql", "postgresql"})
-"""The kinds without a maintainer: known without importing them, when DAGs are built."""
+@dataclass(frozen=True, slots=True)
+class BuiltIn:
+    """A built-in kind, and what is asked of it before it is imported: where DAGs are built and channels are checked.
+
+    Attributes:
+        place: module:class, imported at first use.
+        maintains_files, marks_loads: as in the :class:`~sluice.targets.port.Capabilities` of the class; the contract suite compares them.
+    """
+
+    place: str
+    maintains_files: bool = False
+    marks_loads: bool = False
+
+
+KINDS: Mapping[str, BuiltIn] = {
+    "delta": BuiltIn("sluice.targets.delta.target:DeltaTarget", maintains_files=True),
+    "iceberg": BuiltIn("sluice.targets.iceberg.target:IcebergTarget", maintains_files=True),
+    "kafka": BuiltIn("sluice.targets.kafka.target:KafkaTarget"),
+    "memory": BuiltIn("sluice.targets.memory.target:MemoryTarget"),
+    "mysql": BuiltIn("sluice.targets.mysql.target:MySQLTarget", marks_loads=True),
+    "postgresql": BuiltIn("sluice.targets.postgresql.target:PostgreSQLTarget"),
+}
+"""``type:`` in the pipeline file -> the kind."""
 
 GROUP = "sluice.targets"
 """The entry points of packages: ``name = "package.module:Class"``."""
@@ -81,19 +93,35 @@ class Kind:
             ) from error
 
 
+def marks_loads(name: str) -> bool:
+    """Return True if targets of a kind can write origin markers (:class:`sluice.targets.port.MarksLoads`). Nothing is imported."""
+    return name in KINDS and KINDS[name].marks_loads
+
+
+def marking_kinds() -> list[str]:
+    """Return the kinds that :func:`marks_loads` is true of."""
+    return sorted(filter(marks_loads, KINDS))
+
+
+def may_maintain_files(name: str) -> bool:
+    """Return False if targets of a kind have no files to maintain. Nothing is imported, so that a user's own kind may have some."""
+    return name not in KINDS or KINDS[name].maintains_files
+
+
 def comparable_kinds() -> list[str]:
     """Return the kinds whose targets can be read back and compared; one whose client is not installed is left out."""
     found = []
     for name, kind in kinds().items():
         with suppress(SluiceError):
-            if hasattr(kind.load(), "comparer"):
+            declared = getattr(kind.load(), "CAPABILITIES", None)
+            if declared is not None and declared.compares:
                 found.append(name)
     return found
 
 
 def kinds() -> dict[str, Kind]:
     """Return all kinds by name. Nothing is imported. A file overrides nothing: its name must be free. Raises ConfigError."""
-    found = {name: Kind(name, "built in", place) for name, place in KINDS.items()}
+    found = {name: Kind(name, "built in", kind.place) for name, kind in KINDS.items()}
     for point in importlib.metadata.entry_points(group=GROUP):
         package = point.dist.name if point.dist is not None else point.module
         _add(found, Kind(point.name, f"package {package}", point.value))
@@ -118,7 +146,7 @@ def _add(found: dict[str, Kind], kind: Kind) -> None:
 def kind_of(name: str, target: str = "") -> Kind:
     """Return one kind. Raises ConfigError with the known names."""
     if name in KINDS:  # neither the folder nor packages have to be read
-        return Kind(name, "built in", KINDS[name])
+        return Kind(name, "built in", KINDS[name].place)
     found = kinds()
     if name not in found:
         raise ConfigError(

@@ -11,6 +11,7 @@ from devstack.kinds import KINDS, Kind, kind_of, pipelines_with
 from devstack.mysql import Distribution
 from sluice.config.loading import find_pipeline
 from sluice.errors import ConfigError
+from sluice.targets import registry
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
@@ -31,6 +32,11 @@ def test_every_process_builds_the_same_server(tmp_path: Path, kind: Kind) -> Non
     assert str(getattr(again.other, "port", again.other)) == place != "0"
     assert (kind.name in again.servers) == bool(kind.ports)
     assert place in again.environment()[f"AIRFLOW_CONN_REPORTING_{kind.name.upper()}"]
+
+
+def test_the_demo_has_every_other_kind_of_target() -> None:
+    """The first target of the demo is a MySQL server."""
+    assert set(KINDS) == set(registry.KINDS) - {"memory", "mysql"}
 
 
 def test_unknown_kinds_are_named() -> None:

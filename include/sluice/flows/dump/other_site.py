@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sluice.errors import ConfigError
 from sluice.flows.runtime import Runtime
-from sluice.targets import MARK_LOADS
+from sluice.targets.registry import marks_loads
 
 
 def require_overwrite(runtime: Runtime, targets: Sequence[str], *, overwrite: bool, removes: bool) -> None:
@@ -26,7 +26,7 @@ def require_overwrite(runtime: Runtime, targets: Sequence[str], *, overwrite: bo
     member, loads = runtime.membership, runtime.loads
     if overwrite or member is None or (loads is not None and loads.sends_back and not removes):
         return
-    sites = [target.name for target in runtime.pipeline.targets if target.type in MARK_LOADS]
+    sites = [target.name for target in runtime.pipeline.targets if marks_loads(target.type)]
     copied = [name for name in sites if not targets or name in targets]
     if copied:
         raise ConfigError(

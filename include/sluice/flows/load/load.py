@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import structlog
 
@@ -50,12 +50,12 @@ from sluice.targets.port import (
     CheckpointStore,
     CopiesAgain,
     Execution,
-    MarksLoads,
     SchemaChange,
     StoredRange,
     Target,
     TargetSession,
     WriteResult,
+    marking,
 )
 
 _log = structlog.get_logger()
@@ -290,8 +290,8 @@ class _Delivery:
 
     def _say_seen(self, record: Batch) -> None:
         """Set in the target's origin marker which batches of the partner pipeline the source held at this batch."""
-        target = self.target
-        if isinstance(target, MarksLoads) and target.mark is not None and target.mark.numbered:
+        target = marking(self.target)
+        if target is not None and target.mark is not None and target.mark.numbered:
             seen = self.runtime.store.read_manifest(record.manifest).partner_batch
             target.mark = replace(target.mark, seen=seen)
 
@@ -362,7 +362,8 @@ class _Delivery:
         runtime = self.runtime
         dialect = runtime.source.dialect(record.last)
         effects = partial(runtime.source.row_effects, record.last)
-        more = (self.target.copied_again,) if isinstance(self.target, CopiesAgain) else ()
+        copies_again = self.target.capabilities.copies_again
+        more = (cast(CopiesAgain, self.target).copied_again,) if copies_again else ()
         found = plan_ddl(manifest, runtime.pipeline, self._config, self.target.capabilities, dialect, effects, *more)
         request_copies(runtime, self.state, self._config.name, record.number, found, may_be_gone=bool(more))
         return found

@@ -156,7 +156,7 @@ _NEW_OR_GONE = frozenset({_K.CREATE_TABLE, _K.DROP_TABLE})
 def _effects(
     change: SchemaChange, routes: Mapping, target: TargetConfig, row_effects: RowEffects
 ) -> tuple[ColumnEffect, ...]:
-    """What the statement did to rows that the target has, but for values that stay the same.
+    """Return what the statement did to rows that the target has, but for values that stay the same.
 
     Of a target with ``changes: all``, and where the policy is to ignore changes of columns, nothing: old rows stay as they were.
     """
@@ -187,7 +187,7 @@ def _copies(
     offered: Capabilities,
     copied_again: CopiedAgain,
 ) -> frozenset[TableId]:
-    """Tables that are copied again, as this kind of target cannot surely do to their rows what the source did."""
+    """Return tables that are copied again, as this kind of target cannot surely do to their rows what the source did."""
     if target.on_conversion != "copy" or change.check_only:
         return frozenset()
     converts = offered.conversions - REQUIRES
@@ -196,7 +196,7 @@ def _copies(
 
 
 def _policy(kind: ChangeKind, target: TargetConfig) -> DdlPolicy:
-    """apply, ignore or stop."""
+    """Return apply, ignore or stop."""
     policy = target.ddl_policy(KIND_OF[kind])
     if policy is DdlPolicy.WIDEN_ONLY:
         return DdlPolicy.APPLY if kind in _WIDENS else DdlPolicy.STOP

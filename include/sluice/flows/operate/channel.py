@@ -16,8 +16,8 @@ from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError, SluiceError
 from sluice.flows.runtime import Runtime
 from sluice.model.load_marks import LoadMark, origin_number
-from sluice.sources import READ_MARKS
-from sluice.targets import MARK_LOADS
+from sluice.sources import reads_marks
+from sluice.targets.registry import marking_kinds, marks_loads
 
 _Server = tuple[str, int, str]
 """Host, port and socket."""
@@ -110,11 +110,11 @@ def _met(channel: ChannelConfig, one: PipelineConfig, other: PipelineConfig, res
     wanted = {_server(source.connection, resolver), *(_server(name, resolver) for name in source.connections)}
     for target in one.targets:
         if target.connection != ENVIRONMENT and _server(target.connection, resolver) in wanted:
-            if target.type not in MARK_LOADS:
+            if not marks_loads(target.type):
                 raise ConfigError(
                     f"channel {channel.channel}: target {target.name} of {one.pipeline} is of type {target.type}, which cannot mark "
                     "what is written to it",
-                    hint=f"targets that meet a source are of type {', '.join(sorted(MARK_LOADS))}",
+                    hint=f"targets that meet a source are of type {', '.join(marking_kinds())}",
                 )
             return target.name
     raise ConfigError(
@@ -211,7 +211,7 @@ def sent_to_itself(pipeline: PipelineConfig, mark: LoadMark | None, resolver: Co
         target.name
         for target in pipeline.targets
         if reads
-        and target.type in MARK_LOADS
+        and marks_loads(target.type)
         and target.connection != ENVIRONMENT
         and _server(target.connection, resolver) in reads
     )
@@ -241,8 +241,8 @@ def _readable(folder: Path) -> list[PipelineConfig]:
 
 def _servers(pipeline: PipelineConfig, resolver: ConnectionResolver) -> tuple[set[_Server], set[_Server]]:
     """Return the servers that a pipeline reads and those that it writes, of the kinds that can be both."""
-    reads = (pipeline.source.connection, *pipeline.source.connections) if pipeline.source.type in READ_MARKS else ()
-    writes = [target.connection for target in pipeline.targets if target.type in MARK_LOADS]
+    reads = (pipeline.source.connection, *pipeline.source.connections) if reads_marks(pipeline.source.type) else ()
+    writes = [target.connection for target in pipeline.targets if marks_loads(target.type)]
     sides: tuple[set[_Server], set[_Server]] = (set(), set())
     for side, names in zip(sides, (reads, writes), strict=True):
         for name in names:

@@ -346,7 +346,7 @@ class _Side:
         """Return Spark workers if many row ranges are to be compared, by the same rule as for loading batches; else None."""
         runtime = self.whole.runtime
         small = runtime.mode != "connect" or size.rows < max(runtime.pipeline.spark.from_changes, way.range_rows)
-        alone = getattr(self.comparer, "keeps", False) or self.made.needs_spark(size.id)
+        alone = self.target.capabilities.compares_in_one_process or self.made.needs_spark(size.id)
         if way.digested or small or alone:
             return None
         return Spread.of(runtime, self.made, self.whole.marking, self.target, way, self.config.parallelism)

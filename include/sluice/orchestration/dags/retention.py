@@ -24,7 +24,7 @@ from sluice.orchestration.operators import SluiceOperator
 from sluice.orchestration.retry import SluiceRetryPolicy, boundary
 from sluice.orchestration.run_note import API_CONNECTION
 from sluice.orchestration.runtime import open_runtime
-from sluice.targets.registry import WITHOUT_FILES
+from sluice.targets.registry import may_maintain_files
 
 KEEP_IDLE_RUNS = timedelta(hours=1)
 
@@ -119,7 +119,7 @@ def loaded(folder: Path) -> dict[Path, PipelineConfig | None]:
 
 def has_files(pipeline: PipelineConfig) -> bool:
     """Return True if a target may have files to maintain."""
-    return any(target.type not in WITHOUT_FILES for target in pipeline.targets)
+    return any(may_maintain_files(target.type) for target in pipeline.targets)
 
 
 class PruneRunsOperator(BaseOperator):  # type: ignore[misc]

@@ -73,7 +73,7 @@ class Follower(LakeFollower):
             self.site.add(table, self.site.path(target), missing)
 
     def _rewritten(self, edits: Edits, table: Any) -> Any:
-        """The table (``DeltaTable``) after its columns went, were renamed or became wider: one commit that writes it anew, if that is needed."""
+        """Drop, rename and widen columns in one commit that writes the table anew, if that is needed. Return the ``DeltaTable`` after it."""
         note = self._note(edits.source, "rewrite", table)
         if note is None:
             return table

@@ -68,7 +68,7 @@ class Follower(LakeFollower):
         self._run(edits.source, edits.table, table, change, fills)
 
     def _new(self, edits: Edits, info: TableInfo) -> list[tuple[tuple[str, ...], LakeColumn]]:
-        """Columns that come, each with the struct that it is in."""
+        """Return columns that come, each with the struct that it is in."""
         if not self.site.every:
             there = {added.name for added in edits.adds if added.there}
             return [((), made) for _, made in edits.new if made.name not in there]
@@ -81,7 +81,7 @@ class Follower(LakeFollower):
         return found
 
     def _fills(self, edits: Edits, names: Collection[str]) -> dict[str, pa.Scalar]:
-        """Values that the rows which are there get in new columns, as at the source. Raises LoadError."""
+        """Return the values that existing rows get in new columns, as at the source. Raises LoadError."""
         found = {}
         for column, made in edits.new:
             value = self._fill(column, made, edits.table) if made.name in names else None
@@ -143,7 +143,7 @@ class Follower(LakeFollower):
         self, source: TableId, target: TableId, table: Any, change: Callable[[Any], None], fills: Mapping[str, pa.Scalar], *,
         empty: bool = False, what: str = "ddl",
     ) -> None:  # fmt: skip
-        """One commit, refused if any other came since ``table`` was read; nothing if the table has noted the statement."""
+        """Make one commit, refused if another came since ``table`` was read; do nothing if the table has noted the statement."""
         note = self._note(source, what, table)
         if note is None:
             return
@@ -162,7 +162,7 @@ class Follower(LakeFollower):
 
 
 def _unsort(made: Any, gone: Collection[str]) -> None:
-    """A sort order cannot name a column that is dropped."""
+    """Remove a sort order that names a column which is dropped."""
     schema, order = made.table_metadata.schema(), made.table_metadata.sort_order()
     if any(schema.find_column_name(field.source_id) in gone for field in order.fields):
         made.unsort()

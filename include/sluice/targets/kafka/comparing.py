@@ -12,7 +12,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 
@@ -37,7 +37,6 @@ _NO_PLACE = Position("", "binlog.000001", 4)
 class KafkaComparer(ComparesRowsOnly):
     """See :class:`sluice.targets.port.Comparer` and :class:`sluice.targets.port.KeyLister`. It has no ranges and no checksums."""
 
-    keeps: ClassVar[bool] = True
     place: Place
     _read: dict[str, _Topic] = field(default_factory=dict)
     _back: ReadBack = field(init=False)

@@ -98,6 +98,9 @@ def _capabilities(changes: Input, ordering: Ordering, *, empties: bool) -> Capab
         schema_changes=FOLLOWED | {_K.TRUNCATE_TABLE, _K.ROWS_REMOVED} if Feature.RECOPIES in features else FOLLOWED,
         features=frozenset(features),
         max_writers=1,
+        compares=True,
+        compares_in_one_process=True,
+        copies_again=True,
     )
 
 

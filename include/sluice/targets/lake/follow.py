@@ -147,7 +147,7 @@ class LakeFollower(ABC):
         """Convert values of columns (by their names now) as the source did, in one commit. Raises Refused, LoadError."""
 
     def run(self) -> None:
-        """Raises LoadError, Fenced, TargetUnavailable."""
+        """Follow the change. Raises LoadError, Fenced, TargetUnavailable."""
         if self.change.check_only:
             require_held(self.change, LakeHeld(self.change, self.site))
             return
@@ -165,7 +165,7 @@ class LakeFollower(ABC):
 
     # -- inside ----------------------------------------------------------------------------------------------------
     def _note(self, source: TableId, what: str, table: Any) -> Note | None:
-        """For the commit that does ``what`` of this statement; None: the table has noted it already. Raises Fenced."""
+        """Return the note for the commit that does ``what`` of this statement, None if the table has it already. Raises Fenced."""
         scope, number = f"{source}/{what}", self.fence.batch * _STATEMENTS + self.change.number + 1
         held = self.site.checkpoints.guard(self.fence)
         if (self.site.noted(table, scope, held.delivery) or 0) >= number:
@@ -188,7 +188,7 @@ class LakeFollower(ABC):
                     self._change(step, part.kinds)
 
     def _extend(self, part: Followed) -> None:
-        """A table of changes keeps its name and all columns; a table or column that has a new name is another one."""
+        """Extend a table of changes: it keeps its name and all columns; a table or column with a new name is another one."""
         one, after = part.one, part.one.after
         renamed = one.renamed_to if K.RENAME_TABLE in part.kinds else None
         name = renamed or one.table
@@ -215,7 +215,7 @@ class LakeFollower(ABC):
             self._alter(self._edits(step, self.site.info(table), kinds), table)
 
     def _edits(self, step: AlterTable, info: TableInfo, kinds: frozenset[ChangeKind]) -> Edits:
-        """Raises LoadError for what the format cannot do."""
+        """Return the edits of a table. Raises LoadError for what the format cannot do."""
         if step.one.reuses_names:
             raise self._by_hand("a column is dropped and another of its name is added, which would have its values")
         gone, names = frozenset(step.drops), {old: new for old, new in step.renames if old.casefold() != new.casefold()}
@@ -251,7 +251,7 @@ class LakeFollower(ABC):
         return True
 
     def _name(self, one: TableChange, column: str) -> str | None:
-        """Source column -> target column, None for one that does not go over."""
+        """Return the target's name of a source column, None for one that does not go over."""
         return LakeHeld(self.change, self.site).column(one, column)
 
     def _wanted(
@@ -271,14 +271,14 @@ class LakeFollower(ABC):
         return found
 
     def _columns_of(self, one: TableChange, after: TableDefinition) -> tuple[LakeColumn, ...]:
-        """Of a table that is made."""
+        """Return the columns of a table that is made."""
         wanted = [made for _, made in self._wanted(one, after.columns)]
         return columns_of(wanted) if self.site.every else tuple(wanted)
 
     def _wider(
         self, info: TableInfo, wanted: Sequence[tuple[ColumnDefinition, LakeColumn]], names: Mapping[str, str]
     ) -> dict[str, Shape]:
-        """New types by the names now. In a table of changes the values before a change become wider, too."""
+        """Return new types by the names now. In a table of changes the values before a change become wider, too."""
         found: dict[str, Shape] = {}
         now = {new.casefold(): old for old, new in names.items()}
         inner = info.find(BEFORE) if self.site.every else None
@@ -296,7 +296,7 @@ class LakeFollower(ABC):
         return found
 
     def _widened(self, column: ColumnDefinition, made: LakeColumn, there: LakeColumn) -> str | None:
-        """The type that a column needs; None: the one that it has is enough. Raises LoadError."""
+        """Return the type that a column needs, None if the one that it has is enough. Raises LoadError."""
         if isinstance(there.kind, str) and takes(type_of(self.change, column), there.kind):
             return None
         if isinstance(there.kind, str) and isinstance(made.kind, str) and widens(there.kind, made.kind):
@@ -335,7 +335,7 @@ class LakeFollower(ABC):
         _log.info("target_ddl", consumer=self.site.owner.replace("/", "."), statement=done, source=self.change.where)
 
     def _refuse_clash(self, edits: Edits) -> None:
-        """For a statement that is not noted yet: where it is, the names are as after it."""
+        """Raise LoadError for a clash. Ask it for a statement that is not noted yet: where it is, the names are as after it."""
         if edits.clash:
             raise name_taken(self.change, edits.clash)
 

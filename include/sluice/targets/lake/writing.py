@@ -59,6 +59,9 @@ def capabilities_of(changes: Input) -> Capabilities:
         ),
         conversions=frozenset() if every else CONVERSIONS,
         max_writers=1 if every else None,
+        compares=True,
+        maintains_files=True,
+        keeps_versions=True,
     )
 
 

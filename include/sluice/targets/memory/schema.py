@@ -38,15 +38,16 @@ FOLLOWED = frozenset({
 
 
 class MemorySchema:
-    """See :class:`sluice.targets.port.TargetSchema`. A statement is JSON: {"create": [schema, table], "columns": […], "key": […]}, or
-    {"add": [schema, table], "columns": […]}.
+    """See :class:`sluice.targets.port.TargetSchema`.
+
+    A statement is JSON: {"create": [schema, table], "columns": […], "key": […]}, or {"add": [schema, table], "columns": […]}.
     """
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
 
     def compare(self, tables: Sequence[PlannedTable]) -> list[Finding]:
-        """Tables and columns that are missing, and what the types of the store lose."""
+        """Return tables and columns that are missing, and what the types of the store lose."""
         found = []
         for plan in tables:
             held = self._store.tables.get(plan.target)
@@ -93,7 +94,7 @@ def _lacks(table: Table, column: PlannedColumn) -> bool:
 
 
 def require(store: MemoryStore, plan: PlannedTable) -> None:
-    """The store has the table, its columns and its key. Raises MappingError."""
+    """Raise MappingError unless the store has the table, its columns and its key."""
     table = store.tables.get(plan.target)
     if table is None:
         raise MappingError(

@@ -63,7 +63,8 @@ class MemoryTarget:
 
     Options: ClassVar[type[BaseModel]] = MemoryOptions
     CAPABILITIES: ClassVar[Capabilities] = Capabilities(
-        frozenset(Input), ordering=frozenset(Ordering), consistency=frozenset(Consistency), schema_changes=FOLLOWED, features=_FEATURES
+        frozenset(Input), ordering=frozenset(Ordering), consistency=frozenset(Consistency), schema_changes=FOLLOWED, features=_FEATURES,
+        compares=True,
     )  # fmt: skip
     """The abilities before options restrict them."""
 
@@ -86,6 +87,7 @@ class MemoryTarget:
             schema_changes=FOLLOWED,
             features=options.features,
             max_writers=1 if single else None,
+            compares=True,
         )
 
     @property

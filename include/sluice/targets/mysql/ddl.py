@@ -68,7 +68,7 @@ _MODES = {
 
 
 def sql_mode_names(bits: int) -> str:
-    """The modes that change what a statement means, without those that only refuse values: the source accepted it."""
+    """Return the modes that change what a statement means, without those that only refuse values: the source accepted it."""
     return ",".join(dict.fromkeys([*(name for bit, name in _MODES.items() if bits & bit), "ALLOW_INVALID_DATES"]))
 
 
@@ -96,7 +96,7 @@ _TIME = re.compile(
 
 
 def session_settings(change: SchemaChange, *, mariadb: bool) -> list[str]:
-    """SET statements that give a session what the statement's own had, as a replica's applier does. ``mariadb``: the target is."""
+    """Return SET statements that give a session what the statement's own had, as a replica's applier does. ``mariadb``: the target is."""
     modes = ",".join([sql_mode_names(change.statement.mode), *_own_modes(change, mariadb=mariadb)])
     settings = [f"sql_mode = '{modes}'"]
     session = change.statement.session
@@ -133,14 +133,14 @@ def _own_modes(change: SchemaChange, *, mariadb: bool) -> list[str]:
 
 
 def read_here(change: SchemaChange, *, mariadb: bool) -> Statement:
-    """The statement as the target reads it, under the settings of :func:`session_settings`. ``mariadb``: the target is."""
+    """Return the statement as the target reads it, under the settings of :func:`session_settings`. ``mariadb``: the target is."""
     known = sum(bit for bit in _MODES if change.statement.mode & bit) | 1 << 25
     modes = known | sum(_BITS.get(n, 0) for n in _own_modes(change, mariadb=mariadb))
     return Statement(mariadb, modes, change.statement.session)
 
 
 def new_columns(change: SchemaChange, columns: Columns) -> Iterator[tuple[TableChange, TableId, str, ColumnDefinition]]:
-    """(change, target table, name there, column) of columns that the statement adds to a table that the target has."""
+    """Yield (change, target table, name there, column) of columns that the statement adds to a table that the target has."""
     for one in _told(change):
         if one.before is None or one.after is None:
             continue
@@ -158,7 +158,7 @@ def new_columns(change: SchemaChange, columns: Columns) -> Iterator[tuple[TableC
 
 
 def _with_defaults(one: TableChange, said: Defaults) -> TableChange:
-    """The change with other texts for some defaults of its definitions."""
+    """Return the change with other texts for some defaults of its definitions."""
 
     def column(old: ColumnDefinition) -> ColumnDefinition:
         text = said.get((one.table, old.name.lower()))
@@ -172,7 +172,7 @@ def _with_defaults(one: TableChange, said: Defaults) -> TableChange:
 
 
 def irreproducible(change: SchemaChange, columns: Columns) -> list[tuple[TableId, str, str]]:
-    """(target table, column, why) of columns that are new, and whose values in existing rows are not known from the statement."""
+    """Return (target table, column, why) of columns that are new, and whose values in existing rows are not known from the statement."""
     swapped = {one.table for one in change.cut_overs}
     found = []
     for one, target, name, column in new_columns(change, columns):
@@ -204,14 +204,14 @@ def converts_otherwise(change: SchemaChange, effect: ColumnEffect, *, mariadb: b
 
 
 def _takes_over(one: TableChange, column: ColumnDefinition, old: dict[str, ColumnDefinition]) -> bool:
-    """True for a column that may be new under a name that another one had before it was renamed."""
+    """Return True for a column that may be new under a name that another one had before it was renamed."""
     before = old.get(column.name.lower())
     renames = {ChangeKind.ADD_COLUMN, ChangeKind.RENAME_COLUMN} <= set(one.kinds)
     return renames and before is not None and before.default != column.default
 
 
 def model_of(change: SchemaChange) -> TableId | None:
-    """The target's name of the table that a CREATE TABLE … LIKE copies, None for other statements."""
+    """Return the target's name of the table that a CREATE TABLE … LIKE copies, None for other statements."""
     try:
         statement = parse_statement(change.statement.text, change.statement.schema, dialect_of(change))
     except DecodeError:
@@ -248,13 +248,13 @@ class Words:
 
 
 def renderable(change: SchemaChange) -> bool:
-    """True if the definitions tell what the statement made, but for foreign keys, checks and partitions: no index of an expression."""
+    """Return True if the definitions tell what the statement made, but for foreign keys, checks and partitions: no index of an expression."""
     made = [one.after for one in change.tables if one.after is not None]
     return bool(made) and not any(not name for table in made for index in table.indexes for name, _ in index.columns)
 
 
 def statements_for(change: SchemaChange, columns: Columns, words: Words | None = None) -> list[str]:
-    """What to run, in order; empty if the target has it already. Raises LoadError.
+    """Return what to run, in order; empty if the target has it already. Raises LoadError.
 
     ``columns``: also of :func:`model_of`.
     """
@@ -284,7 +284,7 @@ def statements_for(change: SchemaChange, columns: Columns, words: Words | None =
 
 
 def _of_tables(change: SchemaChange, columns: Columns, created: Callable[[], list[str]] = list) -> list[str]:
-    """Statements for whole tables. Of a database that is dropped its captured tables: the target's may hold others, or have another name."""
+    """Return statements for whole tables. A dropped database takes its captured tables: the target's may hold others, or have another name."""
     found: list[str] = []
     renames: list[str] = []
     planner = Planner(change, MysqlTables(change, columns))
@@ -324,7 +324,7 @@ def _alter(
 
 
 def _said_defaults(table: TableId, names: NamesReader, defaults: Defaults) -> Iterator[Replacement]:
-    """Other texts in the places of defaults."""
+    """Yield other texts in the places of defaults."""
     if not defaults:
         return
     found = tokens(names.sql, names.dialect)
@@ -339,7 +339,7 @@ def _said_defaults(table: TableId, names: NamesReader, defaults: Defaults) -> It
 
 
 def _rewritten(change: SchemaChange, names: NamesReader, more: Sequence[Replacement] = ()) -> str:
-    """The recorded text, its tables by the target's names, and with ``more`` in other places."""
+    """Return the recorded text, its tables by the target's names, and with ``more`` in other places."""
     pieces: list[Replacement] = [
         *more,
         *((start, end, quoted_table(change.target(table))) for start, (end, table) in names.places.items()),
@@ -369,7 +369,7 @@ def _created(
 
 
 def _has_columns(there: Collection[str] | None, definition: TableDefinition | None) -> bool:
-    """True if the target's table has the columns of a definition: a table that is not captured may be another one here, or none."""
+    """Return True if the target's table has the columns of a definition: a table that is not captured may be another one here, or none."""
     return there is not None and definition is not None and set(there) == {c.name.lower() for c in definition.columns}
 
 

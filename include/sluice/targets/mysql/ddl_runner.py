@@ -35,14 +35,14 @@ _CREATED_IN = re.compile(r"CREATE TABLE (`(?:[^`]|``)+`)\.")
 
 
 def create_schema(cursor: Any, statement: str) -> None:
-    """Where ``statement`` creates a table: its schema."""
+    """Create the schema of a table that ``statement`` creates."""
     created = _CREATED_IN.match(statement)
     if created:
         cursor.execute(f"CREATE DATABASE IF NOT EXISTS {created[1]}")
 
 
 def create_renamed_schemas(cursor: Any, change: SchemaChange) -> None:
-    """Where a table gets a name in another schema, which may not be captured: that schema, if it is missing."""
+    """Create the schema in which a table gets a name, if it is missing: it may not be captured."""
     schemas = {change.target(one.renamed_to).schema for one in change.tables if one.renamed_to is not None}
     for schema in sorted(schemas):
         cursor.execute("SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = %s", (schema,))
@@ -72,17 +72,17 @@ class DdlTarget(Protocol):
     def marks(self) -> MarkRows | None: ...
 
     def connect(self) -> TargetConnection:
-        """A new connection."""
+        """Open a new connection."""
 
     def session(self, doing: str) -> AbstractContextManager[Session]:
-        """A session for one verb."""
+        """Give a session for one verb."""
 
     def note_ddl(self, session: Session, fence: Fence, state: dict[str, Any]) -> None:
         """Store how far the batch's DDL has come. Raises Fenced."""
 
 
 def _knowing(cursor: Any) -> Knows:
-    """Tells which collations the target has; it is asked at the first question."""
+    """Return what tells which collations the target has; the server is asked at the first question."""
 
     @cache
     def known() -> frozenset[tuple[str, str]]:
@@ -144,7 +144,7 @@ class DdlRunner:
             return tuple(lines["statements"])
 
     def _lines(self, session: Session, state: dict[str, Any], change: SchemaChange) -> dict[str, Any]:
-        """The statements of a change: those that were begun, or made now from what the target has."""
+        """Return the statements of a change: those that were begun, or made now from what the target has."""
         running = state.get("running") if state.get("done") == change.number else None
         if running:
             return dict(running)
@@ -171,7 +171,7 @@ class DdlRunner:
         }  # fmt: skip
 
     def _statements(self, session: Session, change: SchemaChange, columns: ddl.Columns) -> list[str]:
-        """What to run. Between MySQL and MariaDB: where the recorded text is no SQL to this server, what the definitions tell."""
+        """Return what to run. Between MySQL and MariaDB the definitions tell it where the recorded text is no SQL to this server."""
         knows = _knowing(session.cursor)
         if ddl.is_mariadb(change) == session.mariadb:
             return ddl.statements_for(
@@ -196,7 +196,7 @@ class DdlRunner:
         return rendered
 
     def _understood(self, session: Session, change: SchemaChange, statements: list[str]) -> bool:
-        """Whether this server's parser takes the statements, and no default is one that it refuses later. Nothing is run."""
+        """Return whether this server's parser takes the statements, and no default is one that it refuses later. Nothing is run."""
         if not session.mariadb and any(
             wants_brackets(column)
             for one in change.tables
@@ -222,7 +222,7 @@ class DdlRunner:
         return True
 
     def _defaults(self, session: Session, change: SchemaChange, columns: ddl.Columns) -> ddl.Defaults:
-        """Texts for the defaults of new columns that this server reads as other values. Raises LoadError for one that has none."""
+        """Return texts for the defaults of new columns that this server reads as other values. Raises LoadError for one that has none."""
         said: dict[tuple[TableId, str], str] = {}
         here = ddl.read_here(change, mariadb=session.mariadb)
         for one, table, name, column in ddl.new_columns(change, columns):
@@ -262,7 +262,7 @@ class DdlRunner:
             raise not_filled(change, table, column, why, added_by_hand())
 
     def _run(self, session: Session, holder: Session, change: SchemaChange, statement: str) -> None:
-        """In a connection of its own, with the settings of the session that ran it at the source."""
+        """Run a statement in a connection of its own, with the settings of the session that ran it at the source."""
         doing = f"following {change.where}"
         with errors(self.target.endpoint, doing):
             runner = _Watched(self.target.connect(), session.mariadb)

@@ -34,7 +34,7 @@ class Server:
     knows: Callable[[str, str], bool] | None = None
 
     def collates(self, charset: str | None, collation: str | None) -> bool:
-        """True if the collation can be said."""
+        """Return True if the collation can be said."""
         return bool(charset and collation) and (self.knows is None or self.knows(charset or "", collation or ""))
 
 
@@ -43,7 +43,7 @@ SAME = Server()
 
 
 def column_sql(column: ColumnDefinition, name: str, table: TableDefinition, server: Server = SAME) -> str:
-    """``name`` and everything after it in a column definition; the charset only if it is not the default of ``table``."""
+    """Return ``name`` and everything after it in a column definition; the charset only if it is not the default of ``table``."""
     kind = declared(column.type.partition("(")[0], column.labels) if column.labels else column.type
     if server.lacks_words:
         kind = MYSQL_WORDS.get(column.family, kind)
@@ -84,18 +84,18 @@ _LONG = re.compile(r"text|blob|json|geometry|point|linestring|polygon")
 
 
 def _bracketed(column: ColumnDefinition, default: str) -> str:
-    """A default as MySQL takes it: in brackets it is an expression, and long values have no other."""
+    """Return a default as MySQL takes it: in brackets it is an expression, and long values have no other."""
     plain = _LITERAL.match(default) is not None and not _LONG.search(column.family)
     return default if plain or default.lstrip().startswith("(") else f"({default})"
 
 
 def wants_brackets(column: ColumnDefinition) -> bool:
-    """True for a default that MariaDB takes as it is, and MySQL's parser, too, but MySQL refuses later."""
+    """Return True for a default that MariaDB takes as it is, and MySQL's parser, too, but MySQL refuses later."""
     return column.default is not None and _bracketed(column, column.default) != column.default
 
 
 def index_sql(index: IndexDefinition, naming: Naming) -> str | None:
-    """A key's definition, None if it has an expression or a column that does not go over."""
+    """Return a key's definition, None if it has an expression or a column that does not go over."""
     names = []
     for name, prefix in index.columns:
         there = naming(name) if name else None
@@ -111,7 +111,7 @@ def index_sql(index: IndexDefinition, naming: Naming) -> str | None:
 
 
 def create_sql(table: TableId, definition: TableDefinition, naming: Naming, server: Server = SAME) -> str:
-    """CREATE TABLE of a definition, without foreign keys, checks and partitions."""
+    """Return the CREATE TABLE of a definition, without foreign keys, checks and partitions."""
     lines = [
         column_sql(c, name, definition, server) for c in definition.columns if (name := naming(c.name)) is not None
     ]
@@ -131,7 +131,7 @@ def alter_sql(
     kinds: Collection[ChangeKind] | None = None,
     server: Server = SAME,
 ) -> str:
-    """The ALTER TABLE that makes ``change`` at the target, ``""`` if there is nothing left to do.
+    """Return the ALTER TABLE that makes ``change`` at the target, ``""`` if there is nothing left to do.
 
     Args:
         there: the target's columns now, in lower case: a column that is there is not added again, one that is gone not dropped.

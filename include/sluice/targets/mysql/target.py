@@ -81,6 +81,8 @@ class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
         schema_changes=frozenset(ChangeKind) - _NOT_FOLLOWED,
         features=frozenset(Feature) - {Feature.BUNDLES, Feature.RECOPIES},
         conversions=frozenset(StepKind),
+        compares=True,
+        marks_loads=True,
     )
 
     def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:

@@ -17,6 +17,7 @@ from sluice.targets.port.compare import (
     MOST_EXTRA,
     SHOWN_CHARACTERS,
     Comparer,
+    Compares,
     ComparesRowsOnly,
     CountingComparer,
     KeyLister,
@@ -26,7 +27,7 @@ from sluice.targets.port.compare import (
     RowDifference,
     comparer_of,
 )
-from sluice.targets.port.maintain import Maintainer, Upkeep, maintainer_of
+from sluice.targets.port.maintain import Maintainer, MaintainsFiles, Upkeep, maintainer_of
 from sluice.targets.port.reconcile import (
     IDLE_WRITER_S,
     KeyRange,
@@ -47,8 +48,9 @@ from sluice.targets.port.target import (
     TargetSession,
     WriteResult,
     WriteUnit,
+    marking,
 )
-from sluice.targets.port.versions import TableVersion, VersionReader, versions_of
+from sluice.targets.port.versions import KeepsVersions, TableVersion, VersionReader, versions_of
 
 __all__ = [
     "IDLE_WRITER_S",
@@ -63,6 +65,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointStore",
     "Comparer",
+    "Compares",
     "ComparesRowsOnly",
     "Consistency",
     "CopiesAgain",
@@ -73,10 +76,12 @@ __all__ = [
     "Finding",
     "Guarantee",
     "Input",
+    "KeepsVersions",
     "KeyLister",
     "KeyRange",
     "ListReconciler",
     "Maintainer",
+    "MaintainsFiles",
     "MarksLoads",
     "NoFacts",
     "Ordering",
@@ -108,6 +113,7 @@ __all__ = [
     "WriteUnit",
     "comparer_of",
     "maintainer_of",
+    "marking",
     "refuses",
     "versions_of",
 ]

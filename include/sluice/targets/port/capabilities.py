@@ -86,6 +86,12 @@ class Capabilities:
         schema_changes: the kinds of schema changes that it can follow.
         conversions: conversion steps that it applies to existing rows.
         max_writers: units at a time; 1: a single writer, which a global order needs.
+        compares: it has ``comparer()``, see :class:`~sluice.targets.port.compare.Comparer`.
+        compares_in_one_process: its comparer remembers what it read, so that workers do not get one each.
+        maintains_files: it has ``maintainer()``, see :class:`~sluice.targets.port.maintain.Maintainer`.
+        keeps_versions: it has ``versions()``, see :class:`~sluice.targets.port.versions.VersionReader`.
+        marks_loads: it has ``mark``, see :class:`~sluice.targets.port.target.MarksLoads`.
+        copies_again: it has ``copied_again()``, see :class:`~sluice.targets.port.schema.CopiesAgain`.
     """
 
     inputs: frozenset[Input] = frozenset({Input.MERGED})
@@ -97,6 +103,12 @@ class Capabilities:
     features: frozenset[Feature] = frozenset({Feature.DELETE})
     execution: Execution = Execution.UNITS
     max_writers: int | None = None
+    compares: bool = False
+    compares_in_one_process: bool = False
+    maintains_files: bool = False
+    keeps_versions: bool = False
+    marks_loads: bool = False
+    copies_again: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the capabilities as JSON values, sorted."""
@@ -110,4 +122,9 @@ class Capabilities:
             "features": sorted(self.features),
             "execution": str(self.execution),
             "max_writers": self.max_writers,
+            "compares": self.compares,
+            "maintains_files": self.maintains_files,
+            "keeps_versions": self.keeps_versions,
+            "marks_loads": self.marks_loads,
+            "copies_again": self.copies_again,
         }

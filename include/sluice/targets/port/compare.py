@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import pyarrow as pa
 
@@ -53,9 +53,9 @@ class RangeDifferences:
 
 
 class Comparer(Protocol):
-    """Optional (``Target.comparer()``): reads the target back and compares. It writes nothing that stays.
+    """Reads the target back and compares. It writes nothing that stays. There is one on each worker.
 
-    One with an attribute ``keeps = True`` remembers what it read, and is used in one process; of others there is one on each worker.
+    One whose kind declares ``compares_in_one_process`` remembers what it read, and is used in one process.
     """
 
     def compare(
@@ -163,8 +163,13 @@ class CountingComparer(Protocol):
         """
 
 
+class Compares(Protocol):
+    """A target that can be read back; it declares :attr:`Capabilities.compares`."""
+
+    def comparer(self) -> Comparer | None:
+        """Return the comparer; None if this target's options leave nothing to compare."""
+
+
 def comparer_of(target: Target) -> Comparer | None:
-    """Return the comparer of a target; None if this kind cannot be read back. Kinds need not know that there is such a thing."""
-    make = getattr(target, "comparer", None)
-    made: Comparer | None = make() if make is not None else None
-    return made
+    """Return the comparer of a target; None if it cannot be read back."""
+    return cast(Compares, target).comparer() if target.capabilities.compares else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from sluice.model.tables import TableId
 from sluice.targets.port.target import Target
@@ -37,7 +37,7 @@ class Upkeep:
 
 
 class Maintainer(Protocol):
-    """Optional (``Target.maintainer()``): for targets whose tables are files that batches add to.
+    """Maintains targets whose tables are files that batches add to.
 
     It works while batches are loaded, in any process and without the lease: rows and what is noted of batches stay as they are, and a commit that
     loses against a load is made again.
@@ -47,8 +47,13 @@ class Maintainer(Protocol):
         """Maintain each of ``tables`` that exists and needs it; return one result for each. An error at one does not stop the others."""
 
 
+class MaintainsFiles(Protocol):
+    """A target with files to maintain; it declares :attr:`Capabilities.maintains_files`."""
+
+    def maintainer(self) -> Maintainer | None:
+        """Return the maintainer; None if this target's options leave nothing to maintain."""
+
+
 def maintainer_of(target: Target) -> Maintainer | None:
-    """Return the maintainer of a target's files; None if this kind has none. Kinds need not know that there is such a thing."""
-    make = getattr(target, "maintainer", None)
-    made: Maintainer | None = make() if make is not None else None
-    return made
+    """Return the maintainer of a target's files; None if it has none."""
+    return cast(MaintainsFiles, target).maintainer() if target.capabilities.maintains_files else None

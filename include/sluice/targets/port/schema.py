@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from sluice.mapping import Mapping as TableMapping
 from sluice.model.planned import PlannedTable
@@ -129,11 +129,11 @@ class TargetSchema(Protocol):
         """Run what a finding proposes. Raises LoadError that shows it."""
 
 
-@runtime_checkable
 class CopiesAgain(Protocol):
     """A target that holds rows in a way that some statements make wrong although no value is converted, until their tables are copied again.
 
-    It empties what a later statement drops, and copies again what one renames: so a table that the source no longer has needs no copy.
+    It declares :attr:`~sluice.targets.port.Capabilities.copies_again`. It empties what a later statement drops, and copies
+    again what one renames: so a table that the source no longer has needs no copy.
     """
 
     def copied_again(self, change: SchemaChange) -> frozenset[TableId]:

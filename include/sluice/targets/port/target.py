@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, cast, runtime_checkable
 
 import pyarrow as pa
 from pydantic import BaseModel
@@ -162,9 +162,16 @@ class Target(Protocol):
         """
 
 
-@runtime_checkable
 class MarksLoads(Protocol):
-    """A target that can mark what is written to it, so that a pipeline that reads its server knows these changes."""
+    """A target that can mark what is written to it, so that a pipeline that reads its server knows these changes.
+
+    It declares :attr:`Capabilities.marks_loads`.
+    """
 
     mark: LoadMark | None
     """The origin marker; None: nothing is marked."""
+
+
+def marking(target: Target) -> MarksLoads | None:
+    """Return the target if it can mark what is written to it, else None."""
+    return cast(MarksLoads, target) if target.capabilities.marks_loads else None

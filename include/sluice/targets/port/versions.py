@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import pyarrow as pa
 
@@ -39,7 +39,7 @@ class TableVersion:
 
 
 class VersionReader(Protocol):
-    """Optional (``Target.versions()``): reads older states of tables, each as of a batch, for targets that keep them."""
+    """Reads older states of tables, each as of a batch."""
 
     def as_of(self, table: TableId, batch: int) -> TableVersion | None:
         """Return a table after ``batch``; None if it did not exist.
@@ -70,8 +70,13 @@ class VersionReader(Protocol):
         """
 
 
+class KeepsVersions(Protocol):
+    """A target that keeps older states of its tables; it declares :attr:`Capabilities.keeps_versions`."""
+
+    def versions(self) -> VersionReader:
+        """Return the reader of older states."""
+
+
 def versions_of(target: Target) -> VersionReader | None:
-    """Return the reader of a target's older states; None if this kind keeps none. Kinds need not know that there is such a thing."""
-    make = getattr(target, "versions", None)
-    made: VersionReader | None = make() if make is not None else None
-    return made
+    """Return the reader of a target's older states; None if it keeps none."""
+    return cast(KeepsVersions, target).versions() if target.capabilities.keeps_versions else None

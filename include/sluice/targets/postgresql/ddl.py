@@ -83,7 +83,7 @@ class Follower:
     exists: Exists = lambda query, parameters: False
 
     def statements(self) -> list[str]:
-        """What to run, in order; empty if the target has it already. Raises LoadError."""
+        """Return what to run, in order; empty if the target has it already. Raises LoadError."""
         held = PostgresHeld(self.change, self.infos, self.spelling, self.wanted, self.exists)
         if self.change.check_only:
             require_held(self.change, held)
@@ -200,7 +200,7 @@ class Follower:
         return found
 
     def _indexes_changed(self, step: AlterTable, held: PostgresHeld) -> list[str]:
-        """A column that was renamed has its new name in the target's indexes by itself; one that was dropped has taken its indexes along."""
+        """Return statements for other indexes. A renamed column has its new name in them by itself; a dropped one has taken its indexes along."""
         renamed = {
             part.old.name.lower(): part.new.name
             for part in step.parts
@@ -212,7 +212,7 @@ class Follower:
         return gone + [index.create(step.table) for index in after if index not in before]
 
     def _columns_renamed(self, step: AlterTable) -> list[str]:
-        """Columns may swap their names: where one takes another's, all go through names in between."""
+        """Rename columns. They may swap their names: where one takes another's, all go through names in between."""
         self._refuse_long(name for _, name in step.renames)
         alter = f"ALTER TABLE {quoted_table(step.table)} RENAME COLUMN"
         if not {old for old, _ in step.renames} & {name for _, name in step.renames}:
@@ -224,8 +224,10 @@ class Follower:
         ]
 
     def _changed(self, part: ChangeColumn, held: ColumnInfo, step: AlterTable, values: dict[str, str]) -> list[str]:
-        """One change of a column that was ``held``. ``values``: expressions of converted values by the target's name; one that a change of type uses
-        is taken out."""
+        """Return statements for one change of a column that was ``held``.
+
+        ``values``: expressions of converted values by the target's name; one that a change of type uses is taken out.
+        """
         column = f"ALTER TABLE {quoted_table(step.table)} ALTER COLUMN {quoted(part.name)}"
         if part.kind is K.ALLOW_NULL:
             return [] if held.nullable else [f"{column} DROP NOT NULL"]
@@ -246,7 +248,7 @@ class Follower:
     def _converted_values(
         self, step: AlterTable, names: PostgresHeld, there: Mapping[str, ColumnInfo]
     ) -> dict[str, str]:
-        """Expressions that make converted values out of those that the target has, by the target's name of the column after the statement.
+        """Return expressions that convert the values which the target has, by the target's name of the column after the statement.
 
         ``there``: the target's columns now. Raises LoadError for values that the target cannot convert as the source did.
         """
@@ -281,7 +283,7 @@ class Follower:
         return values
 
     def _updates(self, target: TableId, values: Mapping[str, str]) -> list[str]:
-        """Statements for values that change in columns whose type stays."""
+        """Return statements for values that change in columns whose type stays."""
         return [
             f"UPDATE {quoted_table(target)} SET {quoted(name)} = {value} WHERE {quoted(name)} IS DISTINCT FROM {value}"  # noqa: S608 - quoted
             for name, value in values.items()
@@ -316,7 +318,7 @@ class Follower:
         return own_type(made, self.wanted.json, self.wanted.spatial)
 
     def _collated(self, target: TableId, column: ColumnDefinition, key: Sequence[str]) -> Collation | None:
-        """The ICU collation of a column that is made, None for the database's own."""
+        """Return the ICU collation of a column that is made, None for the database's own."""
         keyed = column.name.lower() in {name.lower() for name in key}
         return self.wanted.collations.of(target, self._type(column), key=keyed)
 

@@ -102,6 +102,7 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
         schema_changes=FOLLOWED,
         features=frozenset(Feature) - {Feature.BUNDLES},
         conversions=CONVERSIONS,
+        compares=True,
     )
 
     def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:

@@ -195,7 +195,7 @@ class Planner:
         yield RenameTable(table, new, part.one.before)
 
     def _name(self, one: TableChange, column: ColumnDefinition) -> str | None:
-        """The target's name of a column that it has, or shall have."""
+        """Return the target's name of a column that it has, or shall have."""
         return None if column.generated is not None and not self._generated else self._tables.column(one, column.name)
 
     def _key(self, one: TableChange, after: TableDefinition) -> tuple[str, ...]:
@@ -251,7 +251,7 @@ class Planner:
         )
 
     def _parts(self, part: Followed, before: TableDefinition, after: TableDefinition) -> tuple[ColumnChange, ...]:
-        """What became of the columns, one by one. Which was renamed, only the statement tells."""
+        """Return what became of the columns, one by one. Which was renamed, only the statement tells."""
         one = part.one
         if part.cut_over:
             return one.columns

@@ -122,41 +122,41 @@ class Tables(Protocol):
     """The tables of a target, and what it calls the source's."""
 
     def table(self, source: TableId) -> TableId:
-        """The target's name of a source table."""
+        """Return the target's name of a source table."""
 
     def column(self, one: TableChange, name: str) -> str | None:
-        """The target's name of a source column, None for one that does not go over."""
+        """Return the target's name of a source column, None for one that does not go over."""
 
     def columns(self, table: TableId) -> Mapping[str, str] | None:
-        """Names of columns as the target spells them, by their casefolded names; None if there is no such table."""
+        """Return the names of columns as the target spells them, by their casefolded names; None if there is no such table."""
 
 
 class Held(Tables, Protocol):
     """What one target's catalog has. Tables and columns are the target's own; a column is asked for only if its table has it."""
 
     def type(self, table: TableId, name: str, part: ColumnChange, effect: ColumnEffect | None) -> Answer:
-        """Whether the column has the type after the change. ``effect``: on the rows; None: they stay as they are."""
+        """Return whether the column has the type after the change. ``effect``: on the rows; None: they stay as they are."""
 
     def nullable(self, table: TableId, name: str) -> bool | None:
-        """Whether the column takes NULL; None: the catalog does not say."""
+        """Return whether the column takes NULL; None: the catalog does not say."""
 
     def attributes(self, table: TableId, name: str, part: ColumnChange) -> Answer:
-        """Whether the column has the default, comment and so on after the change."""
+        """Return whether the column has the default, comment and so on after the change."""
 
     def order(self, table: TableId, names: list[str]) -> Answer:
-        """Whether the columns are in this order."""
+        """Return whether the columns are in this order."""
 
     def key(self, table: TableId, names: tuple[str, ...]) -> Answer:
-        """Whether rows are told apart by these columns."""
+        """Return whether rows are told apart by these columns."""
 
     def index(self, table: TableId, index: IndexDefinition, names: tuple[str, ...], *, wanted: bool) -> Answer:
-        """Whether there is the index, or (not ``wanted``) whether it is gone."""
+        """Return whether there is the index, or (not ``wanted``) whether it is gone."""
 
     def options(self, table: TableId, one: TableChange) -> Answer:
-        """Whether the table has the comment, charset and engine after the change."""
+        """Return whether the table has the comment, charset and engine after the change."""
 
     def partitions(self, table: TableId) -> Answer:
-        """Whether the table is partitioned as after the change."""
+        """Return whether the table is partitioned as after the change."""
 
 
 def require_held(change: SchemaChange, held: Held) -> None:
@@ -253,7 +253,7 @@ def _columns(
 
 
 def _reused(after: TableDefinition, parts: Iterable[ColumnChange]) -> Iterator[str]:
-    """Names that another column has now: no one can see whether the target's column is the old or the new one."""
+    """Yield names that another column has now: no one can see whether the target's column is the old or the new one."""
     names = {column.name.lower() for column in after.columns}
     for part in parts:
         if part.old is None or part.old.name.lower() not in names:
