@@ -36,7 +36,8 @@ class Endpoint:
 class ConnectionResolver(Protocol):
     """Finds an Endpoint by connection id. Raises ConfigError if there is none."""
 
-    def __call__(self, connection_id: str, /) -> Endpoint: ...
+    def __call__(self, connection_id: str, /) -> Endpoint:
+        """Return the endpoint of a connection. Raises ConfigError if there is none of that id."""
 
 
 ENVIRONMENT = "(environment)"

@@ -21,6 +21,7 @@ class ResolvedConnections:
         return cls({name: resolver(name) for name in ids})
 
     def __call__(self, connection_id: str) -> Endpoint:
+        """Return the endpoint that was resolved before the work unit was sent."""
         try:
             return self.endpoints[connection_id]
         except KeyError:

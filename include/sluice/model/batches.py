@@ -82,6 +82,7 @@ class Batch:
         return not self.changeset and not self.snapshot
 
     def to_json(self) -> dict[str, Any]:
+        """Return the content of the batch's node, without its version."""
         return {
             "number": self.number,
             "epoch": self.epoch,
@@ -105,6 +106,7 @@ class Batch:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Batch:
+        """Read what :meth:`to_json` returned."""
         return cls(
             number=BatchNumber(data["number"]),
             epoch=Epoch(data["epoch"]),
@@ -149,6 +151,7 @@ class DrainOutcome:
     due: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
+        """Return what a task hands on and prints."""
         return {
             "batch": self.batch,
             "position": self.position.to_json(),

@@ -161,6 +161,7 @@ class TableDefinition:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TableDefinition:
+        """Read what :meth:`to_json` returned."""
         columns = tuple(
             ColumnDefinition(**{**column, "labels": tuple(column.get("labels", ()))}) for column in data["columns"]
         )
@@ -190,6 +191,7 @@ class Unknown:
     sql: str = ""
 
     def to_json(self) -> dict[str, Any]:
+        """Return the value as nested dicts and lists."""
         return asdict(self)
 
 

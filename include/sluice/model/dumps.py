@@ -102,6 +102,7 @@ class TableRequest:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> TableRequest:
+        """Read a request from a dump's node. Unknown fields are left out."""
         table = TableId(**known_fields(TableId, data["table"]))
         literals = {name: tuple(data.get(name, ())) for name in ("lower", "upper", "identity")}
         return cls(**{**known_fields(cls, data), "table": table, **literals})
@@ -131,12 +132,14 @@ class Dump:
     version: int = -1
 
     def to_json(self) -> dict[str, Any]:
+        """Return the content of the dump's node, without its version."""
         data = asdict(self)
         del data["version"]
         return data
 
     @classmethod
     def from_json(cls, data: dict[str, Any], version: int = -1) -> Dump:
+        """Read a dump from its node. Unknown fields are left out."""
         known = {
             **known_fields(cls, data),
             "tables": tuple(TableRequest.from_json(t) for t in data["tables"]),
@@ -163,10 +166,12 @@ class TablePlanned:
     version: int = -1
 
     def to_json(self) -> dict[str, Any]:
+        """Return the content of the node of a table's plan."""
         return {"upto": list(self.upto), "chunks": self.chunks, "exhausted": self.exhausted}
 
     @classmethod
     def from_json(cls, data: dict[str, Any], version: int) -> TablePlanned:
+        """Read what :meth:`to_json` returned, with the node's version."""
         return cls(tuple(data["upto"]), data["chunks"], data["exhausted"], version)
 
 
@@ -185,12 +190,14 @@ class TablePlaced:
     version: int = -1
 
     def to_json(self) -> dict[str, Any]:
+        """Return the content of the node of a table's progress, without its version."""
         data = asdict(self)
         del data["version"]
         return data
 
     @classmethod
     def from_json(cls, data: dict[str, Any], version: int) -> TablePlaced:
+        """Read the progress from its node. Unknown fields are left out."""
         return cls(**{**known_fields(cls, data), "version": version})
 
 
@@ -243,6 +250,7 @@ class Chunk:
     version: int = -1
 
     def to_json(self) -> dict[str, Any]:
+        """Return the content of the chunk's node; its id is the node's path."""
         data = asdict(self)
         for name in ("id", "version"):
             del data[name]
@@ -250,6 +258,7 @@ class Chunk:
 
     @classmethod
     def from_json(cls, id_: ChunkId, data: dict[str, Any], version: int) -> Chunk:
+        """Read a chunk from its node. Unknown fields are left out."""
         known = {
             **known_fields(cls, data),
             "id": id_,

@@ -62,13 +62,16 @@ class Sized(Protocol):
     """A stored file, as far as its cost goes."""
 
     @property
-    def rows(self) -> int: ...
+    def rows(self) -> int:
+        """Number of rows."""
 
     @property
-    def size_bytes(self) -> int: ...
+    def size_bytes(self) -> int:
+        """Bytes of the stored file."""
 
     @property
-    def arrow_bytes(self) -> int: ...
+    def arrow_bytes(self) -> int:
+        """Bytes of the rows in memory."""
 
 
 def bytes_of(file: Sized) -> int:

@@ -118,6 +118,7 @@ class TableChange:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TableChange:
+        """Read a stored change; the changed columns are found anew from both definitions."""
         before = TableDefinition.from_json(data["before"]) if data["before"] else None
         after = TableDefinition.from_json(data["after"]) if data["after"] else None
         columns = column_changes(before, after) if before and after else ()

@@ -26,15 +26,19 @@ class MySQLWords:
     mariadb: bool = False
 
     def column_type(self, column: ColumnDefinition) -> ColumnType | None:
+        """Return the type of a column's values."""
         return definition_type(column)
 
     def altered_names(self, statement: Ran) -> AlteredNames | None:
+        """Return the names that the statement changes."""
         return altered_names(statement.text, statement.schema, Dialect(self.mariadb, 0, statement.mode))
 
     def default_value(self, column: ColumnDefinition, wrote: Ran | None = None) -> DefaultValue:
+        """Return the default of a column, by the SQL mode and session of the statement that wrote it."""
         return default_value(column, Statement(self.mariadb, wrote.mode, wrote.session) if wrote is not None else None)
 
     def created_table(self, text: str, schema: str) -> CreatedTable | None:
+        """Return the table that a ``CREATE TABLE`` makes, or None if the text is not such a statement."""
         try:
             made = parse_statement(text, schema, Dialect(self.mariadb))
         except DecodeError:

@@ -109,10 +109,12 @@ class ChangesetTable(_Stored):
 
     @property
     def target(self) -> TableId:
+        """The table's name at the target."""
         return TableId(self.schema_, self.table)
 
     @property
     def rows(self) -> int:
+        """Rows of all files."""
         return sum(file.rows for file in self.files)
 
 

@@ -242,9 +242,12 @@ class OfTable(Protocol):
     """The table that rows belong to."""
 
     @property
-    def table_id(self) -> TableId: ...
+    def table_id(self) -> TableId:
+        """The table whose changes the file holds."""
+
     @property
-    def primary_key(self) -> tuple[str, ...]: ...
+    def primary_key(self) -> tuple[str, ...]:
+        """Names of the key's columns, in their order."""
 
 
 def batch_changes(file: OfTable, batch: pa.RecordBatch) -> Iterator[Change]:

@@ -91,6 +91,7 @@ class Running:
 
     @property
     def addresses(self) -> list[str]:
+        """URLs by which clients reach the service."""
         host, found = self._settings.host, [f"{self._scheme}://{self._settings.host}:{self._flight.port}"]
         if self._http is not None:
             found.append(f"{'https' if self._settings.tls_cert is not None else 'http'}://{host}:{self._http.port}")

@@ -158,6 +158,7 @@ class ConnectRunner:
         parallelism: int = 4,
         description: str = "",
     ) -> list[Any]:
+        """Run the function on each unit at the Spark Connect server."""
         if not units:
             return []
 

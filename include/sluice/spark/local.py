@@ -61,6 +61,7 @@ class LocalRunner:
         parallelism: int = 4,
         description: str = "",
     ) -> list[Any]:
+        """Run the function on each unit in this machine's processes."""
         self._cancelled.clear()
 
         def one(unit: Any) -> Any:
@@ -89,6 +90,7 @@ class LocalRunner:
         )
 
     def frames(self, tables: Sequence[Any], *, description: str = "") -> list[bytes]:
+        """Run a rule on Spark frames in a local session and return its reports."""
         del description
         if not tables:
             return []

@@ -29,6 +29,7 @@ class SessionRunner:
         parallelism: int = 4,
         description: str = "",
     ) -> list[Any]:
+        """Run the function on each unit as a Spark job."""
         del description
         with self._under_way.job(self._session) as tag:
             return run_on(self._session, function, units, parallelism=parallelism, tag=tag)
@@ -36,11 +37,13 @@ class SessionRunner:
     def statement(
         self, text: str, settings: Mapping[str, str], required: Mapping[str, str], *, description: str = ""
     ) -> None:
+        """Run one SQL statement in a session of its own."""
         session = self._session.newSession()
         with self._under_way.job(session) as tag:
             run_statement(session, text, settings, required, tag=tag, description=description)
 
     def frames(self, tables: Sequence[Any], *, description: str = "") -> list[bytes]:
+        """Run a rule on Spark frames and return its reports."""
         del description
         from sluice.spark.frames import run_frames
 

@@ -85,6 +85,8 @@ class TableOptions:
 
 @dataclass(frozen=True, slots=True)
 class AddColumn:
+    """Clause ``ADD COLUMN``."""
+
     column: ColumnSpec
     place: Place | None = None
     if_not_exists: bool = False
@@ -92,6 +94,8 @@ class AddColumn:
 
 @dataclass(frozen=True, slots=True)
 class DropColumn:
+    """Clause ``DROP COLUMN``."""
+
     name: str
     if_exists: bool = False
 
@@ -108,6 +112,8 @@ class ChangeColumn:
 
 @dataclass(frozen=True, slots=True)
 class RenameColumn:
+    """Clause ``RENAME COLUMN``."""
+
     old: str
     new: str
     if_exists: bool = False
@@ -126,6 +132,8 @@ class AlterColumn:
 
 @dataclass(frozen=True, slots=True)
 class AddIndex:
+    """Clause that adds an index or a key."""
+
     index: IndexSpec
 
 
@@ -139,11 +147,15 @@ class DropIndex:
 
 @dataclass(frozen=True, slots=True)
 class DropConstraint:
+    """Clause ``DROP CONSTRAINT``."""
+
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class RenameIndex:
+    """Clause ``RENAME INDEX`` or ``RENAME KEY``."""
+
     old: str
     new: str
 
@@ -158,11 +170,15 @@ class ConvertCharset:
 
 @dataclass(frozen=True, slots=True)
 class SetOptions:
+    """Table options within an ``ALTER TABLE``."""
+
     options: TableOptions
 
 
 @dataclass(frozen=True, slots=True)
 class RenameTo:
+    """Clause ``RENAME TO``."""
+
     table: TableId
 
 
@@ -224,6 +240,8 @@ class CreateTable:
 
 @dataclass(frozen=True, slots=True)
 class AlterTable:
+    """Statement ``ALTER TABLE``, its clauses in their order."""
+
     table: TableId
     actions: tuple[Action, ...]
     if_exists: bool = False
@@ -232,11 +250,15 @@ class AlterTable:
 
 @dataclass(frozen=True, slots=True)
 class RenameTables:
+    """Statement ``RENAME TABLE``: pairs of old and new name, in their order."""
+
     pairs: tuple[tuple[TableId, TableId], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DropTables:
+    """Statement ``DROP TABLE``."""
+
     tables: tuple[TableId, ...]
     temporary: bool = False
     if_exists: bool = False
@@ -244,11 +266,15 @@ class DropTables:
 
 @dataclass(frozen=True, slots=True)
 class TruncateTable:
+    """Statement ``TRUNCATE TABLE``."""
+
     table: TableId
 
 
 @dataclass(frozen=True, slots=True)
 class CreateDatabase:
+    """Statement ``CREATE DATABASE``."""
+
     name: str
     charset: str | None = None
     collation: str | None = None
@@ -258,6 +284,8 @@ class CreateDatabase:
 
 @dataclass(frozen=True, slots=True)
 class AlterDatabase:
+    """Statement ``ALTER DATABASE``."""
+
     name: str
     charset: str | None = None
     collation: str | None = None
@@ -265,6 +293,8 @@ class AlterDatabase:
 
 @dataclass(frozen=True, slots=True)
 class DropDatabase:
+    """Statement ``DROP DATABASE``."""
+
     name: str
 
 

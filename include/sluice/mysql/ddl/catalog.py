@@ -193,6 +193,7 @@ class SchemaState:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SchemaState:
+        """Read a stored schema state."""
         flavour = data["flavour"]
         state = cls(
             Flavour(

@@ -74,6 +74,7 @@ class Collations:
         return self.bytes_of.get(charset or "", 1)
 
     def to_json(self) -> dict[str, Any]:
+        """Return the three maps as dicts."""
         return {
             "charset_of": dict(self.charset_of),
             "default_of": dict(self.default_of),
@@ -82,4 +83,5 @@ class Collations:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Collations:
+        """Read what :meth:`to_json` returned."""
         return cls(data["charset_of"], data["default_of"], data["bytes_of"])

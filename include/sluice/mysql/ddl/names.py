@@ -33,24 +33,29 @@ class NamesReader(Reader):
         self.columns_end: int | None = None
 
     def table(self, schema: str | None = None) -> TableId:
+        """Parse the name of a table and note where it stands."""
         start = self.peek().start
         found = super().table(schema)
         self.places[start] = (self.peek(-1).end, found)
         return found
 
     def database(self) -> str:
+        """Parse the name of a database and note where it stands."""
         start = self.peek().start
         found = super().database()
         self.schemas[start] = (self.peek(-1).end, found)
         return found
 
     def note_charset(self, start: int, end: int, name: str) -> None:
+        """Note where a character set is named."""
         self.charsets.append((start, end, name))
 
     def note_type(self, end: int, column: ColumnSpec) -> None:
+        """Note where the type of a column ends."""
         self.types.append((end, column))
 
     def note_columns(self, end: int) -> None:
+        """Note where the list of columns ends."""
         self.columns_end = end
 
 
