@@ -35,6 +35,7 @@ class Turn:
 
     @property
     def is_over(self) -> bool:
+        """True if the installation has been silent for longer than the others wait."""
         return self.silent_s > self.patience_s
 
 

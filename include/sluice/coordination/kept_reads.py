@@ -76,11 +76,13 @@ class KeptReads(_Passing):
         self._told.append(told)
 
     def get(self, path: str, changed: Callable[..., None] | None = None) -> Znode | None:
+        """Return a node from memory where it is kept. A watch asks ZooKeeper."""
         if changed is not None:
             return super().get(path, changed)
         return self._answer(self._nodes, path, partial(self._z.get, path))
 
     def children(self, path: str, changed: Callable[..., None] | None = None) -> list[str]:
+        """Return the names of children from memory where they are kept. A watch asks ZooKeeper."""
         if changed is not None:
             return super().children(path, changed)
         return [*self._answer(self._children, path, partial(self._z.children, path))]
@@ -96,6 +98,7 @@ class KeptReads(_Passing):
                 self._forget_path(path)
 
     def transact(self, steps: Sequence[Step]) -> None:
+        """Run the steps and forget what was kept of their nodes, also if they fail."""
         try:
             self._z.transact(steps)
         except BaseException:  # what was kept is out of date, also of the nodes that were only checked; or it is not known whether it went through
@@ -169,7 +172,9 @@ class FreshReads(_Passing):
         self._kept = kept
 
     def ensure(self, path: str) -> None:
+        """Create a node by the session that keeps reads, so that it forgets the node."""
         self._kept.ensure(path)
 
     def transact(self, steps: Sequence[Step]) -> None:
+        """Run the steps by the session that keeps reads, so that it forgets their nodes."""
         self._kept.transact(steps)

@@ -202,18 +202,22 @@ class Layout:
 
     @property
     def identity(self) -> str:
+        """Node of the random id of this state."""
         return f"{self.home}/identity"
 
     @property
     def permit(self) -> str:
+        """Node that says whether the pipeline may work."""
         return f"{self.home}/permit"
 
     @property
     def holds(self) -> str:
+        """Node of the quarantined targets."""
         return f"{self.home}/holds"
 
     @property
     def failures(self) -> str:
+        """Folder of what the parts of the pipeline fail at."""
         return f"{self.home}/failures"
 
     def failure(self, part: str) -> str:
@@ -222,14 +226,17 @@ class Layout:
 
     @property
     def mapped_names(self) -> str:
+        """Node of the mapped column names that were looked up."""
         return f"{self.home}/mapped"
 
     @property
     def incomplete(self) -> str:
+        """Node of the tables that may lack rows at a target."""
         return f"{self.home}/incomplete"
 
     @property
     def captures(self) -> str:
+        """Node of the patterns of captured tables."""
         return f"{self.home}/captures"
 
     # -- who works -----------------------------------------------------------------------------------------------------
@@ -241,25 +248,31 @@ class Layout:
 
     @property
     def cursor(self) -> str:
+        """Node of the captured position."""
         return f"{self.replicator}/cursor"
 
     @property
     def member(self) -> str:
+        """Node of the source group's server that is read."""
         return f"{self.replicator}/member"
 
     @property
     def owner(self) -> str:
+        """Node of the installation that works."""
         return f"{self.replicator}/owner"
 
     @property
     def restart(self) -> str:
+        """Node of an announced restart."""
         return f"{self.replicator}/restart"
 
     @property
     def installations(self) -> str:
+        """Folder of the installations that live."""
         return f"{self.replicator}/installations"
 
     def installation(self, name: str) -> str:
+        """Return the node of an installation; slashes in its name are replaced."""
         return f"{self.installations}/{name.replace('/', '|')}"
 
     def consumer(self, target: str) -> str:
@@ -267,22 +280,27 @@ class Layout:
         return f"{self.home}/consumers/{target}"
 
     def checkpoint(self, target: str) -> str:
+        """Return the node of a target's checkpoint."""
         return f"{self.consumer(target)}/checkpoint"
 
     # -- batches -------------------------------------------------------------------------------------------------------
 
     @property
     def batches(self) -> str:
+        """Folder of the batches."""
         return f"{self.home}/batches"
 
     def batch(self, number: int) -> str:
+        """Return the node of a batch."""
         return f"{self.batches}/{number:010d}"
 
     @property
     def claims(self) -> str:
+        """Folder of the claims."""
         return f"{self.home}/claims"
 
     def claim(self, number: int, claim: str) -> str:
+        """Return the node that says which batch a claim got."""
         return f"{self.claims}/{number:010d}{claim_suffix(claim)}"
 
     @staticmethod
@@ -292,6 +310,7 @@ class Layout:
 
     @property
     def runs(self) -> str:
+        """Folder of the progress of runs."""
         return f"{self.home}/runs"
 
     def run(self, claim: str) -> str:
@@ -308,15 +327,18 @@ class Layout:
         return node.partition("-")[2]
 
     def acknowledgement(self, target: str) -> str:
+        """Return the node of what a target has acknowledged."""
         return f"{self.root}/replicator/{self.pipeline}.{target}/process"
 
     # -- subscriptions -------------------------------------------------------------------------------------------------
 
     @property
     def subscriptions(self) -> str:
+        """Folder of the subscriptions."""
         return f"{self.home}/subscriptions"
 
     def subscription(self, name: str) -> str:
+        """Return the node of a subscription."""
         return f"{self.subscriptions}/{name}"
 
     # -- channels ------------------------------------------------------------------------------------------------------
@@ -337,22 +359,27 @@ class Layout:
     # -- for people ----------------------------------------------------------------------------------------------------
 
     def alert(self, target: str) -> str:
+        """Return the node of a target's lag alert."""
         return f"{self.home}/alerts/{target}"
 
     @property
     def audit(self) -> str:
+        """Folder of the audit entries."""
         return f"{self.home}/audit"
 
     def audit_entry(self, at_ns: int) -> str:
+        """Return the node of an audit entry, by its time in nanoseconds."""
         return f"{self.audit}/{at_ns:020d}"
 
     # -- dumps ---------------------------------------------------------------------------------------------------------
 
     @property
     def dumps(self) -> str:
+        """Folder of the dumps."""
         return f"{self.home}/dumps"
 
     def dump(self, dump: str) -> str:
+        """Return the node of a dump."""
         return f"{self.dumps}/{dump}"
 
     def dump_folder(self, dump: str, folder: str) -> str:
@@ -360,18 +387,23 @@ class Layout:
         return f"{self.dumps}/{dump}/{folder}"
 
     def planned(self, dump: str, ordinal: int) -> str:
+        """Return the node of a table's plan in a dump."""
         return f"{self.dumps}/{dump}/tables/{ordinal:04d}"
 
     def placed(self, dump: str, ordinal: int) -> str:
+        """Return the node of what the drain has placed of a table."""
         return f"{self.dumps}/{dump}/placed/{ordinal:04d}"
 
     def chunks(self, dump: str) -> str:
+        """Return the folder of a dump's chunks that are not placed yet."""
         return f"{self.dumps}/{dump}/chunks"
 
     def chunk(self, id_: ChunkId) -> str:
+        """Return the node of a chunk."""
         return f"{self.chunks(id_.dump)}/{id_.name}"
 
     def working(self, dump: str) -> str:
+        """Return the folder of what the workers of a dump do now."""
         return f"{self.dumps}/{dump}/working"
 
     def selecting(self, id_: ChunkId) -> str:
@@ -388,23 +420,29 @@ class Layout:
         return node.startswith(_WAITS)
 
     def readers(self, dump: str) -> str:
+        """Return the folder of the processes that read a dump."""
         return f"{self.dumps}/{dump}/readers"
 
     def reader(self, dump: str, name: str) -> str:
+        """Return the node of one process that reads a dump."""
         return f"{self.readers(dump)}/{name}"
 
     @property
     def dumping(self) -> str:
+        """Folder of the dumps that have not ended."""
         return f"{self.home}/dumping"
 
     def dumping_of(self, dump: str) -> str:
+        """Return the node that says that a dump has not ended."""
         return f"{self.dumping}/{dump}"
 
     @property
     def dumped(self) -> str:
+        """Folder of the dumps that ended."""
         return f"{self.home}/dumped"
 
     def dumped_of(self, dump: str, ended_ms: int) -> str:
+        """Return the node that says when a dump ended."""
         return f"{self.dumped}/{ended_ms:015d}-{dump}"
 
     @staticmethod

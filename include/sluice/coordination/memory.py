@@ -70,6 +70,7 @@ class MemoryZnodes:
 
     @property
     def alive(self) -> bool:
+        """True until the session has ended."""
         return self._alive
 
     def expire(self) -> None:
@@ -81,6 +82,7 @@ class MemoryZnodes:
         self._tree.moved()
 
     def get(self, path: str, changed: Callable[..., None] | None = None) -> Znode | None:
+        """Return a node, or None, and watch it if ``changed`` is given."""
         self._require()
         with self._tree.lock:
             entry = self._tree.nodes.get(path)
@@ -89,6 +91,7 @@ class MemoryZnodes:
             return entry[0] if entry else None
 
     def children(self, path: str, changed: Callable[..., None] | None = None) -> list[str]:
+        """Return the names of children, and watch them if ``changed`` is given."""
         self._require()
         with self._tree.lock:
             names = self._tree.names(path)
@@ -97,6 +100,7 @@ class MemoryZnodes:
             return names
 
     def ensure(self, path: str) -> None:
+        """Create a node and those above it where they are missing."""
         self._require()
         parts = path.strip("/").split("/")
         with self._tree.lock:
@@ -105,10 +109,12 @@ class MemoryZnodes:
         self._tree.moved()
 
     def notify(self, path: str, changed: Callable[..., None], *, children: bool = False) -> None:
+        """Watch a node, or its children."""
         self._require()
         self._tree.watch(path, children, changed)
 
     def transact(self, steps: Sequence[Step]) -> None:
+        """Run all steps or none."""
         self._require()
         with self._tree.lock:
             draft = dict(self._tree.nodes)

@@ -18,6 +18,7 @@ class ServerEntry:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ServerEntry:
+        """Read an entry from its node."""
         return cls(str(data["address"]), tuple(map(str, data["pipelines"])))
 
 

@@ -25,6 +25,7 @@ class Member:
 
     @classmethod
     def from_json(cls, data: dict[str, Any], version: int = -1) -> Member:
+        """Read a member from its node. Unknown fields are left out."""
         return cls(**{**known_fields(cls, data), "version": version})
 
     def encoded(self) -> bytes:

@@ -30,6 +30,7 @@ class TargetRecord:
 
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> TargetRecord:
+        """Read a checkpoint from its node."""
         position = Position.from_json(found["position"]) if found["position"] else None
         return cls(int(found["epoch"]), int(found["batch"]), position, str(found.get("identity", "")))
 

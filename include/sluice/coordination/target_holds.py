@@ -41,6 +41,7 @@ class Holds:
         return held if len(held) < len(self._targets) else {}
 
     def of(self, target: str) -> Hold | None:
+        """Return the hold of a target, or None if it is not quarantined."""
         return self.all().get(target)
 
     def going(self) -> tuple[str, ...]:

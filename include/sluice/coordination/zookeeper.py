@@ -97,9 +97,12 @@ class ZookeeperZnodes:
 
     @property
     def alive(self) -> bool:
+        """True until ZooKeeper has said that the session expired."""
         return not self._expired
 
     def get(self, path: str, changed: Callable[..., None] | None = None) -> Znode | None:
+        """Return a node, or None, and watch it if ``changed`` is given."""
+
         def call() -> Znode | None:
             try:
                 data, stat = self._asked(lambda: self._client.get_async(path, watch=changed))
@@ -110,6 +113,8 @@ class ZookeeperZnodes:
         return self._guarded(f"reading {path}", call)
 
     def children(self, path: str, changed: Callable[..., None] | None = None) -> list[str]:
+        """Return the names of children, sorted, and watch them if ``changed`` is given."""
+
         def call() -> list[str]:
             try:
                 return sorted(self._asked(lambda: self._client.get_children_async(path, watch=changed)))
@@ -119,9 +124,12 @@ class ZookeeperZnodes:
         return self._guarded(f"listing {path}", call)
 
     def ensure(self, path: str) -> None:
+        """Create a node and those above it where they are missing."""
         self._guarded(f"creating {path}", lambda: self._asked(lambda: self._client.ensure_path_async(path)))
 
     def notify(self, path: str, changed: Callable[..., None], *, children: bool = False) -> None:
+        """Watch a node, or its children. Nothing happens if there is none."""
+
         def call() -> None:
             with suppress(NoNodeError):
                 if children:

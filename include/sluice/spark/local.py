@@ -61,7 +61,7 @@ class LocalRunner:
         parallelism: int = 4,
         description: str = "",
     ) -> list[Any]:
-        """Run the function on each unit in this machine's processes."""
+        """Run the function on each unit in threads of this process."""
         self._cancelled.clear()
 
         def one(unit: Any) -> Any:
