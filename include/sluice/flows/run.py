@@ -46,6 +46,7 @@ class Step:
     seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
+        """Return the step as the command prints it."""
         return {
             "phase": self.phase,
             "batch": self.batch,
@@ -190,6 +191,7 @@ class HeldTargetRetry:
         self._not_before: dict[str, float] = {}
 
     def try_held(self, state: PipelineState) -> None:
+        """Try the quarantined targets whose time for another attempt has come."""
         retry = self._runtime.pipeline.retry
         for target, hold in state.holds.all().items():
             if time.monotonic() < self._not_before.get(target, 0.0):

@@ -105,6 +105,7 @@ class Runtime:
 
     @property
     def name(self) -> str:
+        """Name of the pipeline."""
         return self.pipeline.pipeline
 
     @property
@@ -153,6 +154,7 @@ class Runtime:
 
     @property
     def store(self) -> SegmentStore:
+        """The store of the pipeline's batches."""
         from sluice.segments.store import SegmentStore
 
         return SegmentStore(self.store_uri, self.name)

@@ -45,6 +45,7 @@ class StageOutcome:
     due: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
+        """Return what a task hands on and prints."""
         ended = {"ended_by": self.ended_by} if self.ended_by else {}
         return {"stage": self.stage, **StageSums.of(self.done).result(), **ended}
 

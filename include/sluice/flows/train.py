@@ -98,6 +98,7 @@ class TrainOutcome:
     ended_by: str = ""
 
     def to_json(self) -> dict[str, Any]:
+        """Return the last batch, how many were carried, and what ended the run."""
         return {**self.last.to_json(), "carried": len(self.carried), "ended_by": self.ended_by}
 
 

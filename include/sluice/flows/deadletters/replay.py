@@ -52,6 +52,7 @@ class ReplayOutcome:
     why: str = ""
 
     def to_json(self) -> dict[str, Any]:
+        """Return the outcome as the command prints it."""
         return asdict(self)
 
 

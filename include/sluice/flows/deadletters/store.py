@@ -72,6 +72,7 @@ class DeadLetter:
         return tuple(target for target in self.targets if target not in self.settled)
 
     def to_json(self) -> dict[str, Any]:
+        """Return the dead letter as commands print it, with its state."""
         return {
             "id": self.id,
             "state": "waiting" if self.waiting else ", ".join(sorted(set(self.settled.values()))),

@@ -105,6 +105,7 @@ class InterleavingSegmentWriter(SegmentWriter):
         self._ended: tuple[Position, Position, int, dict[str, Any]] | None = None
 
     def add(self, schema: TableSchema, rows: pa.Table | pa.RecordBatch, *, in_order: bool = False) -> None:
+        """Write rows of the log; rows of the marking table go to the interleaver."""
         if schema.table == self._mark_table:
             self._note_marks(rows)
         elif schema.table in self._held or schema.table in self._watched:

@@ -93,6 +93,7 @@ class DumpView:
         return sum(t.rate for t in self.tables if t.state != "done")
 
     def to_json(self) -> dict[str, Any]:
+        """Return the view as commands print it."""
         data = asdict(self)
         data["rows"] = self.rows
         for table, view in zip(data["tables"], self.tables, strict=True):

@@ -26,6 +26,7 @@ class AckOutcome:
     position: Position
 
     def to_json(self) -> dict[str, Any]:
+        """Return what a task hands on and prints."""
         return {"target": self.target, "batch": self.batch, "position": self.position.to_json()}
 
 

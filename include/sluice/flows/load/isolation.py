@@ -123,6 +123,7 @@ class CatchUp:
     left: int = 0
 
     def to_json(self) -> dict[str, Any]:
+        """Return what a task hands on and prints."""
         return {"target": self.target, "quarantined": self.quarantined, "batches": self.batches, "left": self.left}
 
 

@@ -78,6 +78,7 @@ class LoadOutcome:
     dead_letters: int = 0
 
     def to_json(self) -> dict[str, Any]:
+        """Return what a task hands on and prints."""
         return {
             "target": self.target,
             "batch": self.batch,

@@ -35,6 +35,7 @@ class Alert:
 
     @property
     def text(self) -> str:
+        """The alert as one sentence."""
         if not self.raised:
             return f"{self.pipeline}: target {self.consumer} has caught up"
         return (
@@ -43,6 +44,7 @@ class Alert:
         )
 
     def to_json(self) -> dict[str, Any]:
+        """Return the body of the message that is sent."""
         return {
             "text": self.text,
             "pipeline": self.pipeline,
@@ -65,13 +67,16 @@ class ExpiryAlert:
 
     @property
     def consumer(self) -> str:
+        """Key of the subscription among the alerts."""
         return alert_key(self.subscription)
 
     @property
     def text(self) -> str:
+        """The alert as one sentence."""
         return f"{self.pipeline}: " + (self.why if self.raised else f"subscription {self.subscription} goes on")
 
     def to_json(self) -> dict[str, Any]:
+        """Return the body of the message that is sent."""
         return {
             "text": self.text,
             "pipeline": self.pipeline,

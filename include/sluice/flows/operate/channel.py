@@ -31,6 +31,7 @@ class Ends:
     target: str
 
     def to_json(self) -> dict[str, Any]:
+        """Return the value as commands print it."""
         return {
             "pipeline": self.pipeline.pipeline,
             "source": self.pipeline.source.connection,

@@ -59,6 +59,7 @@ class CheckFinding:
     fix: str = ""
 
     def to_json(self) -> dict[str, Any]:
+        """Return the finding as commands print it."""
         return asdict(self)
 
 
@@ -86,6 +87,7 @@ class CheckReport:
         return list(dict.fromkeys(found))
 
     def to_json(self) -> dict[str, Any]:
+        """Return the report as commands print it."""
         return {
             "findings": [finding.to_json() for finding in self.findings],
             "tables": [copy.to_json() for copy in self.copies],

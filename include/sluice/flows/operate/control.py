@@ -43,6 +43,7 @@ class ActionPlan:
     steps: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
+        """Return the plan as commands and the page show it."""
         return {"what": self.what, "steps": list(self.steps)}
 
 

@@ -56,6 +56,7 @@ class PlannedCopy:
     unique: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
+        """Return the planned copy as commands print it."""
         return {
             "target": self.target,
             "source_table": str(self.plan.source),

@@ -132,6 +132,7 @@ class Looks:
 
     @property
     def threads(self) -> int:
+        """Number of threads that ask a server now."""
         with self._lock:
             return sum(one.asked for one in self._servers.values())
 

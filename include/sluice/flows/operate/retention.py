@@ -44,6 +44,7 @@ class PruneOutcome:
     archives: int = 0
 
     def to_json(self) -> dict[str, Any]:
+        """Return what a task hands on and prints."""
         return {
             "removed": list(self.removed),
             "kept": self.kept,

@@ -60,6 +60,7 @@ class Silence:
 
     @classmethod
     def of(cls, part: str, found: NoAnswer) -> Silence:
+        """Note that a part gives no answer, since when and why."""
         return cls(part, found.since, str(found))
 
 
@@ -169,6 +170,7 @@ class Status:
     stages: list[StageStatus] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
+        """Return the status as commands and the page show it."""
         data = asdict(self)
         data["in_flight"] = [b.to_json() for b in self.in_flight]
         data["recent"] = [b.to_json() for b in self.recent]

@@ -62,6 +62,7 @@ class SubscriptionStatus:
         return ""
 
     def to_json(self) -> dict[str, Any]:
+        """Return the status as commands print it."""
         return asdict(self)
 
 

@@ -23,6 +23,7 @@ class StoreFinding:
     found: str
 
     def to_json(self) -> dict[str, Any]:
+        """Return the finding as commands print it."""
         return {"store": self.store, "severity": self.severity, "found": self.found}
 
 
@@ -47,6 +48,7 @@ class Measure:
     left: str = ""
 
     def to_json(self) -> dict[str, Any]:
+        """Return the measure as commands print it."""
         return {
             "subject": self.subject,
             "steps": list(self.steps),
@@ -69,6 +71,7 @@ class Question:
     choices: Mapping[str, Measure]
 
     def to_json(self) -> dict[str, Any]:
+        """Return the question as commands print it, with the measure of each choice."""
         choices = {name: measure.to_json() for name, measure in self.choices.items()}
         return {"subject": self.subject, "why": self.why, "choices": choices}
 
@@ -127,6 +130,7 @@ class RecoveryPlan:
             )
 
     def to_json(self) -> dict[str, Any]:
+        """Return the plan as commands print it."""
         return {
             "pipeline": self.pipeline,
             "findings": [finding.to_json() for finding in self.findings],

@@ -73,6 +73,7 @@ class Tried:
 
     @property
     def right(self) -> bool:
+        """True if the rule did what the file expects."""
         if self.error is not None:
             return False
         if self.expected is None:
@@ -84,6 +85,7 @@ class Tried:
         )
 
     def to_json(self) -> dict[str, Any]:
+        """Return the result as the command prints it."""
         return {
             "table": self.table,
             "op": self.op,

@@ -101,10 +101,12 @@ class Part(Protocol):
     """A part of a unit."""
 
     @property
-    def cost(self) -> int: ...
+    def cost(self) -> int:
+        """Work that the part is, in rows."""
 
     @property
-    def size_bytes(self) -> int: ...
+    def size_bytes(self) -> int:
+        """Bytes of the part's files."""
 
 
 _P = TypeVar("_P", bound=Part)
@@ -212,6 +214,7 @@ def write_part(stage: Stage, part: StageRows) -> MergeResult:
 
 
 def needs_whole_rows(source: TableId) -> RuleError:
+    """Return the error of rules on a table whose log lacks columns that did not change."""
     return RuleError(
         f"rules work on whole rows, and the log of {source} contains only the columns that changed",
         where=str(source),

@@ -75,6 +75,7 @@ class Origin:
 
     @property
     def table_id(self) -> TableId:
+        """The table at the source."""
         return TableId(self.schema, self.table)
 
 

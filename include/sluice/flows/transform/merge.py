@@ -57,6 +57,7 @@ class MergeOutcome:
     """The total of each fused rule; a task's log has a line for each."""
 
     def to_json(self) -> dict[str, Any]:
+        """Return what a task hands on and prints."""
         return {
             "batch": self.batch,
             "changeset": self.changeset,

@@ -48,6 +48,7 @@ class StageTable(_Stored):
 
     @property
     def table_id(self) -> TableId:
+        """The table as the stage has it."""
         return TableId(self.schema_, self.table)
 
 

@@ -46,6 +46,7 @@ class StagePart:
 
     @property
     def cost(self) -> int:
+        """Work that the part is, in rows."""
         return packing.rows_of(self.files) // self.share[1] + packing.TABLE_COST
 
     @property

@@ -45,6 +45,7 @@ class RuleOutcome:
     """The totals of the rule and of each fused rule after it."""
 
     def to_json(self) -> dict[str, Any]:
+        """Return what a task hands on and prints."""
         told = asdict(replace(self, rules=())) | {"seconds": round(self.seconds, 3)}
         del told["rules"]
         return told
