@@ -75,6 +75,7 @@ class SluiceOperator(BaseOperator):  # type: ignore[misc]
         self.pipeline = pipeline
 
     def execute(self, context: Context) -> Any:
+        """Run :meth:`work` for the first time in this attempt."""
         return self._attempt(context)
 
     def woken(self, context: Context, event: Any = None, **memory: Any) -> Any:
@@ -431,6 +432,7 @@ class MergeOperator(BatchOperator):
         super().__init__(execution_timeout=execution_timeout, **kwargs)
 
     def work(self, context: Context, **memory: Any) -> dict[str, Any]:
+        """Merge the batches of the run that have no changeset yet."""
         from sluice.flows.stage_loop import Done
         from sluice.flows.stage_sums import StageSums
         from sluice.flows.transform.merge import merge
@@ -454,6 +456,7 @@ class RuleOperator(BatchOperator):
         self.rule = rule
 
     def work(self, context: Context, **memory: Any) -> dict[str, Any]:
+        """Apply the rule to the batches of the run that lack it."""
         from sluice.flows.stage_loop import Done
         from sluice.flows.stage_sums import StageSums
         from sluice.flows.transform.stages import apply_rule
@@ -497,6 +500,7 @@ class LoadOperator(TargetOperator):
         super().__init__(execution_timeout=execution_timeout, **kwargs)
 
     def work(self, context: Context, **memory: Any) -> dict[str, Any]:
+        """Deliver the batch to the target, or skip while the target waits or is quarantined."""
         from sluice.coordination.bundling import WaitingBatches
         from sluice.flows.stage_loop import Done
         from sluice.flows.stage_sums import StageSums
@@ -658,6 +662,7 @@ class CaptureOperator(SourceOperator):
     """Captures batch after batch while changes keep coming; the run's other tasks merge and deliver them meanwhile. Returns what it did."""
 
     def work(self, context: Context, **_: Any) -> dict[str, Any]:
+        """Capture until the run ends, and return what was captured."""
         from sluice.flows.stage_log import brief
         from sluice.flows.stage_tasks import run_capture
 

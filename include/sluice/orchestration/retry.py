@@ -85,10 +85,12 @@ class SluiceRetryPolicy(RetryPolicy):  # type: ignore[misc]
         return RetryDecision.retry(wait, reason)
 
     def serialize(self) -> dict[str, Any]:
+        """Return the delays in seconds."""
         return {"delay": self.delay.total_seconds(), "max_delay": self.max_delay.total_seconds()}
 
     @classmethod
     def deserialize(cls, data: dict[str, Any]) -> SluiceRetryPolicy:
+        """Read what :meth:`serialize` returned."""
         return cls(timedelta(seconds=data["delay"]), timedelta(seconds=data["max_delay"]))
 
 

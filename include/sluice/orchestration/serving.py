@@ -193,6 +193,7 @@ class Served(FastAPI):
         self._app = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Pass a request on to the page."""
         await self._app(scope, receive, send)
 
 

@@ -55,6 +55,7 @@ class SubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
         self.target = target
 
     def execute(self, context: Context) -> None:
+        """Submit the job, wait for its end, and raise what its exit code means."""
         with boundary():
             self.env_vars: dict[str, str] = _environment(self.pipeline)
         self._wait_while_paused()

@@ -38,11 +38,13 @@ class SluiceTimetable(ContinuousTimetable):  # type: ignore[misc]
 
     @property
     def summary(self) -> str:
+        """What Airflow shows as the DAG's schedule."""
         return "continuous"
 
     def next_dagrun_info(
         self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction
     ) -> DagRunInfo | None:
+        """Return a run that is due now, after the interval of the last one."""
         at = timezone.coerce_datetime(timezone.utcnow())
         if restriction.earliest is not None and restriction.earliest > at:
             at = restriction.earliest
@@ -74,11 +76,13 @@ class BackfillTimetable(CronDataIntervalTimetable):  # type: ignore[misc]
 
     @property
     def summary(self) -> str:
+        """What Airflow shows as the DAG's schedule."""
         return "on request"
 
     def next_dagrun_info(
         self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction
     ) -> DagRunInfo | None:
+        """Return an interval only to a backfill, which asks with ``catchup``."""
         if not restriction.catchup:
             return None
         return super().next_dagrun_info(
@@ -86,8 +90,10 @@ class BackfillTimetable(CronDataIntervalTimetable):  # type: ignore[misc]
         )
 
     def serialize(self) -> dict[str, Any]:
+        """Return nothing: the timetable has no settings."""
         return {}
 
     @classmethod
     def deserialize(cls, data: dict[str, Any]) -> BackfillTimetable:
+        """Create the timetable; it has no settings."""
         return cls()

@@ -52,12 +52,14 @@ class LogMovedTrigger(BaseTrigger):  # type: ignore[misc]
         self.not_before_s = not_before_s
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class and the arguments that Airflow stores."""
         return (
             f"{type(self).__module__}.{type(self).__qualname__}",
             {"pipeline": self.pipeline, "not_before_s": self.not_before_s},
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Fire when the log has news, at the earliest after ``not_before_s``."""
         await asyncio.sleep(self.not_before_s)
         yield TriggerEvent(await wait_for_news(self.pipeline))
 
@@ -74,9 +76,11 @@ class PermitTrigger(BaseTrigger):  # type: ignore[misc]
         self.pipeline = pipeline
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class and the arguments that Airflow stores."""
         return f"{type(self).__module__}.{type(self).__qualname__}", {"pipeline": self.pipeline}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Fire when the pipeline may work."""
         yield TriggerEvent(await wait_until(self.pipeline, _permitted))
 
 
@@ -84,6 +88,7 @@ class TurnTrigger(PermitTrigger):
     """Fires when this installation may drain: the one that worked has gone silent, and the lease is free. Holds no worker."""
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Fire when it is this installation that shall work."""
         yield TriggerEvent(await wait_until(self.pipeline, _my_turn, look_every_s=(_LOOK_EVERY_S[-1],)))
 
 
@@ -101,12 +106,14 @@ class HoldTrigger(BaseTrigger):  # type: ignore[misc]
         self.seconds = seconds
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class and the arguments that Airflow stores."""
         return (
             f"{type(self).__module__}.{type(self).__qualname__}",
             {"pipeline": self.pipeline, "seconds": self.seconds},
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Fire when the time is over."""
         end = time.monotonic() + self.seconds
 
         def over(opened: Runtime) -> bool:
@@ -133,12 +140,14 @@ class DumpTrigger(BaseTrigger):  # type: ignore[misc]
         self.tables = tables
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class and the arguments that Airflow stores."""
         return (
             f"{type(self).__module__}.{type(self).__qualname__}",
             {"pipeline": self.pipeline, "dump": self.dump, "tables": self.tables},
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Join the readers of the dump and fire when its tables have something to read, are placed or ended."""
         joined: Runtime | None = None
 
         def over(opened: Runtime) -> bool:
@@ -270,12 +279,14 @@ class HeldTrigger(BaseTrigger):  # type: ignore[misc]
         self.target = target
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class and the arguments that Airflow stores."""
         return (
             f"{type(self).__module__}.{type(self).__qualname__}",
             {"pipeline": self.pipeline, "target": self.target},
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Fire when the target is quarantined."""
         yield TriggerEvent(await wait_until(self.pipeline, self._is_held))
 
     def _is_held(self, opened: Runtime) -> bool:

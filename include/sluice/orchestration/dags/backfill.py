@@ -143,6 +143,7 @@ class PlanDumpOperator(SluiceOperator):
     ui_color = "#d6eaf8"
 
     def work(self, context: Context, **_: Any) -> list[dict[str, Any]]:
+        """Record the dump, or find the one to go on with, and return the parts to read."""
         from sluice.flows.dump.start import start, tuned
 
         run: Any = context["dag_run"]
@@ -235,6 +236,7 @@ class ReadDumpOperator(SluiceOperator):
         self._stop: threading.Event | None = None
 
     def work(self, context: Context, **_: Any) -> dict[str, Any]:
+        """Read chunks until none is left or the task has to wait."""
         from sluice.flows.dump.progress import one_view
         from sluice.flows.dump.worker import has_work, is_over, work
 
@@ -279,6 +281,7 @@ class PlacedOperator(SluiceOperator):
     ui_color = "#e8daef"
 
     def work(self, context: Context, **_: Any) -> dict[str, Any]:
+        """Write the outcome of the dump into the run's note and return it."""
         from sluice.flows.dump.progress import one_view
 
         run: Any = context["dag_run"]

@@ -72,6 +72,7 @@ class ControlOperator(BaseOperator):  # type: ignore[misc]
         self.files = files
 
     def execute(self, context: Any) -> dict[str, Any]:
+        """Do the action that the run's parameters name."""
         params = context["params"]
         user = getattr(context["dag_run"], "triggering_user_name", None) or "airflow"
         with boundary():

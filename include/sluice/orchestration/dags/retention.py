@@ -82,6 +82,7 @@ class PruneSegmentsOperator(SluiceOperator):
     """Removes acknowledged batches past their retention from one pipeline's store."""
 
     def execute(self, context: Any) -> dict[str, Any]:
+        """Remove the batches that are no longer needed."""
         with boundary():
             from sluice.flows.operate.retention import prune
 
@@ -96,6 +97,7 @@ class MaintainTargetsOperator(SluiceOperator):
     """Maintains the files of one pipeline's targets. Fails, to be retried, if a table could not be maintained."""
 
     def execute(self, context: Any) -> dict[str, Any]:
+        """Maintain the tables of the targets."""
         with boundary():
             from sluice.errors import TargetUnavailable
             from sluice.flows.operate.upkeep import maintain
@@ -126,6 +128,7 @@ class PruneRunsOperator(BaseOperator):  # type: ignore[misc]
     """Removes ended runs older than ``keep_runs``; those of dumps, verifications and control actions after ``keep_logs``."""
 
     def execute(self, context: Any) -> Mapping[str, int]:
+        """Remove old runs of Sluice's DAGs."""
         from sluice.orchestration.airflow_api import AirflowApi, count_runs, remove_runs, tagged_dags
         from sluice.orchestration.connections import from_airflow
 
@@ -165,6 +168,7 @@ class PruneLogsOperator(BaseOperator):  # type: ignore[misc]
         self.files = list(files)
 
     def execute(self, context: Any) -> Mapping[str, int]:
+        """Remove old task logs of Sluice's DAGs."""
         from airflow.sdk.configuration import conf
 
         with boundary():

@@ -242,6 +242,7 @@ class InvalidPipelineOperator(BaseOperator):  # type: ignore[misc]
         self.pipeline = pipeline
 
     def execute(self, context: Any) -> None:
+        """Fail with the file's error, unless it is valid by now."""
         try:
             load_pipeline(Path(self.pipeline))
         except SluiceError as error:

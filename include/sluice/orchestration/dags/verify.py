@@ -113,6 +113,7 @@ class VerifyOperator(SluiceOperator):
     ui_color = "#d5f5e3"
 
     def work(self, context: Context, **_: Any) -> dict[str, Any]:
+        """Verify the tables and return the result."""
         from sluice.flows.verify.verify import VerifySpec, verify
 
         run: Any = context["dag_run"]
