@@ -38,7 +38,7 @@ class SluiceTimetable(ContinuousTimetable):  # type: ignore[misc]
 
     @property
     def summary(self) -> str:
-        """What Airflow shows as the DAG's schedule."""
+        """The schedule, as Airflow shows it."""
         return "continuous"
 
     def next_dagrun_info(
@@ -76,7 +76,7 @@ class BackfillTimetable(CronDataIntervalTimetable):  # type: ignore[misc]
 
     @property
     def summary(self) -> str:
-        """What Airflow shows as the DAG's schedule."""
+        """The schedule, as Airflow shows it."""
         return "on request"
 
     def next_dagrun_info(
