@@ -61,7 +61,7 @@ def earlier(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
     )
     if archive.returncode:
         pytest.skip(f"the history of this clone does not have commit {request.param}")
-    folder = tmp_path_factory.mktemp("earlier")
+    folder = tmp_path_factory.mktemp(request.param)
     subprocess.run(["tar", "-x", "-C", str(folder)], input=archive.stdout, check=True)
     return folder
 
@@ -221,12 +221,13 @@ def test_an_airflow_with_open_runs_continues_with_the_new_code(made: Case, earli
         wait_until(same, "the batches of both versions", 240)
         wait_until(lambda: not status(made.runtime()).in_flight, "the acknowledgements")
         assert len(open_runs) >= 3
+        had_batches = 3 if earlier.name.startswith("1dbb49b") else 1  # later, one run carries all of them
 
         def ended() -> bool:
             """A run ends after its batches: it first looks whether more changes come."""
             states = {run["dag_run_id"]: run["state"] for run in started.runs(dag)}
             assert "failed" not in states.values()
-            return sum(states[run] == "success" for run in open_runs) >= 3
+            return sum(states[run] == "success" for run in open_runs) >= had_batches
 
         wait_until(ended, "the end of the runs that were open")
 
