@@ -267,6 +267,10 @@ def test_a_busy_pipeline_goes_on_whatever_tasks_its_file_adds_and_removes(
     ]
     change(orders)
     wait_until(lambda: settled(orders), "a first delivery")
+    later = tmp_path / "stages.yaml"
+    later.write_text(one.replace("targets:\n", more))
+    made = orders.cli("check", str(later), "--apply", "--yes")
+    assert (tmp_path / orders.schema / "journal").exists(), made.stdout + made.stderr
     with written(orders):
         for text, expected in files:
             assert text != orders.path.read_text()
