@@ -57,6 +57,8 @@ _STATES = (
     "queued",
     "state mismatch",
 )
+_OPEN = ("queued", "running")
+"""States of a run that is not over."""
 _WAITS = "deferred"
 _AT_WORK = ("running", "restarting")
 _DONE_WITH = ("success", "skipped", "removed")
@@ -70,13 +72,12 @@ def requeue_for_cleared_runs(session: Session) -> list[str]:
     from airflow.utils.state import DagRunState
     from sqlalchemy import select
 
-    open_states = (DagRunState.QUEUED, DagRunState.RUNNING)
     waiting = select(DagRun.dag_id).where(
         DagRun.dag_id.startswith(dag_id_of(""), autoescape=True), DagRun.state == DagRunState.QUEUED
     )
     moved: list[str] = []
     for dag_id in set(session.scalars(waiting)):
-        runs = list(session.scalars(select(DagRun).where(DagRun.dag_id == dag_id, DagRun.state.in_(open_states))))
+        runs = list(session.scalars(select(DagRun).where(DagRun.dag_id == dag_id, DagRun.state.in_(_OPEN))))
         runs = sorted((run for run in runs if run.logical_date is not None), key=lambda run: run.logical_date)
         queued = [run for run in runs if run.state == DagRunState.QUEUED]
         running = [run for run in runs if run.state == DagRunState.RUNNING]
@@ -114,16 +115,14 @@ def release_ended_runs(session: Session) -> list[str]:
     from airflow.utils.state import DagRunState, TaskInstanceState
     from sqlalchemy import or_, select
 
-    open_states = (DagRunState.QUEUED, DagRunState.RUNNING)
     ours = DagRun.dag_id.startswith(dag_id_of(""), autoescape=True)
     is_open = select(DagRun.dag_id, DagRun.logical_date).where(
-        ours, DagRun.state.in_(open_states), DagRun.logical_date.is_not(None)
+        ours, DagRun.state.in_(_OPEN), DagRun.logical_date.is_not(None)
     )
     released: list[str] = []
     for dag_id, at in session.execute(is_open).all():
-        earlier = select(DagRun).where(DagRun.dag_id == dag_id, DagRun.logical_date < at)
-        before = session.scalars(earlier.order_by(DagRun.logical_date.desc()).limit(1)).first()
-        if before is None or before.state in open_states or _failed_by_itself(session, before):
+        before = _run_before(session, dag_id, at)
+        if before is None or before.state in _OPEN or _failed_by_itself(session, before):
             continue
         red = select(TaskInstance).where(
             TaskInstance.dag_id == dag_id,
@@ -142,6 +141,15 @@ def release_ended_runs(session: Session) -> list[str]:
             )
             released.append(before.run_id)
     return released
+
+
+def _run_before(session: Session, dag_id: str, at: datetime) -> DagRun | None:
+    """Return the run directly before the logical date ``at``, or None if there is none."""
+    from airflow.models.dagrun import DagRun
+    from sqlalchemy import select
+
+    earlier = select(DagRun).where(DagRun.dag_id == dag_id, DagRun.logical_date < at)
+    return session.scalars(earlier.order_by(DagRun.logical_date.desc()).limit(1)).first()
 
 
 _MARKS = ("patch_dag_run", "bulk_dag_runs")
@@ -187,48 +195,49 @@ def admit_new_tasks(session: Session) -> list[str]:
     from airflow.models.dagrun import DagRun
     from airflow.models.taskinstance import TaskInstance
     from airflow.serialization.definitions.baseoperator import SerializedBaseOperator
-    from airflow.utils.state import DagRunState, TaskInstanceState
-    from sqlalchemy import func, select
+    from airflow.utils.state import TaskInstanceState
+    from sqlalchemy import func, or_, select
 
-    open_states = (DagRunState.QUEUED, DagRunState.RUNNING)
     oldest = (
         select(DagRun.dag_id, func.min(DagRun.logical_date))
         .where(
             DagRun.dag_id.startswith(dag_id_of(""), autoescape=True),
-            DagRun.state.in_(open_states),
+            DagRun.state.in_(_OPEN),
             DagRun.logical_date.is_not(None),
         )
         .group_by(DagRun.dag_id)
     )
     admitted: list[str] = []
     for dag_id, at in session.execute(oldest).all():
-        runs = select(DagRun).where(DagRun.dag_id == dag_id, DagRun.logical_date <= at)
-        first, *before = session.scalars(runs.order_by(DagRun.logical_date.desc()).limit(2)).all()
-        if not before:
+        before = _run_before(session, dag_id, at)
+        if before is None:
             continue
-        in_run = select(TaskInstance).where(TaskInstance.dag_id == dag_id)
-        had = {one.task_id: one for one in session.scalars(in_run.where(TaskInstance.run_id == before[0].run_id))}
-        waiting = in_run.where(TaskInstance.run_id == first.run_id, TaskInstance.state.is_(None))
-        new = [
-            one
-            for one in session.scalars(waiting)
-            if one.task_id not in had or had[one.task_id].state == TaskInstanceState.REMOVED
-        ]
-        serial = [one for one in new if _depends_on_past(session, first, one.task_id)]
+        in_it = select(TaskInstance).where(TaskInstance.dag_id == dag_id, TaskInstance.run_id == before.run_id)
+        known = in_it.with_only_columns(TaskInstance.task_id).where(
+            or_(TaskInstance.state.is_(None), TaskInstance.state != TaskInstanceState.REMOVED)
+        )
+        new = (
+            select(TaskInstance)
+            .join(DagRun, (TaskInstance.dag_id == DagRun.dag_id) & (TaskInstance.run_id == DagRun.run_id))
+            .where(DagRun.dag_id == dag_id, DagRun.logical_date == at)
+            .where(TaskInstance.state.is_(None), TaskInstance.task_id.not_in(known))
+        )
+        serial = [one for one in session.scalars(new) if _depends_on_past(session, one.dag_run, one.task_id)]
         for one in serial:
-            if one.task_id in had:
-                had[one.task_id].set_state(TaskInstanceState.SKIPPED, session=session)
+            removed = session.scalar(in_it.where(TaskInstance.task_id == one.task_id))
+            if removed is not None:
+                removed.set_state(TaskInstanceState.SKIPPED, session=session)
                 continue
             made = TaskInstance(
                 SerializedBaseOperator(task_id=one.task_id),
                 one.dag_version_id,
-                run_id=before[0].run_id,
+                run_id=before.run_id,
                 state=TaskInstanceState.SKIPPED,
             )
             made.dag_id = dag_id
             session.add(made)
         if serial:
-            admitted.append(before[0].run_id)
+            admitted.append(before.run_id)
     return admitted
 
 
