@@ -26,7 +26,7 @@ _STEADY_S = 20.0
 
 
 class Attempts:
-    """When each server may be started again: at once after a death, later and later after a start that failed or did not last."""
+    """The times at which servers may be started again: at once after a death, ever later after starts that failed or did not last."""
 
     def __init__(self) -> None:
         self._failures: dict[str, int] = {}

@@ -37,7 +37,7 @@ MADE = (
     "include/rules/hide_tests.py",
     "hide_tests.py",
 )
-"""What commands of the pages write, so that it need not be there."""
+"""Paths that commands of the pages write, so that they need not be there."""
 
 
 def test_client_packages_are_named_by_their_own_names() -> None:

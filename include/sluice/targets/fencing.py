@@ -1,4 +1,4 @@
-"""What a process may still do at a target, according to the checkpoint there: who is out of date, and what a person edited."""
+"""The right of a process to write to a target, by the checkpoint there: who is out of date, and what a person edited."""
 
 from __future__ import annotations
 

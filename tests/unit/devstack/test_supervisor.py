@@ -29,7 +29,7 @@ class Sleeper(Server):
 
 
 class Servers:
-    """What the supervisor uses of a stack."""
+    """The part of a stack that the supervisor uses."""
 
     def __init__(self, *servers: Sleeper) -> None:
         self.servers = {server.name: server for server in servers}

@@ -1,4 +1,4 @@
-"""What a PostgreSQL target runs for a statement of the source, without a server."""
+"""The statements that a PostgreSQL target runs for one of the source, without a server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def table(types: Mapping[str, str]) -> TableInfo:
 def run(
     *statements: str, indexes: bool = False, rows: bool = True, has: Mapping[str, Any] | None = None, **given: Any
 ) -> list[str]:
-    """What is run for the last statement."""
+    """Return the statements that are run for the last one."""
     [change] = planned_changes(T, *statements, **given)
     infos = {TableId("s", name): table(types) for name, types in ({"t": TYPES} if has is None else has).items()}
     return Follower(change, infos, lambda *_: rows, Naming(False), Wanted(indexes=indexes)).statements()

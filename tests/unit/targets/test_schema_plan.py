@@ -194,7 +194,7 @@ CUT_OVERS = {
 
 @pytest.mark.parametrize("alter", CUT_OVERS)
 def test_a_cut_over_is_a_change_of_the_table(alter: str) -> None:
-    """At every kind of target, also at one that renames no table."""
+    """Every kind of target follows it, also one that renames no table."""
     before = (T, GHOST, f"ALTER TABLE _t_gho {alter}", SWAP)
     assert steps(*before) == [CUT_OVERS[alter]]
     lake = Capabilities(schema_changes=FOLLOWED_MERGED, features=frozenset({Feature.CUT_OVERS}))

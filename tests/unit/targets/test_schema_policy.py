@@ -188,7 +188,7 @@ def test_what_takes_away_a_captured_table_stops_them(sql: str, before: Sequence[
     ],
 )
 def test_names_as_after_a_change_do_not_stand_for_the_rest(alter: str, columns: Collection[str], lacks: str) -> None:
-    """Where a target with such names does nothing; one that has all goes on."""
+    """A target with such names does nothing there; one that has all goes on."""
     change = planned(f"ALTER TABLE t {alter}", "apply")
     require_whole(change, Target(change, None))
     require_whole(change, Target(change, {*WAS, "c"}, done=True))

@@ -36,7 +36,7 @@ from sluice.segments.store import SegmentStore
 from sluice.segments.writer import ROW_GROUP_ROWS, row_groups, uneven
 
 LEVELS = 2
-"""How often a part is spread, each time by another hash, if it is still too large; what is too large then is one row, or equal rows."""
+"""The number of times that a part is spread, each time by another hash, while it is too large; what is too large then is one row, or equal rows."""
 
 _BUCKET = pa.field("_bucket", pa.uint8(), nullable=False)
 

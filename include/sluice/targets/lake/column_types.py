@@ -79,7 +79,7 @@ LOSES: Mapping[ColumnKind, str] = {
     K.GEOMETRY: "it is bytes: four of the SRID, then WKB",
     K.VECTOR: "it is bytes: four a number",
 }  # fmt: skip
-"""What the own type does not keep of the values; it changes none silently."""
+"""The part of the values that the own type does not keep; it changes none silently."""
 
 TOO_WIDE = f"no lake format has numbers of more than {_MOST_DIGITS} digits"
 

@@ -95,7 +95,7 @@ def converted_rows(
 
 @dataclass(frozen=True, slots=True)
 class Edits:
-    """What changes of a table's columns.
+    """The changes of a table's columns.
 
     Attributes:
         source, table: at the source, and at the target. gone: names of columns that go. names: new names by the names now.

@@ -60,7 +60,7 @@ class LakeVersions(ABC):
     """See :class:`sluice.targets.port.VersionReader`."""
 
     KEPT: ClassVar[str]
-    """How long versions are kept, for messages."""
+    """The time that versions are kept, for messages."""
 
     site: LakeSite
 

@@ -123,7 +123,7 @@ LOSES: Mapping[ColumnKind, str] = {
     K.GEOMETRY: "it is bytes: four of the SRID, then WKB",
     K.VECTOR: "it is bytes: four a number",
 }  # fmt: skip
-"""What the own type does not keep of the values; it changes none silently."""
+"""The part of the values that the own type does not keep; it changes none silently."""
 
 
 def own_type(made: ColumnType, json: str = "jsonb", spatial: str = "") -> str:

@@ -132,7 +132,7 @@ class Tables(Protocol):
 
 
 class Held(Tables, Protocol):
-    """What one target's catalog has. Tables and columns are the target's own; a column is asked for only if its table has it."""
+    """The catalog of one target. Tables and columns are the target's own; a column is asked for only if its table has it."""
 
     def type(self, table: TableId, name: str, part: ColumnChange, effect: ColumnEffect | None) -> Answer:
         """Return whether the column has the type after the change. ``effect``: on the rows; None: they stay as they are."""
