@@ -24,7 +24,7 @@ from sluice.flows.verify.verify import VerifySpec, verify
 from sluice.model.dumps import Chunk
 from sluice.model.tables import TableId
 from sluice.mysql.range_digest import DigestColumn, digest_sql, row_text
-from sluice.targets.kafka.arrow_messages import stream
+from sluice.targets.messages.arrow_messages import stream
 from sluice.targets.postgresql import comparing as listing
 from sluice.targets.sql import comparing
 from tests.support.pipelines.case import Case, case
