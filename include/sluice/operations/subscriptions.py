@@ -17,9 +17,9 @@ from sluice.coordination.state import PipelineState
 from sluice.coordination.subscriptions import Subscription
 from sluice.errors import ConfigError, SegmentError
 from sluice.flows.batches import stored_manifest
-from sluice.flows.operate.control import ActionPlan
 from sluice.flows.runtime import Runtime
 from sluice.model.nearest import meant
+from sluice.operations.control import ActionPlan
 
 _log = structlog.get_logger()
 

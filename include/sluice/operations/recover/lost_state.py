@@ -18,10 +18,10 @@ from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, SegmentError, SluiceError
 from sluice.flows.batches import record_of
 from sluice.flows.checkpoint_store import checkpoints_of
-from sluice.flows.recover.plan import Measure, Question, StoreFinding
 from sluice.flows.runtime import Runtime
 from sluice.model.batches import Batch
 from sluice.model.positions import Position
+from sluice.operations.recover.plan import Measure, Question, StoreFinding
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.store import SegmentStore
 from sluice.targets.port import Checkpoint

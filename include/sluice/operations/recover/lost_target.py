@@ -9,14 +9,14 @@ from sluice.coordination.state import PipelineState
 from sluice.errors import CheckpointError, SegmentError, SluiceError
 from sluice.flows.batches import known_again, lost_segment
 from sluice.flows.checkpoints import Sides
-from sluice.flows.operate import control
-from sluice.flows.operate.adopt import adopt
-from sluice.flows.operate.check import apply_missing
-from sluice.flows.operate.copy_plan import planned_copies
-from sluice.flows.recover.copies import Replacement, copy, cost_of, replacement, rows_of
-from sluice.flows.recover.plan import Measure, Question, StoreFinding
 from sluice.flows.runtime import Runtime
 from sluice.model.batches import Batch
+from sluice.operations import control
+from sluice.operations.adopt import adopt
+from sluice.operations.check import apply_missing
+from sluice.operations.copy_plan import planned_copies
+from sluice.operations.recover.copies import Replacement, copy, cost_of, replacement, rows_of
+from sluice.operations.recover.plan import Measure, Question, StoreFinding
 
 
 def look_at_target(

@@ -26,19 +26,19 @@ from sluice.flows.dump.reconcile import kept_on_purpose, key_plan, why_not
 from sluice.flows.dump.start import DumpOrder, captured_tables, new_id, record_dump
 from sluice.flows.dump.worker import work
 from sluice.flows.runtime import Runtime
-from sluice.flows.verify.as_loaded import AsLoaded
-from sluice.flows.verify.key_spool import KeySpool
-from sluice.flows.verify.keyless_check import KeylessCheck
-from sluice.flows.verify.log_window import LogWindow
-from sluice.flows.verify.progress import Progress, Told
-from sluice.flows.verify.result import Difference, TableResult, VerifyResult, keep
-from sluice.flows.verify.table_check import KEYS_A_LOOK, Found, Odd, TableCheck, Way
-from sluice.flows.verify.units import Spread
 from sluice.mapping import TableRoute
 from sluice.model.dumps import Marking, TableRequest
 from sluice.model.nearest import meant
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, TableSchema
+from sluice.operations.verify.as_loaded import AsLoaded
+from sluice.operations.verify.key_spool import KeySpool
+from sluice.operations.verify.keyless_check import KeylessCheck
+from sluice.operations.verify.log_window import LogWindow
+from sluice.operations.verify.progress import Progress, Told
+from sluice.operations.verify.result import Difference, TableResult, VerifyResult, keep
+from sluice.operations.verify.table_check import KEYS_A_LOOK, Found, Odd, TableCheck, Way
+from sluice.operations.verify.units import Spread
 from sluice.sources.base import ChunkKey, ChunkReader, DigestReader, SourceSession, SourceTable
 from sluice.targets.port import (
     Comparer,

@@ -1,8 +1,8 @@
 """replay: deliver dead letters to their targets after the cause is fixed, under the target's fence and never over a newer row.
 
 A letter of batch N is out of date if its row was changed in a later batch that the target holds, or its table truncated: the target's row is newer
-then, and the letter is settled as *superseded* (see :mod:`sluice.flows.deadletters.staleness`). The target's lease is held meanwhile, so that nothing
-is loaded between the check and the write. If it cannot be known, the letter stays.
+then, and the letter is settled as *superseded* (see :mod:`sluice.operations.deadletters.staleness`). The target's lease is held meanwhile, so that
+nothing is loaded between the check and the write. If it cannot be known, the letter stays.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from sluice.config.engine import RuleKind
 from sluice.coordination.state import PipelineState
 from sluice.errors import RuleError, SegmentError, SluiceError
 from sluice.flows.checkpoints import Sides
-from sluice.flows.deadletters.staleness import LaterBatches, Undecidable
-from sluice.flows.deadletters.store import DeadLetter, chosen, read_row, settle, skipped_manifest, skipped_tables
 from sluice.flows.planned_columns import planned_columns
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform.stage_manifest import stages_of
@@ -30,6 +28,8 @@ from sluice.model.layouts import without_origin
 from sluice.model.planned import PlannedTable
 from sluice.model.positions import NOWHERE
 from sluice.model.tables import TableId
+from sluice.operations.deadletters.staleness import LaterBatches, Undecidable
+from sluice.operations.deadletters.store import DeadLetter, chosen, read_row, settle, skipped_manifest, skipped_tables
 from sluice.rules import RuleSet
 from sluice.segments.changeset import columns_of
 from sluice.segments.manifest import SegmentManifest

@@ -14,9 +14,9 @@ import structlog
 from sluice.config.connections import Endpoint
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, RetryableError, SluiceError
-from sluice.flows.operate.status import Status
-from sluice.flows.operate.subscriptions import alert_key
 from sluice.flows.runtime import Runtime
+from sluice.operations.status import Status
+from sluice.operations.subscriptions import alert_key
 
 _log = structlog.get_logger()
 

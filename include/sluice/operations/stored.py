@@ -94,7 +94,7 @@ def _verify_changeset(store: SegmentStore, record: Batch | None) -> None:
 
 def _rules_in_words(runtime: Runtime, batch: Batch | None) -> str:
     # Imported here because it reads dead letters, whose module imports this one.
-    from sluice.flows.operate.rule_stats import in_words, rules_of
+    from sluice.operations.rule_stats import in_words, rules_of
 
     return in_words(rules_of(runtime, batch)) if batch else ""
 

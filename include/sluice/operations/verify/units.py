@@ -11,9 +11,9 @@ from copy import copy
 from dataclasses import dataclass, replace
 
 from sluice.flows.runtime import Runtime
-from sluice.flows.verify.as_loaded import AsLoaded
-from sluice.flows.verify.table_check import RangeFound, Sides, Stretch, Way
 from sluice.model.dumps import Chunk, ChunkId, Marking
+from sluice.operations.verify.as_loaded import AsLoaded
+from sluice.operations.verify.table_check import RangeFound, Sides, Stretch, Way
 from sluice.sources.base import KeyText
 from sluice.spark.base import UnitRunner
 from sluice.targets.port import Target, comparer_of

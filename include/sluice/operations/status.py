@@ -23,18 +23,18 @@ from sluice.flows.checkpoints import Sides
 from sluice.flows.dump.progress import DumpView
 from sluice.flows.dump.progress import recent as recent_dumps
 from sluice.flows.incomplete_tables import sentence
-from sluice.flows.operate.conflicts import counted
-from sluice.flows.operate.looks import ANSWER_S, Answer, NoAnswer, Question, looks, server_name
-from sluice.flows.operate.retention import space_warnings
-from sluice.flows.operate.rule_stats import newest_rules, waiting_letters
-from sluice.flows.operate.subscriptions import SubscriptionStatus, subscriptions
 from sluice.flows.runtime import Runtime
 from sluice.flows.stage_sums import StageSums
 from sluice.flows.stages import Stage, StageKind, has_passed, stages_of
-from sluice.flows.verify.result import kept
 from sluice.model.batches import Batch
 from sluice.model.positions import Position
 from sluice.model.restart_position import Queue, restart_position
+from sluice.operations.conflicts import counted
+from sluice.operations.looks import ANSWER_S, Answer, NoAnswer, Question, looks, server_name
+from sluice.operations.retention import space_warnings
+from sluice.operations.rule_stats import newest_rules, waiting_letters
+from sluice.operations.subscriptions import SubscriptionStatus, subscriptions
+from sluice.operations.verify.result import kept
 from sluice.sources.base import Finding, Source
 
 _log = structlog.get_logger()

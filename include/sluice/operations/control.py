@@ -17,10 +17,10 @@ from sluice.errors import ConfigError, OutOfOrder, SegmentError, SluiceError
 from sluice.flows.batches import known_again, lost_segment
 from sluice.flows.capture.failover import fail_over, find_member
 from sluice.flows.checkpoints import Sides, require_no_checkpoints
-from sluice.flows.deadletters.store import copy_of
 from sluice.flows.runtime import Runtime
 from sluice.model.batches import Batch
 from sluice.model.positions import Position
+from sluice.operations.deadletters.store import copy_of
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.store import SegmentStore
 from sluice.targets.port import Checkpoint

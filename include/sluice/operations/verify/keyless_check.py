@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.errors import SegmentError
-from sluice.flows.verify.as_loaded import AsLoaded
-from sluice.flows.verify.log_window import LogWindow
 from sluice.merge.column_presence import is_partial
 from sluice.model.dumps import Chunk, ChunkId, TableRequest
 from sluice.model.tables import TableSchema, member, stored_name
+from sluice.operations.verify.as_loaded import AsLoaded
+from sluice.operations.verify.log_window import LogWindow
 from sluice.segments.reader import read_file
 from sluice.sources.base import ChunkReader
 from sluice.targets.port import CountingComparer, RowCounts

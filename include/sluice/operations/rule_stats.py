@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from sluice.errors import SluiceError
-from sluice.flows.deadletters.store import letters
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform.dead_letter_files import FOLDER
 from sluice.model.batches import Batch
+from sluice.operations.deadletters.store import letters
 from sluice.segments.changeset import read_changeset
 
 _counted: dict[str, tuple[tuple[str, ...], int]] = {}

@@ -12,11 +12,11 @@ import structlog
 
 from sluice.coordination.state import PipelineState
 from sluice.errors import SluiceError
-from sluice.flows.deadletters.store import prune_letters
-from sluice.flows.operate.compaction import Compaction
-from sluice.flows.operate.subscriptions import Held
 from sluice.flows.runtime import Runtime
 from sluice.model.dumps import DumpState
+from sluice.operations.compaction import Compaction
+from sluice.operations.deadletters.store import prune_letters
+from sluice.operations.subscriptions import Held
 from sluice.segments.archive import ArchiveName
 from sluice.segments.schemas import SchemaStore
 from sluice.segments.store import SegmentStore

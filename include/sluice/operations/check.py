@@ -23,10 +23,6 @@ from sluice.flows.dump.automatic import missed_copy
 from sluice.flows.dump.reconcile import kept_on_purpose, why_not
 from sluice.flows.incomplete_tables import copy_command, note_absent, sentence
 from sluice.flows.mapped_names import known_tables
-from sluice.flows.operate.channel import ends_of, members, ring, sent_to_itself
-from sluice.flows.operate.copy_plan import PlannedCopy, planned_copies
-from sluice.flows.operate.looks import NoAnswer, Question, looks, server_name
-from sluice.flows.operate.places import places
 from sluice.flows.runtime import Runtime
 from sluice.flows.snapshot_columns import noted_columns
 from sluice.flows.snapshot_versions import snapshot_reader
@@ -40,6 +36,10 @@ from sluice.model.fields import key_columns
 from sluice.model.nearest import meant
 from sluice.model.positions import Position
 from sluice.model.tables import TableId
+from sluice.operations.channel import ends_of, members, ring, sent_to_itself
+from sluice.operations.copy_plan import PlannedCopy, planned_copies
+from sluice.operations.looks import NoAnswer, Question, looks, server_name
+from sluice.operations.places import places
 from sluice.sources.base import SourceSession, SourceTable
 from sluice.sources.table_filter import Selection
 from sluice.targets.port import refuses

@@ -7,10 +7,10 @@ from typing import Any
 
 from sluice.errors import ConfigError
 from sluice.flows.capture.schema_history import history_of, schema_at
-from sluice.flows.operate.control import ActionPlan
 from sluice.flows.runtime import Runtime
 from sluice.model.definitions import Definitions
 from sluice.model.tables import TableId
+from sluice.operations.control import ActionPlan
 from sluice.segments.schemas import SchemaStore
 
 

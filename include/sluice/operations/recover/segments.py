@@ -9,12 +9,12 @@ from sluice.coordination.cursor import Cursor
 from sluice.coordination.state import PipelineState
 from sluice.errors import CaptureError, SegmentError, SluiceError
 from sluice.flows.batches import lost_segment
-from sluice.flows.recover.copies import Replacement, copy, cost_of, replacement, rows_of
-from sluice.flows.recover.plan import Measure, StoreFinding
-from sluice.flows.recover.recapture import placed_tables, recapture, require_log_of
 from sluice.flows.runtime import Runtime
 from sluice.model.batches import Batch
 from sluice.model.tables import TableId
+from sluice.operations.recover.copies import Replacement, copy, cost_of, replacement, rows_of
+from sluice.operations.recover.plan import Measure, StoreFinding
+from sluice.operations.recover.recapture import placed_tables, recapture, require_log_of
 from sluice.segments.schemas import SchemaStore
 
 SUBJECT = "segments"

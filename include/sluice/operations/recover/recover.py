@@ -9,14 +9,14 @@ import structlog
 from sluice.coordination.cursor import Cursor
 from sluice.coordination.state import PipelineState
 from sluice.errors import SluiceError
-from sluice.flows.recover.lost_source import look_at_source
-from sluice.flows.recover.lost_state import RebuiltState, look_at_zookeeper
-from sluice.flows.recover.lost_target import look_at_target
-from sluice.flows.recover.plan import Measure, Question, RecoveryPlan, StoreFinding
-from sluice.flows.recover.segments import look_at_segments
 from sluice.flows.runtime import Runtime
 from sluice.model.batches import Batch
 from sluice.model.positions import BatchNumber
+from sluice.operations.recover.lost_source import look_at_source
+from sluice.operations.recover.lost_state import RebuiltState, look_at_zookeeper
+from sluice.operations.recover.lost_target import look_at_target
+from sluice.operations.recover.plan import Measure, Question, RecoveryPlan, StoreFinding
+from sluice.operations.recover.segments import look_at_segments
 
 _log = structlog.get_logger()
 

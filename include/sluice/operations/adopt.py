@@ -15,9 +15,9 @@ from sluice.coordination.cursor import Cursor
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError
 from sluice.flows.checkpoints import Sides
-from sluice.flows.operate.control import ActionPlan
 from sluice.flows.runtime import Runtime
 from sluice.model.positions import BatchNumber, Position
+from sluice.operations.control import ActionPlan
 from sluice.targets.port import Checkpoint
 
 

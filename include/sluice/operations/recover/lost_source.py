@@ -8,11 +8,11 @@ from sluice.coordination.cursor import Cursor
 from sluice.coordination.state import PipelineState
 from sluice.errors import LogPurged, LostPosition, SluiceError, WrongServer
 from sluice.flows.capture.failover import Relocation, fail_over, relocated
-from sluice.flows.operate.control import who
-from sluice.flows.recover.copies import copy, cost_of, replacement, rows_of
-from sluice.flows.recover.plan import Measure, Question, StoreFinding
 from sluice.flows.runtime import Runtime
 from sluice.model.positions import BatchNumber, Position
+from sluice.operations.control import who
+from sluice.operations.recover.copies import copy, cost_of, replacement, rows_of
+from sluice.operations.recover.plan import Measure, Question, StoreFinding
 from sluice.segments.schemas import SchemaStore
 from sluice.sources.base import SourceSession
 

@@ -25,15 +25,15 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from sluice.flows.verify.as_loaded import AsLoaded, Loaded
-from sluice.flows.verify.key_spool import KeySpool
-from sluice.flows.verify.log_window import LogWindow
-from sluice.flows.verify.seen_keys import SeenKeys, hashes_of
-from sluice.flows.verify.side_by_side import ahead, side_by_side
 from sluice.model.digests import RangeDigest
 from sluice.model.dumps import Chunk, ChunkId, TablePlanned, TableRequest
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableSchema, stored_name
+from sluice.operations.verify.as_loaded import AsLoaded, Loaded
+from sluice.operations.verify.key_spool import KeySpool
+from sluice.operations.verify.log_window import LogWindow
+from sluice.operations.verify.seen_keys import SeenKeys, hashes_of
+from sluice.operations.verify.side_by_side import ahead, side_by_side
 from sluice.sources.base import ChunkKey, ChunkReader, DigestReader, Key, KeyText
 from sluice.targets.port import Comparer, KeyLister, KeyRange, RangeDifferences
 
@@ -80,7 +80,7 @@ class Odd:
 class RangeFound:
     """A range that a worker compared: rows of the source, and the keys of which the target has something else; None: to be compared here.
 
-    ``hashes``: of the rows' keys, see :mod:`sluice.flows.verify.seen_keys`; empty where they are not asked for.
+    ``hashes``: of the rows' keys, see :mod:`sluice.operations.verify.seen_keys`; empty where they are not asked for.
     """
 
     stretch: Stretch
