@@ -81,6 +81,7 @@ class LagMeter:
         return len(self.lags_ms) >= self._written
 
     def percentile_ms(self, share: float) -> float | None:
+        """Return the lag in milliseconds that this share (0 to 1) of the rows did not exceed; None without rows."""
         if len(self.lags_ms) < 2:
             return self.lags_ms[0] if self.lags_ms else None
         return statistics.quantiles(self.lags_ms, n=100, method="inclusive")[round(share * 100) - 1]
