@@ -17,9 +17,9 @@ from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError, LoadError, MappingError, SluiceError, TargetUnavailable
 from sluice.flows.dump.start import start
 from sluice.flows.dump.worker import work
-from sluice.flows.operate.check import apply_missing, check
 from sluice.model.dumps import DumpState
 from sluice.model.tables import TableId
+from sluice.operations.check import apply_missing, check
 from sluice.targets.contract import Pipe, changed, gone, new, people
 from sluice.targets.kafka import ack_topic, place, transactions
 from sluice.targets.kafka.partitioning import partition_of
