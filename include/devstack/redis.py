@@ -87,7 +87,13 @@ class RedisServer(Server):
 
     def connection_json(self) -> str:
         """Return the value for ``AIRFLOW_CONN_<ID>``, as the Redis provider of Airflow has it."""
-        return json.dumps({"conn_type": "redis", "host": self.host, "port": self.port, "password": self.password, "extra": {"db": 0}})
+        return json.dumps({
+            "conn_type": "redis",
+            "host": self.host,
+            "port": self.port,
+            "password": self.password,
+            "extra": {"db": 0},
+        })
 
     def client(self) -> Redis:
         """Return a client of the default user."""

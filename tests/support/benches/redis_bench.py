@@ -73,7 +73,10 @@ class RedisBench(Bench):
                 schema.apply(finding.statement)
 
     def rows(self, table: TableSchema) -> list[tuple[Any, ...]]:
-        types = {column.name: planned.value_type for column, planned in zip(table.columns, planned_table(table).columns, strict=True)}
+        types = {
+            column.name: planned.value_type
+            for column, planned in zip(table.columns, planned_table(table).columns, strict=True)
+        }
         with self.client as client:
             found = []
             for key in sorted(client.scan_iter(f"{table.table}:*", count=1_000)):
@@ -107,7 +110,7 @@ class RedisBench(Bench):
     @contextmanager
     def refusing(self) -> Iterator[None]:
         kept = dict(self.options)
-        self.options["max_row_bytes"] = 180
+        self.options["max_row_bytes"] = 140
         try:
             yield
         finally:

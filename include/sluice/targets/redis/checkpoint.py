@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from sluice.errors import CheckpointError, Fenced, SluiceError, TargetUnavailabl
 from sluice.model.positions import Position
 from sluice.targets.fencing import require_batch, require_no_newer, require_own, seal_of
 from sluice.targets.port import Agrees, Checkpoint, Fence
-from sluice.targets.redis.client import Client, FenceMoved, connected, library
+from sluice.targets.redis.client import Client, FenceMoved, connected, library, translated
 from sluice.targets.redis.place import Place
 from sluice.targets.redis.scripts import ADVANCE
 
@@ -100,9 +101,8 @@ class RedisCheckpoints:
     ) -> Checkpoint:
         """Change the record to what ``made`` returns for it, unless another process changes it meanwhile."""
         place, key = self._place, self._place.checkpoint_key
-        with connected(place) as client:
-            for _ in range(_ATTEMPTS):
-                client.ask("watching the checkpoint", "WATCH", key)
+        for _ in range(_ATTEMPTS):
+            with connected(place) as client, _watched(client, key):
                 found = read_checkpoint(client, place)
                 held = made(found)
                 gone = [name for name in (found.fields if found else ()) if drops(name)]
@@ -113,7 +113,11 @@ class RedisCheckpoints:
                     "identity": held.identity, "seal": self._seal(held),
                 }  # fmt: skip
                 words = [word for pair in fields.items() for word in pair]
-                commands: list[list[Any]] = [["MULTI"], ["HSET", key, *words], *([["HDEL", key, *gone]] if gone else ())]
+                commands: list[list[Any]] = [
+                    ["MULTI"],
+                    ["HSET", key, *words],
+                    *([["HDEL", key, *gone]] if gone else ()),
+                ]
                 answers = client.ask_all("changing the checkpoint", [*commands, ["EXEC"]])
                 for answer in answers:
                     if isinstance(answer, library().RedisError):
@@ -124,9 +128,17 @@ class RedisCheckpoints:
         raise TargetUnavailable("other processes changed the checkpoint again and again", where=self.place)
 
 
-def _refused(error: Any, place: Place) -> Exception:
-    from sluice.targets.redis.client import translated
+@contextmanager
+def _watched(client: Client, key: str) -> Iterator[None]:
+    client.ask("watching the checkpoint", "WATCH", key)
+    try:
+        yield
+    finally:
+        with suppress(SluiceError):  # the connection is used again
+            client.ask("watching the checkpoint", "UNWATCH")
 
+
+def _refused(error: Any, place: Place) -> Exception:
     return translated(error, place.endpoint, "changing the checkpoint")
 
 
@@ -141,14 +153,16 @@ def _wait_for_disk(client: Client, place: Place) -> None:
     wait_ms = int(place.options.timeout.total_seconds() * 900)  # less than the client waits for the answer
     answer = client.ask("waiting for the server's disk (fsync: true)", "WAITAOF", 1, 0, wait_ms)
     if int(answer[0]) < 1:
-        raise TargetUnavailable("the server did not write its log to its disk in time (fsync: true)", where=place.endpoint.address)
+        raise TargetUnavailable(
+            "the server did not write its log to its disk in time (fsync: true)", where=place.endpoint.address
+        )
 
 
 def read_checkpoint(client: Client, place: Place, key: str = "") -> RedisCheckpoint | None:
     """Return the record, None if there is none. Raises CheckpointError if it cannot be read. ``key``: of another owner."""
     key = key or place.checkpoint_key
     found = client.ask("reading the checkpoint", "HGETALL", key)
-    given = found.items() if isinstance(found, dict) else zip(found[::2], found[1::2], strict=True)
+    given = zip(found[::2], found[1::2], strict=True)
     data = {name.decode("utf-8", "replace"): value.decode("utf-8", "replace") for name, value in given}
     if not data:
         return None
@@ -196,10 +210,11 @@ def guarded(client: Client, place: Place, fence: Fence) -> RedisCheckpoint:
     return found
 
 
-def moved(client: Client, place: Place, fence: Fence) -> SluiceError:
+def moved(place: Place, fence: Fence) -> SluiceError:
     """Return the error for a script that found another checkpoint."""
     try:
-        guarded(client, place, fence)
+        with connected(place) as client:  # on another one answers may be under way
+            guarded(client, place, fence)
     except SluiceError as error:
         return error
     return TargetUnavailable("the checkpoint was another one for a moment", where=place.record_place)

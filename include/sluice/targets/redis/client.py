@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -46,7 +47,9 @@ def settings(endpoint: Endpoint) -> dict[str, Any]:
     try:
         number = int(given)
     except (TypeError, ValueError):
-        raise ConfigError(f"connection {endpoint.connection_id!r}: db {given!r} is not the number of a database") from None
+        raise ConfigError(
+            f"connection {endpoint.connection_id!r}: db {given!r} is not the number of a database"
+        ) from None
     found: dict[str, Any] = {
         "host": endpoint.host or "localhost",
         "port": endpoint.port or PORT,
@@ -63,65 +66,105 @@ def settings(endpoint: Endpoint) -> dict[str, Any]:
     return found
 
 
+_pools: dict[tuple[tuple[str, Any], ...], Any] = {}
+"""The connections of this process, by their settings."""
+_lock = threading.Lock()
+
+
+def _pool(place: Place) -> Any:
+    lib, given = library(), settings(place.endpoint)
+    from redis.backoff import NoBackoff
+    from redis.connection import Connection, SSLConnection
+    from redis.retry import Retry
+
+    given["socket_timeout"] = place.options.timeout.total_seconds()
+    name = tuple(sorted(given.items()))
+    with _lock:
+        if name not in _pools:
+            kind = SSLConnection if given.pop("ssl", False) else Connection
+            retry = Retry(NoBackoff(), 0)  # a script that was sent may have run
+            _pools[name] = lib.ConnectionPool(
+                kind,
+                socket_connect_timeout=_CONNECT_S,
+                retry=retry,
+                protocol=2,
+                client_name="sluice",
+                driver_info=None,
+                **given,
+            )
+        return _pools[name]
+
+
 class Client:
     """One connection to the server, used by one thread."""
 
     def __init__(self, place: Place) -> None:
-        self._place = place
-        lib = library()
-        from redis.backoff import NoBackoff
-        from redis.retry import Retry
-
-        self.redis = lib.Redis(
-            **settings(place.endpoint),
-            socket_connect_timeout=_CONNECT_S,
-            socket_timeout=place.options.timeout.total_seconds(),
-            retry=Retry(NoBackoff(), 0),  # a script that was sent may have run
-            protocol=2,
-            client_name="sluice",
-            decode_responses=False,
-            single_connection_client=True,
-        )
-        self._loaded: dict[str, str] = {}
+        self._place, self._pool = place, _pool(place)
+        with errors(place.endpoint, "connecting"):
+            self._connection = self._pool.get_connection()
+        self._owed = 0
+        self._loaded: dict[Script, str] = {}
 
     def close(self) -> None:
-        """Close the connection."""
-        self.redis.close()
+        """Give the connection back; one with answers under way is closed."""
+        if self._owed:
+            self._connection.disconnect()
+        self._pool.release(self._connection)
 
     def ask(self, doing: str, *words: Any) -> Any:
         """Send one command and return its answer."""
         with errors(self._place.endpoint, doing):
-            return self.redis.execute_command(*words)
+            self._send(lambda: self._connection.send_command(*words, check_health=False))
+            return self._receive()
 
     def ask_all(self, doing: str, commands: Sequence[Sequence[Any]]) -> list[Any]:
         """Send commands at once and return their answers, with errors among them."""
+        lib, found = library(), []
         with errors(self._place.endpoint, doing):
-            pipe = self.redis.pipeline(transaction=False)
-            for words in commands:
-                pipe.execute_command(*words)
-            return list(pipe.execute(raise_on_error=False))
+            packed = self._connection.pack_commands(commands)
+            self._send(lambda: self._connection.send_packed_command(packed, check_health=False), len(commands))
+            for _ in commands:
+                try:
+                    found.append(self._receive())
+                except lib.ResponseError as error:
+                    found.append(error)
+        return found
+
+    def _send(self, send: Callable[[], None], answers: int = 1) -> None:
+        self._owed += answers
+        send()
+
+    def _receive(self) -> Any:
+        try:
+            found = self._connection.read_response()
+        except library().ResponseError:
+            self._owed -= 1  # an answer, too
+            raise
+        self._owed -= 1
+        return found
 
     def run(self, script: Script, keys: Sequence[Any], arguments: Sequence[Any]) -> Any:
         """Run a script. Raises FenceMoved."""
         with errors(self._place.endpoint, f"running the script {NAMES[script]}"):
-            return self.redis.evalsha(self.sha(script), len(keys), *keys, *arguments)
+            words = ("EVALSHA", self.sha(script), len(keys), *keys, *arguments)
+            self._send(lambda: self._connection.send_command(*words, check_health=False))
+            return self._receive()
 
     def sha(self, script: Script) -> str:
         """Return the name of a script, which the server is given first."""
         if script not in self._loaded:
-            with errors(self._place.endpoint, f"sending the script {NAMES[script]}"):
-                self._loaded[script] = str(self.redis.script_load(script))
+            self._loaded[script] = self.ask(f"sending the script {NAMES[script]}", "SCRIPT", "LOAD", script).decode()
         return self._loaded[script]
 
     def send(self, packed: bytes) -> None:
         """Send a command in the protocol's own form; :meth:`receive` returns its answer later."""
         with errors(self._place.endpoint, "sending rows"):
-            self.redis.connection.send_packed_command([packed], check_health=False)
+            self._send(lambda: self._connection.send_packed_command([packed], check_health=False))
 
     def receive(self) -> Any:
         """Return the answer to the oldest command that was sent. Raises FenceMoved."""
         with errors(self._place.endpoint, "writing rows"):
-            return self.redis.connection.read_response()
+            return self._receive()
 
     def scan(self, head: str, tail: str) -> Iterator[list[bytes]]:
         """Yield the keys with this begin and end, each at least once, as the server walks through all its keys."""
@@ -136,10 +179,7 @@ class Client:
 
     def info(self) -> dict[str, str]:
         """Return what the server says about itself."""
-        said = self.ask("asking the server about itself", "INFO")
-        if isinstance(said, Mapping):
-            return {str(name): str(value) for name, value in said.items()}
-        lines = said.decode("utf-8", "replace").splitlines()
+        lines = self.ask("asking the server about itself", "INFO").decode("utf-8", "replace").splitlines()
         return dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))
 
     def configured(self, name: str) -> str | None:
@@ -148,13 +188,7 @@ class Client:
             found = self.ask("reading a setting", "CONFIG", "GET", name)
         except (LoadError, ConfigError):
             return None
-        given = found.items() if isinstance(found, Mapping) else zip(found[::2], found[1::2], strict=False)
-        known = {_text(key): _text(value) for key, value in given}
-        return known.get(name)
-
-
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+        return found[1].decode("utf-8", "replace") if len(found) > 1 else None
 
 
 def _literal(text: str) -> str:
@@ -199,12 +233,20 @@ def translated(error: Any, endpoint: Endpoint, doing: str) -> Exception:
     if isinstance(error, lib.AuthenticationError) or said.startswith(_LOGIN):
         return ConfigError(text, where=where, hint="look at login and password of the connection")
     if isinstance(error, lib.exceptions.NoPermissionError) or said.startswith("NOPERM"):
-        return LoadError(text, where=where, hint="docs/redis-target.md lists the commands and keys that the login needs")
+        return LoadError(
+            text, where=where, hint="docs/redis-target.md lists the commands and keys that the login needs"
+        )
     if isinstance(error, lib.exceptions.MovedError | lib.exceptions.AskError) or "MOVED" in said:
         return cluster_refused(endpoint)
     later = isinstance(error, lib.ConnectionError | lib.TimeoutError) or said.startswith(_LATER)
     kinds = lib.exceptions
-    known = (kinds.BusyLoadingError, kinds.ReadOnlyError, kinds.OutOfMemoryError, kinds.NoScriptError, kinds.MasterDownError)
+    known = (
+        kinds.BusyLoadingError,
+        kinds.ReadOnlyError,
+        kinds.OutOfMemoryError,
+        kinds.NoScriptError,
+        kinds.MasterDownError,
+    )
     if later or isinstance(error, known):
         return TargetUnavailable(text, where=where)
     return LoadError(text, where=where)
@@ -220,4 +262,14 @@ def cluster_refused(endpoint: Endpoint) -> SluiceError:
     )
 
 
-__all__ = ["Client", "FenceMoved", "cluster_refused", "connected", "errors", "library", "scrubbed", "settings", "translated"]
+__all__ = [
+    "Client",
+    "FenceMoved",
+    "cluster_refused",
+    "connected",
+    "errors",
+    "library",
+    "scrubbed",
+    "settings",
+    "translated",
+]

@@ -64,7 +64,9 @@ class RedisComparer(ComparesRowsOnly):
         """Return the listed keys that only the target has."""
         listed = item.listed or ()
         columns = listed_keys(made.plan, listed, rows.schema)
-        keys = made.keys([one.combine_chunks() for one in columns.columns], list(columns.schema)).cast(BYTES).to_pylist()
+        keys = (
+            made.keys([one.combine_chunks() for one in columns.columns], list(columns.schema)).cast(BYTES).to_pylist()
+        )
         there = client.ask_all("looking for keys", [["EXISTS", key] for key in keys])
         return tuple(
             one for one, key, exists in zip(listed, keys, there, strict=True) if exists == 1 and key not in sent
@@ -90,7 +92,7 @@ class RedisComparer(ComparesRowsOnly):
                 continue
             odd = tuple(name for name, value in own.items() if not self._same(types[name], value, there.get(name)))
             if odd:
-                shown = tuple((_shown(own[name]), _shown(there.get(name))) for name in odd) if values else ()
+                shown = tuple((self._shown(own[name]), self._shown(there.get(name))) for name in odd) if values else ()
                 different.append(RowDifference(number, odd, shown))
         return RangeDifferences(tuple(missing), tuple(different))
 
@@ -102,6 +104,13 @@ class RedisComparer(ComparesRowsOnly):
             return False
         return bool(one == other) or (isinstance(one, str) and alike(made, one.encode(), other.encode()))
 
+    def _shown(self, value: bytes | None) -> str | None:
+        if value is None:
+            return None
+        text = value.decode("utf-8", "backslashreplace")
+        text = str(json.loads(text, parse_float=str, parse_int=str)) if self.place.options.form == "json" else text
+        return text[:SHOWN_CHARACTERS]
+
     def _gone(self, made: TableRows, rows: pa.Table) -> Sequence[bool]:
         """Return which rows have expired by now, or do within a second: whether they are there says nothing."""
         column = self.place.expiry_column({true_name(one) for one in made.sent(rows.schema)})
@@ -112,10 +121,6 @@ class RedisComparer(ComparesRowsOnly):
         now_ms = int((time.time() + 1) * 1000)
         found: list[bool] = pc.fill_null(pc.less(at, now_ms), False).to_pylist()
         return found
-
-
-def _shown(value: bytes | None) -> str | None:
-    return None if value is None else value.decode("utf-8", "backslashreplace")[:SHOWN_CHARACTERS]
 
 
 __all__ = ["RedisComparer"]

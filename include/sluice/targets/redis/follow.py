@@ -153,7 +153,9 @@ class _Follower:
             raise not_converted(self.change, effect, step.table, "a target of type redis converts no rows")
         renamed = dict(step.renames)
         if set(renamed) & set(renamed.values()):
-            raise not_followed(self.change, "columns take each other's names, which a load that is repeated would do twice")
+            raise not_followed(
+                self.change, "columns take each other's names, which a load that is repeated would do twice"
+            )
         held = self.held[str(step.table)]
         new = [added for added in step.adds if not added.there]
         columns = [renamed.get(name, name) for name in held.columns if name not in step.drops]

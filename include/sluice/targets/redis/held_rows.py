@@ -78,7 +78,9 @@ def key_table(place: Place, plan: PlannedTable, keys: Sequence[bytes]) -> pa.Tab
             arrays.append(pa.array([read(parts[number]) for parts in found], made.arrow_type))
         except (ValueError, ArithmeticError, pa.ArrowException) as error:
             raise LoadError(
-                f"keys of {plan.target} cannot be read back: {error}", where=str(plan.target), hint="did another program write them?"
+                f"keys of {plan.target} cannot be read back: {error}",
+                where=str(plan.target),
+                hint="did another program write them?",
             ) from None
     return pa.table(arrays, names=list(plan.key))
 

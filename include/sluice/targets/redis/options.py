@@ -76,9 +76,13 @@ class RedisOptions(BaseModel):
         description="Key of a row. {key}: the values of its primary key, with a colon between them; {schema}, {table}: of the target table; "
         "{pipeline}, {target}: names.",
     )
-    value_column: str = Field("", description="form: string: the column whose value is stored. Every other one is left out.")
+    value_column: str = Field(
+        "", description="form: string: the column whose value is stored. Every other one is left out."
+    )
     expire: Expiry | None = Field(None, description="When rows go by themselves. Default: never.")
-    indexes: tuple[Index, ...] = Field((), description="Sets and sorted sets of row keys, kept in step with form: hash.")
+    indexes: tuple[Index, ...] = Field(
+        (), description="Sets and sorted sets of row keys, kept in step with form: hash."
+    )
     stream: str = Field(
         "{schema}.{table}",
         min_length=1,
@@ -93,7 +97,10 @@ class RedisOptions(BaseModel):
     )
     prefix: str = Field("sluice:", min_length=1, description="Begin of the keys that Sluice keeps for itself.")
     max_row_bytes: int = Field(
-        64 * _MEBIBYTE, ge=1, le=512 * _MEBIBYTE, description="A row of more bytes, key and values together, is refused."
+        64 * _MEBIBYTE,
+        ge=1,
+        le=512 * _MEBIBYTE,
+        description="A row of more bytes, key and values together, is refused.",
     )
     fsync: bool = Field(
         False,
@@ -110,7 +117,9 @@ class RedisOptions(BaseModel):
     def _fits(self) -> RedisOptions:
         fields = require_known("key", self.key, {*_TABLE, "key"})
         if not {"schema", "table", "key"} <= fields:
-            raise ValueError(f"key must have {listed({'schema', 'table', 'key'})} in it: each row needs a key of its own")
+            raise ValueError(
+                f"key must have {listed({'schema', 'table', 'key'})} in it: each row needs a key of its own"
+            )
         if self.key.count("{key}") != 1:
             raise ValueError("key: write {key} once")
         require_known("stream", self.stream, _TABLE)

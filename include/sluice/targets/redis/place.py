@@ -62,7 +62,10 @@ class Place:
 
     def _filled(self, template: str, table: TableId) -> str:
         return template.format(
-            schema=escaped(table.schema), table=escaped(table.table), pipeline=escaped(self.pipeline), target=escaped(self.target)
+            schema=escaped(table.schema),
+            table=escaped(table.table),
+            pipeline=escaped(self.pipeline),
+            target=escaped(self.target),
         )
 
 

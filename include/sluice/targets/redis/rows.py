@@ -45,7 +45,8 @@ class PackedRows:
         if kept.all():
             return self
         mask = pa.array(kept)
-        return PackedRows(*(one.filter(mask) for one in (self.names, self.keys, self.words)), self.counts[kept], self.sizes[kept])
+        names, keys, words = (one.filter(mask) for one in (self.names, self.keys, self.words))
+        return PackedRows(names, keys, words, self.counts[kept], self.sizes[kept])
 
     def chunks(self) -> Iterator[tuple[int, int]]:
         """Yield (first, end) of the rows that go into one script."""
@@ -151,13 +152,15 @@ class TableRows:
     def packed(self, keys: pa.Array, values: dict[str, pa.Array], expiries: pa.Array | None) -> PackedRows:
         """Return rows as arguments of the script that writes them. ``expiries``: text of each, "" for never; None: no row has one."""
         count = len(keys)
-        form = self.place.options.form
+        form, words = self.place.options.form, np.ones(count, np.int64)
         if form == "hash":
             given = {name: one for name, one in values.items() if one.null_count < count}
             pairs = [_joined(bulk_of(name.encode()), bulks(one)) for name, one in given.items()]
-            words = 2 * np.sum([one.is_valid().to_numpy(zero_copy_only=False) for one in given.values()], axis=0, dtype=np.int64)
+            words = np.zeros(count, np.int64)
+            for one in given.values():
+                words += 2 * one.is_valid().to_numpy(zero_copy_only=False)
         elif form == "json":
-            pairs, words = [bulks(objects(values).cast(BYTES))], np.ones(count, np.int64)
+            pairs = [bulks(objects(values).cast(BYTES))]
         else:
             value = values[self.place.options.value_column]
             pairs, words = [bulks(value)], value.is_valid().to_numpy(zero_copy_only=False).astype(np.int64)
@@ -166,7 +169,9 @@ class TableRows:
         sent = _joined(*parts, skip=True)
         names = keys.cast(BYTES)
         bulk_keys = bulks(names)
-        sizes = pc.add(pc.binary_length(bulk_keys), pc.binary_length(sent)).to_numpy(zero_copy_only=False).astype(np.int64)
+        sizes = (
+            pc.add(pc.binary_length(bulk_keys), pc.binary_length(sent)).to_numpy(zero_copy_only=False).astype(np.int64)
+        )
         return PackedRows(names, bulk_keys, sent, words + 1 + (expiries is not None), sizes)
 
     def expiries(self, rows: pa.Table) -> tuple[str, pa.Array | None]:

@@ -30,13 +30,23 @@ class RedisSchema:
             return ()
         first = tables[0].target
         with connected(self.place) as client:
-            found = [Finding(severity, first, "", why, hint=hint) for severity, why, hint in server_findings(client, self.place)]
+            found = [
+                Finding(severity, first, "", why, hint=hint)
+                for severity, why, hint in server_findings(client, self.place)
+            ]
             held = definitions(client, self.place) if self.input is Input.MERGED else {}
         for plan in tables:
             if self.input is Input.MERGED:
                 found += self._about(plan, held)
             else:
-                found.append(Finding("ok", plan.target, "", f"stream {self.place.stream_of(plan.target)}, {self.place.options.format}"))
+                found.append(
+                    Finding(
+                        "ok",
+                        plan.target,
+                        "",
+                        f"stream {self.place.stream_of(plan.target)}, {self.place.options.format}",
+                    )
+                )
         return found
 
     def _about(self, plan: PlannedTable, held: Mapping[str, Definition]) -> Iterator[Finding]:
@@ -59,18 +69,30 @@ class RedisSchema:
             require(place, held, plan)
         except MappingError as error:
             statement = statement_of(place, plan.target, definition_of(plan)) if there is None else ""
-            yield Finding("error", plan.target, "", error.message, statement, hint=error.hint or "", absent=there is None)
+            yield Finding(
+                "error", plan.target, "", error.message, statement, hint=error.hint or "", absent=there is None
+            )
             return
         yield from self._losses(plan)
         head, tail = place.row_affixes(plan.target)
-        yield Finding("ok", plan.target, "", f"keys {head}{':'.join(f'<{name}>' for name in plan.key)}{tail}, form: {place.options.form}")
+        yield Finding(
+            "ok",
+            plan.target,
+            "",
+            f"keys {head}{':'.join(f'<{name}>' for name in plan.key)}{tail}, form: {place.options.form}",
+        )
 
     def _losses(self, plan: PlannedTable) -> Iterator[Finding]:
         options = self.place.options
         if options.form == "string":
             left = [column.name for column in plan.columns if column.name != options.value_column and not column.key]
             if left:
-                yield Finding("warning", plan.target, "", f"form: string stores {options.value_column} alone, without {', '.join(left)}")
+                yield Finding(
+                    "warning",
+                    plan.target,
+                    "",
+                    f"form: string stores {options.value_column} alone, without {', '.join(left)}",
+                )
             return
         for column in plan.columns:
             loses = own_type(column.sent_type).loses
@@ -122,18 +144,36 @@ def server_findings(client: Client, place: Place) -> Iterator[tuple[str, str, st
 def _durability(client: Client, place: Place, info: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
     logs = info.get("aof_enabled") == "1"
     sync, save = client.configured("appendfsync"), client.configured("save")
-    behind = f"then the checkpoint is behind, too: `sluice recover {place.pipeline}` delivers again what is still stored"
+    behind = (
+        f"then the checkpoint is behind, too: `sluice recover {place.pipeline}` delivers again what is still stored"
+    )
     if place.options.fsync and not (logs and _waits_for_log(client)):
-        why = "options.fsync waits for the server's log, and it " + ("does not know WAITAOF" if logs else "keeps none (appendonly no)")
+        why = "options.fsync waits for the server's log, and it " + (
+            "does not know WAITAOF" if logs else "keeps none (appendonly no)"
+        )
         yield "error", why, "Redis 7.2 or Valkey with appendonly yes; or leave fsync out"
+    elif place.options.fsync and sync == "no":
+        yield (
+            "error",
+            "options.fsync, and appendfsync no: the server never waits for its disk",
+            "set appendfsync everysec",
+        )
     if not logs and save == "":
-        yield "warning", f"appendonly no and no save: a crash or a restart of the server loses every row; {behind}", "set appendonly yes"
+        yield (
+            "warning",
+            f"appendonly no and no save: a crash or a restart of the server loses every row; {behind}",
+            "set appendonly yes",
+        )
     elif not logs:
         words = f"save {save!r}" if save is not None else "its snapshots"
         why = f"appendonly no: a crash of the server loses what was written since the last of {words}; {behind}"
         yield "warning", why, "set appendonly yes"
     elif sync == "no":
-        yield "warning", f"appendfsync no: a crash of the machine loses what the kernel had not written yet; {behind}", "set appendfsync everysec"
+        yield (
+            "warning",
+            f"appendfsync no: a crash of the machine loses what the kernel had not written yet; {behind}",
+            "set appendfsync everysec",
+        )
     elif sync == "always":
         yield "ok", "appendonly yes, appendfsync always: a crash loses nothing that was acknowledged", ""
     else:

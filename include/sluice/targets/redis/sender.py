@@ -36,8 +36,16 @@ class RowSender:
             for first, end in rows.chunks():
                 count = end - first
                 words = 4 + count + len(fixed) + int(rows.counts[first:end].sum())
-                head = b"*%d\r\n%b%b%b%b" % (words, bulk_of(b"EVALSHA"), bulk_of(sha), bulk_of(b"%d" % (count + 1)), key)
-                self._client.send(b"".join((head, content(rows.keys, first, end), tail, content(rows.words, first, end))))
+                head = b"*%d\r\n%b%b%b%b" % (
+                    words,
+                    bulk_of(b"EVALSHA"),
+                    bulk_of(sha),
+                    bulk_of(b"%d" % (count + 1)),
+                    key,
+                )
+                self._client.send(
+                    b"".join((head, content(rows.keys, first, end), tail, content(rows.words, first, end)))
+                )
                 self.scripts += 1
                 waiting.append(first)
                 if len(waiting) >= _UNDER_WAY:
@@ -45,8 +53,7 @@ class RowSender:
             while waiting:
                 refused += self._answer(waiting)
         except FenceMoved:
-            self._client.close()  # answers of other scripts are under way
-            raise moved(self._client, self._place, self._fence) from None
+            raise moved(self._place, self._fence) from None
         return refused
 
     def _answer(self, waiting: deque[int]) -> list[tuple[int, str]]:
@@ -65,7 +72,7 @@ class RowSender:
                 script, [self._place.checkpoint_key, *keys], [self._fence.epoch, self._fence.held, *arguments]
             )
         except FenceMoved:
-            raise moved(self._client, self._place, self._fence) from None
+            raise moved(self._place, self._fence) from None
 
 
 def parts_of(keys: Sequence[bytes], size: int = CHUNK_ROWS) -> Iterator[Sequence[bytes]]:

@@ -42,7 +42,7 @@ Definitions = Mapping[str, Definition]
 def definitions(client: Client, place: Place) -> dict[str, Definition]:
     """Return the definitions by table. Raises LoadError if one cannot be read."""
     found = client.ask("reading the tables", "HGETALL", place.tables_key)
-    given = found.items() if isinstance(found, dict) else zip(found[::2], found[1::2], strict=True)
+    given = zip(found[::2], found[1::2], strict=True)
     made = {}
     for name, text in given:
         try:
@@ -157,4 +157,13 @@ def index_spec(indexes: tuple[Index, ...]) -> str:
     return json.dumps({"columns": columns, "indexes": made}, ensure_ascii=False)
 
 
-__all__ = ["Definition", "Definitions", "definition_of", "definitions", "index_spec", "lacking", "require", "statement_of"]
+__all__ = [
+    "Definition",
+    "Definitions",
+    "definition_of",
+    "definitions",
+    "index_spec",
+    "lacking",
+    "require",
+    "statement_of",
+]

@@ -136,7 +136,11 @@ class RedisUnit:
     @property
     def memory_bytes(self) -> int:
         """The memory that the unit takes: the rows that are read at a time, and their arguments."""
-        return 2 * self.reader.memory_of(sum(file.arrow_bytes for file in self.files), len(self.files)) if self.files else 0
+        return (
+            2 * self.reader.memory_of(sum(file.arrow_bytes for file in self.files), len(self.files))
+            if self.files
+            else 0
+        )
 
     def write(self, rejected: RejectedRows | None = None) -> WriteResult:
         """Check the fence, then write; each script checks it, too."""
@@ -165,7 +169,10 @@ class RedisUnit:
 
     def _listed(self, stored: StoredRange, item: KeyRange) -> list[bytes]:
         if item.listed is None or item.kept is None:
-            raise LoadError(f"a range of keys of {stored.plan.target} cannot be removed: keys are in no order", where=str(stored.plan.target))
+            raise LoadError(
+                f"a range of keys of {stored.plan.target} cannot be removed: keys are in no order",
+                where=str(stored.plan.target),
+            )
         rows = TableRows(self.place, stored.plan)
         keys = listed_keys(stored.plan, item.listed, item.kept.schema)
         asked, kept = (
@@ -242,10 +249,10 @@ class _TableWork:
     def _put(self, live: pa.Table) -> int:
         packed = self._packed(live)
         large = self._too_large(packed)
-        for number in np.flatnonzero(large):
+        for number in np.flatnonzero(large).tolist():
             limit = self.unit.place.options.max_row_bytes
             why = f"a row of {packed.sizes[number]:,} bytes is larger than options.max_row_bytes, {limit:,}"
-            self._refuse(live, packed, int(number), why, "row too large")
+            self._refuse(live, packed, number, why, "row too large")
         kept = np.flatnonzero(~large)
         command, _ = self.rows.expiries(live)
         for number, why in self.sender.put(packed.take(~large), command):
@@ -256,7 +263,11 @@ class _TableWork:
     def _refuse(self, rows: pa.Table, packed: PackedRows, number: int, why: str, where: str) -> None:
         """Keep a row as rejected. Raises LoadError if none may be."""
         if self.rejected is None:
-            key = "(masked)" if any(map(is_masked, rows.schema)) else packed.names[number].as_py().decode("utf-8", "replace")[:300]
+            key = (
+                "(masked)"
+                if any(map(is_masked, rows.schema))
+                else packed.names[number].as_py().decode("utf-8", "replace")[:300]
+            )
             raise LoadError(
                 f"{why}: a row of {self.table.target}, key {key}",
                 where=str(self.table.target),
@@ -277,7 +288,9 @@ class _TableWork:
         _, expiries = self.rows.expiries(rows)
         return self.rows.packed(keys, values, expiries if olds is None else None)
 
-    def _complete(self, rows: pa.Table, keys: pa.Array, values: dict[str, pa.Array], lacks: np.ndarray[Any, Any]) -> None:
+    def _complete(
+        self, rows: pa.Table, keys: pa.Array, values: dict[str, pa.Array], lacks: np.ndarray[Any, Any]
+    ) -> None:
         known = self.rows.known(rows)
         stored = {true_name(one): one.name for one in self.rows.sent(rows.schema)}
         places = np.flatnonzero(lacks).tolist()
@@ -286,7 +299,12 @@ class _TableWork:
         texts = {name: one.to_pylist() for name, one in values.items()}
         asked = [names[place] for place in places]
         for place, there in zip(places, held_rows(self.client, self.unit.place, asked, list(values)), strict=True):
-            if there is None and ops[place] == Op.UPDATE and not self.unit.copied and self.unit.place.options.expire is None:
+            if (
+                there is None
+                and ops[place] == Op.UPDATE
+                and not self.unit.copied
+                and self.unit.place.options.expire is None
+            ):
                 raise LoadError(
                     f"the target has no row {names[place]!r}, but the log only contains the changed columns of this row",
                     where=str(self.table.target),
