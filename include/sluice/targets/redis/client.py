@@ -19,7 +19,7 @@ _CONNECT_S = 8.0
 _FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 _TLS = (*_FILES, "ssl_cert_reqs", "ssl_check_hostname")
 _LATER = (
-    "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "MISCONF", "NOREPLICAS", "READONLY", "OOM", "NOSCRIPT", "UNBLOCKED",
+    "LOADING", "MASTERDOWN", "BUSY", "MISCONF", "NOREPLICAS", "READONLY", "OOM", "NOSCRIPT", "UNBLOCKED",
 )  # fmt: skip
 """The first words of errors after which the same call may succeed later."""
 _LOGIN = ("NOAUTH", "WRONGPASS")
@@ -236,10 +236,10 @@ def translated(error: Any, endpoint: Endpoint, doing: str) -> Exception:
         return LoadError(
             text, where=where, hint="docs/redis-target.md lists the commands and keys that the login needs"
         )
-    if isinstance(error, lib.exceptions.MovedError | lib.exceptions.AskError) or "MOVED" in said:
+    kinds = lib.exceptions
+    if isinstance(error, kinds.MovedError | kinds.AskError | kinds.ClusterDownError | kinds.ClusterCrossSlotError):
         return cluster_refused(endpoint)
     later = isinstance(error, lib.ConnectionError | lib.TimeoutError) or said.startswith(_LATER)
-    kinds = lib.exceptions
     known = (
         kinds.BusyLoadingError,
         kinds.ReadOnlyError,

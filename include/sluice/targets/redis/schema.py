@@ -34,7 +34,10 @@ class RedisSchema:
                 Finding(severity, first, "", why, hint=hint)
                 for severity, why, hint in server_findings(client, self.place)
             ]
-            held = definitions(client, self.place) if self.input is Input.MERGED else {}
+            try:
+                held = definitions(client, self.place) if self.input is Input.MERGED else {}
+            except SluiceError as error:
+                return [*found, Finding("error", first, "", error.message, hint=error.hint or "")]
         for plan in tables:
             if self.input is Input.MERGED:
                 found += self._about(plan, held)
