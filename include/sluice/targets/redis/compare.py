@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.model.column_types import ColumnType
-from sluice.model.fields import true_name
+from sluice.model.fields import is_masked, true_name
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import one_chunk
 from sluice.targets.messages.read_back import listed_keys
@@ -82,7 +82,8 @@ class RedisComparer(ComparesRowsOnly):
         gone = self._gone(made, rows)
         value_column = self.place.options.value_column
         missing, different = [], []
-        for number, there in enumerate(held_rows(client, self.place, keys, list(mine))):
+        hidden = any(map(is_masked, rows.schema))
+        for number, there in enumerate(held_rows(client, self.place, keys, list(mine), hidden=hidden)):
             if gone[number]:
                 continue
             own = {name: column[number] for name, column in mine.items()}

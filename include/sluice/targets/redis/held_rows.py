@@ -20,8 +20,10 @@ HeldRow = dict[str, bytes]
 """Column -> its text, in form: json as JSON; a column that is NULL is left out."""
 
 
-def held_rows(client: Client, place: Place, keys: Sequence[bytes], names: Sequence[str]) -> Iterator[HeldRow | None]:
-    """Yield the row of each key, None if there is none. Raises LoadError for a key of another type."""
+def held_rows(
+    client: Client, place: Place, keys: Sequence[bytes], names: Sequence[str], *, hidden: bool
+) -> Iterator[HeldRow | None]:
+    """Yield the row of each key, None if there is none. ``hidden``: errors do not name keys. Raises LoadError for a key of another type."""
     hashes = place.options.form == "hash"
     for first in range(0, len(keys), _ROWS):
         part = keys[first : first + _ROWS]
@@ -29,11 +31,11 @@ def held_rows(client: Client, place: Place, keys: Sequence[bytes], names: Sequen
         for key, answer in zip(part, client.ask_all("reading rows", commands), strict=True):
             if isinstance(answer, library().RedisError):
                 raise LoadError(
-                    f"the key {key!r} holds no row in form: {place.options.form}: {answer}",
+                    f"the key {shown_key(key, hidden=hidden)} holds no row in form: {place.options.form}: {answer}",
                     where=place.endpoint.address,
                     hint="another program wrote it, or options.form was another one; `sluice verify --repair` writes the row anew",
                 )
-            yield _hash_row(names, answer) if hashes else _string_row(place, key, answer)
+            yield _hash_row(names, answer) if hashes else _string_row(place, key, answer, hidden=hidden)
 
 
 def _hash_row(names: Sequence[str], answer: Sequence[bytes | None]) -> HeldRow | None:
@@ -41,7 +43,12 @@ def _hash_row(names: Sequence[str], answer: Sequence[bytes | None]) -> HeldRow |
     return found or None  # the key's columns are never NULL
 
 
-def _string_row(place: Place, key: bytes, answer: bytes | None) -> HeldRow | None:
+def shown_key(key: bytes, *, hidden: bool) -> str:
+    """Return a key as errors name it."""
+    return "(masked)" if hidden else key.decode("utf-8", "replace")[:300]
+
+
+def _string_row(place: Place, key: bytes, answer: bytes | None, *, hidden: bool) -> HeldRow | None:
     if answer is None:
         return None
     if place.options.form == "string":
@@ -51,7 +58,9 @@ def _string_row(place: Place, key: bytes, answer: bytes | None) -> HeldRow | Non
         return {name: json_value(value) for name, value in row.items() if value is not None}
     except (ValueError, AttributeError):
         raise LoadError(
-            f"the key {key!r} holds no JSON object", where=place.endpoint.address, hint="did another program write it?"
+            f"the key {shown_key(key, hidden=hidden)} holds no JSON object",
+            where=place.endpoint.address,
+            hint="did another program write it?",
         ) from None
 
 
@@ -64,11 +73,12 @@ def key_table(place: Place, plan: PlannedTable, keys: Sequence[bytes]) -> pa.Tab
     """Return the key's columns from the keys of rows, as the source's values are stored; keys of other things are left out. Raises LoadError."""
     head, tail = (one.encode() for one in place.row_affixes(plan.target))
     columns = plan.key_columns
-    found = []
-    for key in keys:
-        parts = key[len(head) : len(key) - len(tail)].decode().split(":")
-        if len(parts) == len(columns):
-            found.append([part.replace("%3A", ":").replace("%25", "%") for part in parts])
+    middles = (key[len(head) : len(key) - len(tail)].decode("utf-8", "surrogateescape").split(":") for key in keys)
+    found = [
+        [part.replace("%3A", ":").replace("%25", "%") for part in parts]
+        for parts in middles
+        if len(parts) == len(columns)
+    ]
     arrays = []
     for number, column in enumerate(columns):
         made = column.value_type
@@ -85,4 +95,4 @@ def key_table(place: Place, plan: PlannedTable, keys: Sequence[bytes]) -> pa.Tab
     return pa.table(arrays, names=list(plan.key))
 
 
-__all__ = ["HeldRow", "held_rows", "json_value", "key_table"]
+__all__ = ["HeldRow", "held_rows", "json_value", "key_table", "shown_key"]

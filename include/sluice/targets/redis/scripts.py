@@ -73,7 +73,7 @@ local function clash(spec, row)
     local name = place_of(index, row)
     local kind = name and redis.call('TYPE', name).ok
     if kind and kind ~= 'none' and kind ~= (index.score and 'zset' or 'set') then
-      return 'the key ' .. name .. ' of an index holds a ' .. kind
+      return 'the key ' .. index.key .. ' of an index holds a ' .. kind
     end
   end
 end

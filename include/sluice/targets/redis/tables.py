@@ -152,7 +152,7 @@ def index_spec(indexes: tuple[Index, ...]) -> str:
         for text, column, _, _ in string.Formatter().parse(one.key):
             parts += [{"text": text}] if text else []
             parts += [{"column": column}] if column is not None else []
-        made.append({"parts": parts, **({"score": one.score} if one.score else {})})
+        made.append({"key": one.key, "parts": parts, **({"score": one.score} if one.score else {})})
     columns = sorted({name for one in indexes for name in one.columns})
     return json.dumps({"columns": columns, "indexes": made}, ensure_ascii=False)
 

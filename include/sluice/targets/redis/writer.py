@@ -33,7 +33,7 @@ from sluice.targets.redis.checkpoint import RedisCheckpoints, guarded, read_chec
 from sluice.targets.redis.client import Client, connected
 from sluice.targets.redis.column_types import BYTES
 from sluice.targets.redis.follow import follow, require_alike
-from sluice.targets.redis.held_rows import held_rows
+from sluice.targets.redis.held_rows import held_rows, shown_key
 from sluice.targets.redis.place import Place
 from sluice.targets.redis.rows import PackedRows, TableRows, content
 from sluice.targets.redis.scripts import MOVE
@@ -263,11 +263,7 @@ class _TableWork:
     def _refuse(self, rows: pa.Table, packed: PackedRows, number: int, why: str, where: str) -> None:
         """Keep a row as rejected. Raises LoadError if none may be."""
         if self.rejected is None:
-            key = (
-                "(masked)"
-                if any(map(is_masked, rows.schema))
-                else packed.names[number].as_py().decode("utf-8", "replace")[:300]
-            )
+            key = shown_key(packed.names[number].as_py(), hidden=any(map(is_masked, rows.schema)))
             raise LoadError(
                 f"{why}: a row of {self.table.target}, key {key}",
                 where=str(self.table.target),
@@ -298,7 +294,9 @@ class _TableWork:
         ops = rows["_op"].to_pylist()
         texts = {name: one.to_pylist() for name, one in values.items()}
         asked = [names[place] for place in places]
-        for place, there in zip(places, held_rows(self.client, self.unit.place, asked, list(values)), strict=True):
+        hidden = any(map(is_masked, rows.schema))
+        found_rows = held_rows(self.client, self.unit.place, asked, list(values), hidden=hidden)
+        for place, there in zip(places, found_rows, strict=True):
             if (
                 there is None
                 and ops[place] == Op.UPDATE
@@ -306,7 +304,7 @@ class _TableWork:
                 and self.unit.place.options.expire is None
             ):
                 raise LoadError(
-                    f"the target has no row {names[place]!r}, but the log only contains the changed columns of this row",
+                    f"the target has no row {shown_key(names[place], hidden=hidden)}, but the log only contains the changed columns of this row",
                     where=str(self.table.target),
                     hint="`sluice dump start PIPELINE --table SCHEMA.TABLE` copies the table anew",
                 )
