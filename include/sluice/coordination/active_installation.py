@@ -111,7 +111,7 @@ class ActiveInstallation:
             self._z.transact([Put(path, OWNER.encode({"installation": me}), node.version)])
         except Conflict as conflict:
             raise LeaseHeld("another installation took its turn just now", where=path) from conflict
-        _log.info("turn_taken", installation=me, after=turn.owner if turn else "none")
+        _log.info("leader_elected", leader=me, previous=turn.owner if turn else "none")
         if turn is not None:
             with suppress(Conflict):
                 self._z.transact([Remove(self._at.installation(turn.owner))])

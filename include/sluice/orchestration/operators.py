@@ -17,7 +17,6 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from sluice.errors import ConfigError, Fenced, LeaseHeld, OutOfOrder, Paused, Restarted, SluiceError
 from sluice.orchestration.dag_runs import SENSE
-from sluice.orchestration.log_fields import make_safe
 from sluice.orchestration.retry import boundary
 from sluice.orchestration.runtime import claim, open_runtime, run_of
 from sluice.orchestration.triggers import HoldTrigger, LogMovedTrigger, PermitTrigger, TurnTrigger
@@ -83,7 +82,6 @@ class SluiceOperator(BaseOperator):  # type: ignore[misc]
         return self._attempt(context, **memory)
 
     def _attempt(self, context: Context, **memory: Any) -> Any:
-        make_safe()
         with boundary(self.pipeline):
             while True:
                 try:
@@ -260,7 +258,7 @@ def _is_over(claim: str) -> bool:
     try:
         return str(RuntimeTaskInstance.get_dagrun_state(*run)) in {"success", "failed"}
     except Exception as error:  # no such run, or another version of Airflow: the batch's age decides later
-        structlog.get_logger().debug("run_not_known", claim=claim, error=str(error)[:300])
+        structlog.get_logger().debug("run_lookup_failed", claim=claim, error=str(error)[:300])
         return False
 
 
