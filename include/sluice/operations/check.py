@@ -24,8 +24,8 @@ from sluice.flows.dump.reconcile import kept_on_purpose, why_not
 from sluice.flows.incomplete_tables import copy_command, note_absent, sentence
 from sluice.flows.mapped_names import known_tables
 from sluice.flows.runtime import Runtime
-from sluice.flows.snapshot_columns import noted_columns
-from sluice.flows.snapshot_versions import snapshot_reader
+from sluice.flows.snapshot.columns import noted_columns
+from sluice.flows.snapshot.versions import snapshot_reader
 from sluice.flows.transform.column_changes import NOT_BY_COLUMN, whole_rows
 from sluice.flows.transform.made_columns import known_when_it_runs
 from sluice.flows.transform.stage_rules import StageRules

@@ -15,8 +15,8 @@ import structlog
 
 from sluice.coordination.state import PipelineState
 from sluice.errors import SegmentError, StorageUnavailable
-from sluice.flows.batches import stored_manifest
 from sluice.flows.runtime import Runtime
+from sluice.flows.stored import stored_manifest
 from sluice.model.batches import Batch
 from sluice.segments.archive import ArchiveName
 from sluice.segments.archive_writer import BatchFiles, unfinished, write_archive

@@ -14,10 +14,10 @@ from typing import Any
 from sluice.config.pipeline import MAX_GRACE, StartPosition
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, OutOfOrder, SegmentError, SluiceError
-from sluice.flows.batches import known_again, lost_segment
 from sluice.flows.capture.failover import fail_over, find_member
 from sluice.flows.checkpoints import Sides, require_no_checkpoints
 from sluice.flows.runtime import Runtime
+from sluice.flows.stored import known_again, lost_segment
 from sluice.model.batches import Batch
 from sluice.model.positions import Position
 from sluice.operations.deadletters.store import copy_of

@@ -10,9 +10,9 @@ from sluice.config.pipeline import SNAPSHOT
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError
 from sluice.flows.runtime import Runtime
-from sluice.flows.snapshot_columns import noted_columns
-from sluice.flows.snapshot_versions import snapshot_reader, whole_batch
-from sluice.flows.stored_definitions import tables_at
+from sluice.flows.snapshot.columns import noted_columns
+from sluice.flows.snapshot.versions import snapshot_reader, whole_batch
+from sluice.flows.stored import tables_at
 from sluice.mapping import Mapping
 from sluice.model.nearest import meant
 from sluice.model.tables import TableId

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from sluice.errors import ConfigError, SegmentError
-from sluice.flows.batches import manifest_of
 from sluice.flows.runtime import Runtime
+from sluice.flows.stored import manifest_of
 from sluice.formats import FORMATS, Format, Statement
 from sluice.model.batches import Batch
 from sluice.model.schema_changes import TableChange

@@ -16,8 +16,8 @@ import structlog
 from sluice.coordination.state import PipelineState
 from sluice.coordination.subscriptions import Subscription
 from sluice.errors import ConfigError, SegmentError
-from sluice.flows.batches import stored_manifest
 from sluice.flows.runtime import Runtime
+from sluice.flows.stored import stored_manifest
 from sluice.model.nearest import meant
 from sluice.operations.control import ActionPlan
 

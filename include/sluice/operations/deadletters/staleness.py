@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from sluice.coordination.state import PipelineState
 from sluice.errors import SluiceError
-from sluice.flows.batches import manifest_of
 from sluice.flows.runtime import Runtime
+from sluice.flows.stored import manifest_of
 from sluice.mapping import Mapping as Routes
 from sluice.model.fields import key_columns
 from sluice.model.schema_changes import ChangeKind, TableChange

@@ -16,9 +16,9 @@ from functools import partial
 
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, SegmentError, SluiceError
-from sluice.flows.batches import record_of
-from sluice.flows.checkpoint_store import checkpoints_of
+from sluice.flows.checkpoints import checkpoints_of
 from sluice.flows.runtime import Runtime
+from sluice.flows.stored import record_of
 from sluice.model.batches import Batch
 from sluice.model.positions import Position
 from sluice.operations.recover.plan import Measure, Question, StoreFinding

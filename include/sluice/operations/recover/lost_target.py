@@ -7,9 +7,9 @@ from functools import partial
 
 from sluice.coordination.state import PipelineState
 from sluice.errors import CheckpointError, SegmentError, SluiceError
-from sluice.flows.batches import known_again, lost_segment
 from sluice.flows.checkpoints import Sides
 from sluice.flows.runtime import Runtime
+from sluice.flows.stored import known_again, lost_segment
 from sluice.model.batches import Batch
 from sluice.operations import control
 from sluice.operations.adopt import adopt

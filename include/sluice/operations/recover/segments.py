@@ -8,8 +8,8 @@ from functools import partial
 from sluice.coordination.cursor import Cursor
 from sluice.coordination.state import PipelineState
 from sluice.errors import CaptureError, SegmentError, SluiceError
-from sluice.flows.batches import lost_segment
 from sluice.flows.runtime import Runtime
+from sluice.flows.stored import lost_segment
 from sluice.model.batches import Batch
 from sluice.model.tables import TableId
 from sluice.operations.recover.copies import Replacement, copy, cost_of, replacement, rows_of

@@ -17,8 +17,8 @@ from sluice.config.engine import OnError, RuleConfig, RuleKind
 from sluice.config.loading import load_yaml, read_text, shown
 from sluice.config.masking import SHOWN, Masking
 from sluice.errors import ConfigError, SluiceError
-from sluice.flows.batches import manifest_of
 from sluice.flows.runtime import Runtime
+from sluice.flows.stored import manifest_of
 from sluice.flows.transform.lookups import LookupReader
 from sluice.flows.transform.segment_rows import merged_tables
 from sluice.flows.transform.spark_rules import try_frames

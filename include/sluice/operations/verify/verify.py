@@ -17,8 +17,7 @@ from sluice.coordination.leases import owner_label
 from sluice.coordination.state import PipelineState
 from sluice.errors import CheckpointError, ConfigError, DumpRefused, TerminalError
 from sluice.flows.capture.lost_tables import lost_tables
-from sluice.flows.checkpoint_store import checkpoints_of
-from sluice.flows.checkpoints import Sides
+from sluice.flows.checkpoints import Sides, checkpoints_of
 from sluice.flows.dump.key_lists import write_key_pieces
 from sluice.flows.dump.other_site import require_overwrite
 from sluice.flows.dump.planner import DumpSpec, require_together

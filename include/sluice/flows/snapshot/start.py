@@ -9,8 +9,8 @@ import structlog
 from sluice.config.pipeline import SNAPSHOT
 from sluice.coordination.cursor import Cursor
 from sluice.coordination.state import PipelineState
-from sluice.flows.lost_batches import lacks_lost
 from sluice.flows.runtime import Runtime
+from sluice.flows.snapshot.lost_batches import lacks_lost
 
 _log = structlog.get_logger()
 

@@ -11,8 +11,8 @@ from sluice.config.pipeline import TargetConfig
 from sluice.coordination.cursor import Cursor
 from sluice.coordination.state import PipelineState
 from sluice.errors import LoadError, SegmentError
-from sluice.flows.batches import known_again
 from sluice.flows.runtime import Runtime
+from sluice.flows.stored import known_again
 
 BY_ITSELF = "sluice"
 """The name in the audit if no person did it."""

@@ -19,8 +19,9 @@ from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.positions import Position
 from sluice.model.schema_changes import TableChange
 from sluice.model.tables import TableId, stored_name
-from sluice.targets.kafka.documents import Writer, removed_piece
-from sluice.targets.kafka.options import KafkaOptions
+from sluice.targets.messages.documents import MessageWriter
+from sluice.targets.messages.form import MessageForm
+from sluice.targets.messages.pieces import removed_piece
 from sluice.targets.port import SchemaChange
 from sluice.targets.schema.columns import NAMES, changed_columns
 
@@ -43,12 +44,12 @@ class _Numbers:
 class KeyForms:
     """The keys of a target's messages. ``source``: the name under which documents refer to their source."""
 
-    options: KafkaOptions
+    form: MessageForm
     source: str
 
     def differ(self, change: SchemaChange, one: TableChange) -> str:
         """Return how message keys of the rows that are there differ after the change, "" if they do not."""
-        if one.before is None or one.after is None or self.options.arrow:
+        if one.before is None or one.after is None or self.form.arrow:
             return ""
         before, after = _key(change, one.before), _key(change, one.after)
         if not after:
@@ -79,7 +80,7 @@ class KeyForms:
         pairs = list(_samples(was.arrow_type, is_now.arrow_type))
         if not pairs:
             return True
-        writer = Writer(self.options, self.source, 0, _NOWHERE, _Numbers())
+        writer = MessageWriter(self.form, self.source, 0, _NOWHERE, _Numbers())
         made: list[list[bytes]] = []
         for definition, made_of, values in (
             (old, was, [value for value, _ in pairs]),

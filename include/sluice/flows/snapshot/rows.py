@@ -20,11 +20,11 @@ from sluice.coordination.state import PipelineState
 from sluice.errors import MappingError, TargetUnavailable
 from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.dump.reconcile import why_not
-from sluice.flows.load.key_order import in_key_order as ordered
 from sluice.flows.runtime import Runtime, attempt_id
-from sluice.flows.snapshot_columns import noted_columns
-from sluice.flows.snapshot_versions import snapshot_reader
-from sluice.flows.stored_definitions import definitions_at
+from sluice.flows.snapshot.columns import noted_columns
+from sluice.flows.snapshot.key_order import in_key_order as ordered
+from sluice.flows.snapshot.versions import snapshot_reader
+from sluice.flows.stored import definitions_at
 from sluice.flows.transform.changeset_writer import ChangesetPart, MergeResult, write_changeset_manifest
 from sluice.flows.transform.made_columns import known_when_it_runs, mapped_columns
 from sluice.flows.transform.stage_rules import StageRules

@@ -1,15 +1,20 @@
-"""The stored files of a batch: its manifest, whether all files are complete, and its record after ZooKeeper has dropped it."""
+"""What is stored of a pipeline: manifest and files of a batch, its record after ZooKeeper dropped it, the definitions at a position."""
 
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import lru_cache
 
+from sluice.coordination.state import PipelineState
 from sluice.errors import SegmentError
 from sluice.flows.runtime import Runtime
 from sluice.model.batches import Batch
-from sluice.model.positions import BatchNumber, Epoch
+from sluice.model.definitions import Definitions
+from sluice.model.positions import BatchNumber, Epoch, Position
+from sluice.model.tables import TableId
 from sluice.segments.changeset import damage
 from sluice.segments.manifest import SegmentManifest
+from sluice.segments.schemas import DefinitionsReader, SchemaStore
 from sluice.segments.store import SegmentStore
 
 
@@ -74,3 +79,41 @@ def known_again(runtime: Runtime, store: SegmentStore, target: str, number: int)
         return batch
     assert manifest is not None
     return record_of(store, manifest, "redelivered")
+
+
+def definitions_at(runtime: Runtime, state: PipelineState, first: Position) -> Definitions | None:
+    """Return the stored definitions that apply to changes from ``first`` on, as far as they are known. Raises SegmentError."""
+    schemas, read = SchemaStore(runtime.store), runtime.source.stored_definitions
+    cursor = state.cursor()
+    if cursor is None or not cursor.schema:
+        return None
+    for path in (cursor.schema, *schemas.parents(cursor.schema)):
+        at = schemas.position(path)
+        if at.log_epoch == first.log_epoch and at.order <= first.order:
+            return schemas.load(path, read)
+    earlier = schemas.before(first)
+    return schemas.load(earlier[0].path, read) if earlier else None
+
+
+def tables_at(runtime: Runtime, state: PipelineState, first: Position) -> frozenset[TableId]:
+    """Return the tables of :func:`definitions_at`, none if nothing is known. Raises SegmentError.
+
+    The newest file of the history is read once per process: while no definition changes, a batch reads none.
+    """
+    cursor, store, read = state.cursor(), runtime.store, runtime.source.stored_definitions
+    if cursor is not None and cursor.schema:
+        at, tables = _tables_in(store.uri, store.pipeline, cursor.schema, read)
+        if at.log_epoch == first.log_epoch and at.order <= first.order:
+            return tables
+    return _names(definitions_at(runtime, state, first))
+
+
+@lru_cache(maxsize=8)
+def _tables_in(uri: str, pipeline: str, path: str, read: DefinitionsReader) -> tuple[Position, frozenset[TableId]]:
+    """Return the position of a history file, which never changes, and the tables that it knows."""
+    schemas = SchemaStore(SegmentStore(uri, pipeline))
+    return schemas.position(path), _names(schemas.load(path, read))
+
+
+def _names(definitions: Definitions | None) -> frozenset[TableId]:
+    return frozenset({*definitions.tables, *definitions.unknown}) if definitions is not None else frozenset()
