@@ -200,7 +200,7 @@ class DrainOperator(ChangesSensor):
                 stop=_changed(Path(self.pipeline)),
                 is_over=_is_over,
             )
-        self.log.info("drained %s", outcome.to_json())
+        self.log.info("captured %s", outcome.to_json())
         self.take_up(outcome.last.due)
         if outcome.last.batch is None:
             return PokeReturnValue(False)
@@ -619,7 +619,7 @@ class SenseOperator(ChangesSensor):
 
         mine, runtime = claim(context["ti"].dag_id, context["ti"].run_id), open_runtime(self.pipeline)
         outcome = drain(runtime, claim=mine, idle_wait_s=_IDLE_WAIT_S, is_over=_is_over)
-        self.log.info("drained %s", outcome.to_json())
+        self.log.info("captured %s", outcome.to_json())
         if was_cleared(context) and outcome.adopted:
             self.log.info(again_text(runtime, context))
         self.take_up(outcome.due)

@@ -152,7 +152,7 @@ def take_turn(context: DrainContext) -> None:
 def find_claimed(context: DrainContext) -> DrainOutcome | None:
     """Return the batch that the first attempt of this run captured, so that a retry delivers the same one."""
     known = context.state.claimed(context.claim)
-    return delivered_again(known, "already drained by this run") if known else None
+    return delivered_again(known, "already captured by this run") if known else None
 
 
 def take_lease(context: DrainContext) -> None:

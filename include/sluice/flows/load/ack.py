@@ -43,7 +43,7 @@ def ack(runtime: Runtime, target: str, batch: int) -> AckOutcome:
         process = state.process(target)
         if process is None and config.start == "snapshot":  # it waits for the snapshot and starts after this batch
             record, cursor = state.batch(batch), state.cursor()
-            assert cursor is not None, "a batch was drained"
+            assert cursor is not None, "a batch was captured"
             return AckOutcome(target, batch, record.last if record is not None else cursor.position)
         if process is not None and process.batch >= batch:
             require_own(runtime, state, target, process)
