@@ -6,8 +6,7 @@ from contextlib import suppress
 
 from sluice.errors import SegmentError
 from sluice.flows.runtime import Runtime
-from sluice.model.batches import Batch
-from sluice.model.positions import BatchNumber, Epoch
+from sluice.model.batches import Batch, BatchNumber, Epoch
 from sluice.segments.changeset import damage
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.store import SegmentStore
@@ -44,8 +43,8 @@ def record_of(store: SegmentStore, manifest: SegmentManifest, claim: str) -> Bat
         epoch=Epoch(manifest.epoch),
         claim=claim,
         manifest=store.manifest_path(manifest.batch, manifest.epoch),
-        first=manifest.first.position,
-        last=manifest.last.position,
+        first=manifest.first,
+        last=manifest.last,
         changes=manifest.changes,
         size_bytes=manifest.size_bytes,
         first_commit_time_us=manifest.first_commit_time_us,

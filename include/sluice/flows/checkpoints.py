@@ -21,7 +21,7 @@ from sluice.flows.batches import known_again
 from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.checkpoint_store import checkpoints_of
 from sluice.flows.runtime import Runtime
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.targets.port import Checkpoint, Target
 
 _log = structlog.get_logger()
@@ -119,7 +119,7 @@ class Sides:
             error.restored = self._was_true(checkpoint)
             return error
         if checkpoint.position is not None:
-            ends: Position | None = process.position
+            ends: Offset | None = process.position
             if checkpoint.batch > process.batch:
                 record = state.batch(checkpoint.batch)
                 ends = record.last if record else None

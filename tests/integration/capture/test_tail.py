@@ -18,7 +18,7 @@ import pytest
 from devstack.mariadb import MariaDBServer
 from sluice.flows.capture.drain import drain
 from sluice.flows.operate.stored import tail
-from sluice.model.positions import BatchNumber
+from sluice.model.batches import BatchNumber
 from sluice.model.temporal import time_text
 from tests.support.capture.capturing import _HEX, printed, server_text
 from tests.support.pipelines.case import case

@@ -18,6 +18,7 @@ from sluice.config.resolved import ResolvedConnections
 from sluice.errors import ConfigError, RuleError, SegmentError
 from sluice.flows.load.units import batch_input
 from sluice.flows.transform.merge_units import plan_merge, plan_pieces
+from sluice.model.offset import Offset
 from sluice.model.packing import EXPANSION, MAX_UNIT_ROWS, UNIT_ROWS, work_bytes
 from sluice.model.tables import TableId
 from sluice.segments.changeset import (
@@ -29,14 +30,14 @@ from sluice.segments.changeset import (
     read_changeset_file,
 )
 from sluice.segments.footers import measured
-from sluice.segments.manifest import PositionRecord, SegmentFile, SegmentManifest
+from sluice.segments.manifest import SegmentFile, SegmentManifest
 from sluice.segments.store import SegmentStore
 from sluice.targets.port import Fence, WriteResult
 from sluice.targets.sql.foreign_keys import ordered
 from sluice.targets.sql.tables import Reference, TargetTable
 from sluice.targets.sql.writer import SqlSession
 
-POSITION = PositionRecord(server_uuid="u", file="binlog.000001", offset=4)
+POSITION = Offset.at("u", "binlog.000001", 4)
 
 
 def pipeline(**target: Any) -> PipelineConfig:

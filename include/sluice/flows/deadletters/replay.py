@@ -27,8 +27,8 @@ from sluice.flows.transform.stage_manifest import stages_of
 from sluice.flows.transform.stage_rules import StageRules, tagged_as_made
 from sluice.mapping import Mapping as Routes
 from sluice.model.layouts import without_origin
+from sluice.model.offset import NOWHERE
 from sluice.model.planned import PlannedTable
-from sluice.model.positions import NOWHERE
 from sluice.model.tables import TableId
 from sluice.rules import RuleSet
 from sluice.segments.changeset import columns_of

@@ -38,7 +38,7 @@ from sluice.mapping.names import misspelt_tables, tables_by_line, wrong_names
 from sluice.merge.compact import merged_schema
 from sluice.model.fields import key_columns
 from sluice.model.nearest import meant
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.model.tables import TableId
 from sluice.sources.base import SourceSession, SourceTable
 from sluice.sources.table_filter import Selection
@@ -606,7 +606,7 @@ def _others(runtime: Runtime) -> list[CheckFinding]:
     return lines
 
 
-def _same_log(source: SourceSession, position: Position) -> list[CheckFinding]:
+def _same_log(source: SourceSession, position: Offset) -> list[CheckFinding]:
     """Return an error if the log is no longer the one that was captured."""
     try:
         source.confirm(position)

@@ -15,8 +15,7 @@ from sluice.flows.recover.lost_target import look_at_target
 from sluice.flows.recover.plan import Measure, Question, RecoveryPlan, StoreFinding
 from sluice.flows.recover.segments import look_at_segments
 from sluice.flows.runtime import Runtime
-from sluice.model.batches import Batch
-from sluice.model.positions import BatchNumber
+from sluice.model.batches import Batch, BatchNumber
 
 _log = structlog.get_logger()
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from sluice.config.connections import Endpoint
 from sluice.errors import CheckpointError, LoadError, SluiceError, TargetUnavailable
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.targets.fencing import seal_of
 from sluice.targets.kafka.client import (
     ANSWER_S,
@@ -232,7 +232,7 @@ class Place:
             data = json.loads(message.value())
             if data["format"] != FORMAT_VERSION:
                 raise ValueError(f"format {data['format']}")
-            position = Position.from_json(data["position"]) if data["position"] else None
+            position = Offset.from_json(data["position"]) if data["position"] else None
             seal = data.get("seal")  # older versions wrote no seal
             edited = seal is not None and seal != seal_of([self.owner], int(data["batch"]), data["position"])
             checkpoint = Checkpoint(int(data["epoch"]), int(data["batch"]), position, str(data["identity"]), edited)

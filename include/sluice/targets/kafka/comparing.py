@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow as pa
 
 from sluice.errors import LoadError, MappingError, TargetUnavailable
+from sluice.model.offset import Offset
 from sluice.model.planned import PlannedTable
-from sluice.model.positions import Position
 from sluice.targets.kafka.arrow_messages import arrow_messages
 from sluice.targets.kafka.channel import Place
 from sluice.targets.kafka.client import KicksOut
@@ -29,7 +29,7 @@ from sluice.targets.kafka.topics import Topics, configs_of
 from sluice.targets.port import SHOWN_CHARACTERS, ComparesRowsOnly, KeyRange, RangeDifferences, RowDifference
 
 Entries = Callable[[bytes | None, bytes | None], Iterable[tuple[bytes, bytes | None]]]
-_NO_PLACE = Position("", "binlog.000001", 4)
+_NO_PLACE = Offset.at("", "binlog.000001", 4)
 """A placeholder: what messages say about their batch is not compared."""
 
 

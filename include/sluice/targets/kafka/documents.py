@@ -17,8 +17,8 @@ from sluice.formats.keys import key_text
 from sluice.formats.rows import changes_of
 from sluice.model.batches import Op
 from sluice.model.changes import Change
+from sluice.model.offset import Offset
 from sluice.model.planned import PlannedTable
-from sluice.model.positions import Position
 from sluice.model.tables import TableId
 from sluice.targets.kafka.options import KafkaOptions, Partitioning
 from sluice.targets.kafka.transactions import NumberedPiece, places_of
@@ -158,7 +158,7 @@ class Writer:
     options: KafkaOptions
     source: str
     batch: int
-    at: Position | None = None
+    at: Offset | None = None
     numbers: Numbers | None = None
     _encoders: dict[tuple[TableId | str, str, str], tuple[bytes, Encoder]] = field(default_factory=dict, init=False)
 
