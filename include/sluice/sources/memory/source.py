@@ -219,7 +219,7 @@ class MemorySession:
                 return [Finding("error", "server", self.store.server, why, kind=WrongServer)]
             transactions = MemoryPosition.of(at).transactions
             if transactions < self.store.released:
-                why = f"it was purged before it was drained: the log begins at {self.store.released}"
+                why = f"it was purged before it was captured: the log begins at {self.store.released}"
                 fix = "`sluice recover PIPELINE` shows what is lost, and the ways on"
                 return [Finding("error", "position", str(at), why, fix, kind=LogPurged)]
             if transactions > len(self.store.log):
@@ -254,7 +254,7 @@ class MemorySession:
                 and read.transactions <= len(self.store.log)
                 and self.store.log[read.transactions - 1].checksum != read.checksum
             ):
-                raise LostPosition(f"the log of this store is not the one that was drained up to {at}")
+                raise LostPosition(f"the log of this store is not the one that was captured up to {at}")
 
     def resolve_start(self, start: str | StartPosition) -> Offset:
         """Return the first kept offset for ``earliest``, the head for other words, else the position itself.
