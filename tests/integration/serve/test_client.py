@@ -18,7 +18,7 @@ from sluice import client
 from sluice.client import StoredBatch, subscribe
 from sluice.config.readers import hashed
 from sluice.serve.access import Readers
-from sluice.serve.flight import FlightDoor
+from sluice.serve.flight import FlightServer
 from sluice.serve.service import Service
 from tests.support.pipelines.case import Case
 from tests.support.pipelines.subscribing import replayed, serving, shop_case, write
@@ -70,9 +70,9 @@ def test_it_goes_on_where_it_was_when_the_service_comes_again_after_a_quiet_hour
     port = ports.free_port()
     address = f"grpc://127.0.0.1:{port}"
 
-    def service() -> tuple[Service, FlightDoor]:
+    def service() -> tuple[Service, FlightServer]:
         made = Service(lambda name: shop.runtime(), lambda: ["case"])
-        return made, FlightDoor(made, address)
+        return made, FlightServer(made, address)
 
     served, door = service()
     batches: list[StoredBatch] = []
@@ -91,7 +91,7 @@ def test_it_goes_on_where_it_was_when_the_service_comes_again_after_a_quiet_hour
     reader.start()
     wait_until(lambda: any(batch.number == first for batch in batches), "the first batch")
     quiet_s[0] = 3600.0
-    assert door.end(60)
+    assert door.stop(60)
     served.close()
     write(shop, "UPDATE orders SET v = 11")
     wanted.append(write(shop, "INSERT INTO orders (id, v) VALUES (2, 20)"))
@@ -99,7 +99,7 @@ def test_it_goes_on_where_it_was_when_the_service_comes_again_after_a_quiet_hour
     try:
         ended(reader)
     finally:
-        assert door.end(60)
+        assert door.stop(60)
         served.close()
     numbers = [batch.number for batch in batches]
     assert numbers == list(range(numbers[0], wanted[-1] + 1))

@@ -46,7 +46,7 @@ def _given_up(runtime: Runtime, state: PipelineState, lease: Lease, sides: Sides
         return False
     now = Checkpoint(lease.epoch, checkpoint.batch, checkpoint.position, state.identity())
     sides.checkpoints.rewind(now)
-    state.give_up(lease, target, checkpoint.batch, checkpoint.position)
+    state.withdraw(lease, target, checkpoint.batch, checkpoint.position)
     details = {"target": target, "holds": checkpoint.batch, "reason": "the target was restored"}
     state.audit(by=BY_ITSELF, what="start again", details=details)
     _log.warning("target_restored", pipeline=runtime.name, target=target, batch=checkpoint.batch)

@@ -43,7 +43,7 @@ class Place:
         self._loop = asyncio.get_running_loop()
         self.done: asyncio.Future[None] = self._loop.create_future()
 
-    def tell(self, error: SluiceError | None = None) -> None:
+    def wake(self, error: SluiceError | None = None) -> None:
         """End the wait, from any thread."""
 
         def end() -> None:
@@ -59,12 +59,12 @@ class Place:
             return
 
 
-class SourceLook:
-    """The thread that looks at one source. ``looks``: how often it did."""
+class SourcePoller:
+    """The thread that polls one source. ``looks``: how often it did."""
 
-    def __init__(self, key: str, looks: SharedLooks) -> None:
+    def __init__(self, key: str, pollers: SharedPollers) -> None:
         self._key = key
-        self._looks = looks
+        self._pollers = pollers
         self.looks = 0
         self._places: list[Place] = []
         self._over = threading.Event()
@@ -105,10 +105,10 @@ class SourceLook:
         while not self._over.is_set():
             with self._lock:
                 places = list(self._places)
-            if not places and time.monotonic() - self._emptied > LINGER_S and self._looks.forget(self._key, self):
+            if not places and time.monotonic() - self._emptied > LINGER_S and self._pollers.forget(self._key, self):
                 break
             try:
-                self._look(places)
+                self._poll(places)
             except SluiceError as error:
                 self._fail(places, error)
             except Exception as error:  # whatever it is, each pipeline that waits looks by itself
@@ -118,35 +118,35 @@ class SourceLook:
             self._over.wait(LOOK_EVERY_S if places else _KEEP_OPEN_EVERY_S)
         self._close()
 
-    def _look(self, places: list[Place]) -> None:
+    def _poll(self, places: list[Place]) -> None:
         read: set[Place] = set()
         for place in list(places):
             before = place.waiting.read_at
             try:
                 news = place.waiting.read()
             except SluiceError as error:
-                self._told(places, place, error)
+                self._wake(places, place, error)
                 continue
             if place.waiting.read_at != before or not place.looked:
                 read.add(place)
             if news:
-                self._told(places, place)
-        moved = self._look_at_log([place.waiting for place in places])
+                self._wake(places, place)
+        moved = self._poll_log([place.waiting for place in places])
         for place in list(places):
             place.looked = True
             if self._watch is None:
                 continue
             if place.waiting.concerned(self._watch, moved=moved, was_read=place in read):
-                self._told(places, place)
+                self._wake(places, place)
             elif place.waiting.since is not None:
                 try:
                     place.waiting.step_over(self._watch)
                 except SluiceError as error:
-                    self._told(places, place, error)
+                    self._wake(places, place, error)
         self._failed = False
-        self._say(places)
+        self._report(places)
 
-    def _look_at_log(self, waiting: list[Waiting]) -> bool:
+    def _poll_log(self, waiting: list[Waiting]) -> bool:
         from sluice.flows.capture.waiting import oldest
 
         if not self._key:
@@ -157,16 +157,16 @@ class SourceLook:
             self._watch = waiting[0].open_watch()
         return self._watch.look(oldest(waiting))
 
-    def _say(self, places: list[Place]) -> None:
+    def _report(self, places: list[Place]) -> None:
         if time.monotonic() - self._said >= _SAY_EVERY_S:
             self._said = time.monotonic()
             for place in places:
-                self._looks.report(place.waiting)
+                self._pollers.report(place.waiting)
 
-    def _told(self, places: list[Place], place: Place, error: SluiceError | None = None) -> None:
+    def _wake(self, places: list[Place], place: Place, error: SluiceError | None = None) -> None:
         places.remove(place)
         self.leave(place)
-        place.tell(error)
+        place.wake(error)
 
     def _fail(self, places: list[Place], error: SluiceError) -> None:
         """Report a source that does not answer to everybody who waits for it."""
@@ -175,8 +175,8 @@ class SourceLook:
         self._failed = True
         self._close()
         for place in list(places):
-            self._looks.say_down(place.waiting)
-            self._told(places, place, error)
+            self._pollers.report_silence(place.waiting)
+            self._wake(places, place, error)
 
     def _close(self) -> None:
         if self._watch is not None:
@@ -185,19 +185,19 @@ class SourceLook:
 
 
 class _Unexpected(SluiceError):
-    """An error that no look foresees."""
+    """An error that no poll foresees."""
 
     retryable = True
 
 
-class SharedLooks:
-    """All looks at sources and ZooKeeper in this process."""
+class SharedPollers:
+    """All pollers of sources and ZooKeeper in this process."""
 
     def __init__(self) -> None:
         from sluice.coordination.shared_session import SharedSessions
 
         self.sessions = SharedSessions()
-        self._sources: dict[str, SourceLook] = {}
+        self._sources: dict[str, SourcePoller] = {}
         self._lock = threading.Lock()
         self._reports = ThreadPoolExecutor(1, thread_name_prefix="report")
         self._reporting: set[str] = set()
@@ -209,18 +209,18 @@ class SharedLooks:
         mine = Place(waiting)
         place[:] = [mine]
         with self._lock:
-            look = self._sources.get(waiting.source_key) or SourceLook(waiting.source_key, self)
-            self._sources[waiting.source_key] = look
-            look.enter(mine)
+            poller = self._sources.get(waiting.source_key) or SourcePoller(waiting.source_key, self)
+            self._sources[waiting.source_key] = poller
+            poller.enter(mine)
         try:
             await mine.done
         finally:
-            look.leave(mine)
+            poller.leave(mine)
             waiting.leave()
 
     @property
-    def sources(self) -> list[SourceLook]:
-        """Those that are looked at."""
+    def sources(self) -> list[SourcePoller]:
+        """The pollers of all sources that are watched."""
         return list(self._sources.values())
 
     @property
@@ -229,17 +229,17 @@ class SharedLooks:
         return sum(one.waits for one in self.sources)
 
     def close(self) -> None:
-        """Stop all looks."""
+        """Stop all pollers."""
         for one in self.sources:
             one.stop()
         self._reports.shutdown()
         self._opens.shutdown()
         self.sessions.close()
 
-    def forget(self, key: str, look: SourceLook) -> bool:
-        """Drop the look at a source that no pipeline waits for any more; return False if one does again."""
+    def forget(self, key: str, poller: SourcePoller) -> bool:
+        """Drop the poller of a source that no pipeline waits for any more; return False if one does again."""
         with self._lock:
-            if look._places:
+            if poller._places:
                 return False
             self._sources.pop(key, None)
             return True
@@ -264,7 +264,7 @@ class SharedLooks:
         finally:
             self._reporting.discard(waiting.runtime.name)
 
-    def say_down(self, waiting: Waiting) -> None:
+    def report_silence(self, waiting: Waiting) -> None:
         """Report that the pipeline's source does not answer."""
         from sluice.orchestration.metrics import say_down
 
@@ -279,17 +279,17 @@ class SharedLooks:
         return made
 
 
-_looks: SharedLooks | None = None
+_pollers: SharedPollers | None = None
 _making = threading.Lock()
 
 
-def looks() -> SharedLooks:
-    """Return the looks of this process."""
-    global _looks
+def shared_pollers() -> SharedPollers:
+    """Return the pollers of this process."""
+    global _pollers
     with _making:
-        if _looks is None:
-            _looks = SharedLooks()
-    return _looks
+        if _pollers is None:
+            _pollers = SharedPollers()
+    return _pollers
 
 
-__all__ = ["Place", "SharedLooks", "looks"]
+__all__ = ["Place", "SharedPollers", "shared_pollers"]
