@@ -14,8 +14,7 @@ from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.fields import declared_type, is_masked, neutral_type, true_name
 from sluice.model.tables import ENUM_ERROR_VALUE, META_COLUMNS, TableId
 from sluice.model.temporal import is_special, to_text
-from sluice.targets.lake.column_types import arrow_of, takes
-from sluice.targets.lake.columns import NO_PARTITIONS, LakeColumn, Shape, TableInfo
+from sluice.targets.lake.types import NO_PARTITIONS, LakeColumn, Shape, TableInfo, arrow_of, takes
 
 K = ColumnKind
 _DATES = frozenset({K.DATE, K.DATETIME, K.TIMESTAMP})
