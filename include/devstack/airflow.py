@@ -78,8 +78,8 @@ if "scheduler" in sys.argv:
         "sluice.flows.load.load",
         "sluice.flows.load.isolation",
         "sluice.flows.load.ack",
-        "sluice.flows.operate.status",
-        "sluice.flows.operate.alerts",
+        "sluice.operations.status",
+        "sluice.operations.alerts",
         "sluice.orchestration.metrics",
         "sluice.sources.mysql.source",
         "sluice.targets.mysql.target",
@@ -240,9 +240,14 @@ class AirflowComponent(Server):
 
     @property
     def log(self) -> Path:
+        """The file of what this component prints, in Airflow's home."""
         return self.folder / f"airflow-{self.kind}.log"
 
     def start(self, timeout_s: float = 120.0, *, wait: bool = True) -> AirflowComponent:
+        """Start the component unless it runs. With ``wait`` return when Airflow reports it healthy.
+
+        Raises ServerFailed with the end of its log.
+        """
         if self.running:
             return self
         argv: list[str | os.PathLike[str]] = [sys.executable, "-m", "airflow", self.kind]
@@ -281,6 +286,7 @@ class AirflowApi:
 
     @property
     def address(self) -> str:
+        """The base URL, without a path."""
         return f"http://{ports.LOOPBACK}:{self.port}"
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_s: float = 20.0) -> Any:

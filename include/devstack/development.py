@@ -162,18 +162,21 @@ class Stack:
     # -- parts -----------------------------------------------------------------------------------------------------
     @property
     def source(self) -> MySQLServer:
+        """The server whose log the pipeline reads."""
         server = self.servers[SOURCE]
         assert isinstance(server, MySQLServer)
         return server
 
     @property
     def target(self) -> MySQLServer:
+        """The server that the pipeline loads into; in a channel the other site."""
         server = self.servers[TARGET]
         assert isinstance(server, MySQLServer)
         return server
 
     @property
     def subscriptions(self) -> SubscriptionService:
+        """The subscription service."""
         server = self.servers[SUBSCRIPTIONS]
         assert isinstance(server, SubscriptionService)
         return server
@@ -200,13 +203,16 @@ class Stack:
 
     @property
     def airflow_home(self) -> Path:
+        """The folder of Airflow's configuration, database and logs."""
         return self.folder / "airflow"
 
     @property
     def api(self) -> AirflowApi:
+        """The REST API of the stack's Airflow, with the administrator's password."""
         return AirflowApi(self.settings.ports["airflow"], self.settings.keys["admin_password"])
 
     def components(self) -> list[AirflowComponent]:
+        """Return the Airflow components among the servers."""
         return [server for server in self.servers.values() if isinstance(server, AirflowComponent)]
 
     # -- environment -----------------------------------------------------------------------------------------------
@@ -251,6 +257,7 @@ class Stack:
         return {**found, **store}
 
     def airflow_environment(self) -> dict[str, str]:
+        """Return the variables for Airflow's processes. They hold passwords."""
         s = self.settings
         return airflow.environment(
             self.airflow_home,
@@ -287,6 +294,7 @@ class Stack:
         return [name for name, server in self.servers.items() if not server.running]
 
     def handles(self) -> dict[str, Handle]:
+        """Return the handles of all started processes by name, the supervisor's too."""
         found = {name: server.handle for name, server in self.servers.items() if server.handle is not None}
         return found | ({"supervisor": self.supervisor} if self.supervisor else {})
 
@@ -342,6 +350,7 @@ def demo_folder() -> Path:
 
 
 def state_file(folder: Path) -> Path:
+    """Return the file in which a stack's settings and processes are recorded."""
     return folder / "stack.json"
 
 

@@ -85,6 +85,10 @@ class KafkaServer(Server):
         return json.dumps({"conn_type": "kafka", "login": user, "password": password, "extra": extra})
 
     def start(self, timeout_s: float = 90.0) -> KafkaServer:
+        """Format the data folder if it is new, start the broker and wait until its port accepts connections.
+
+        Raises ServerFailed with the end of its log.
+        """
         if self.running:
             return self
         if not self.port:

@@ -44,6 +44,7 @@ class Kind(ABC):
 
     @property
     def connection_id(self) -> str:
+        """The id of the target's connection in Airflow."""
         return f"reporting_{self.name}"
 
     def server(self, folder: Path, ports: Mapping[str, int], password: str) -> Server | None:
@@ -82,16 +83,20 @@ class PostgreSQL(Kind):
     settings: ClassVar[Mapping[str, Any]] = {"changes": "latest", "consistency": "row", "parallelism": 2}
 
     def fetch(self) -> None:
+        """Find or fetch PostgreSQL. Raises FetchFailed."""
         find_postgresql()
 
     def server(self, folder: Path, ports: Mapping[str, int], password: str) -> Server:
+        """Return the PostgreSQL server of this folder."""
         return PostgreSQLServer(folder / self.name, self.name, port=ports["postgresql"], password=password)
 
     def connection(self, at: Any) -> str:
+        """Return the connection of the server's administrator."""
         assert isinstance(at, PostgreSQLServer)
         return at.connection_json()
 
     def rows(self, at: Any, schema: str, tables: tuple[str, ...]) -> dict[str, int]:
+        """Count the rows by SQL."""
         assert isinstance(at, PostgreSQLServer)
         there = {str(name) for (name,) in at.execute(f"SELECT tablename FROM pg_tables WHERE schemaname = '{schema}'")}
         return {
@@ -100,6 +105,7 @@ class PostgreSQL(Kind):
         }
 
     def sample(self, at: Any, schema: str) -> Iterator[str]:
+        """Yield a query for the newest orders, and the rows that it returns."""
         assert isinstance(at, PostgreSQLServer)
         query = (
             f'SELECT id, state, placed_at, total, address FROM "{schema}".orders ORDER BY id DESC LIMIT {_SAMPLE_ROWS}'
@@ -121,20 +127,25 @@ class Kafka(Kind):
     }
 
     def fetch(self) -> None:
+        """Find or fetch Kafka. Raises FetchFailed."""
         find_kafka()
 
     def server(self, folder: Path, ports: Mapping[str, int], password: str) -> Server:
+        """Return the broker of this folder."""
         port, controller = (ports[name] for name in self.ports)
         return KafkaServer(folder / self.name, self.name, port=port, controller_port=controller)
 
     def connection(self, at: Any) -> str:
+        """Return the connection of the listener without login."""
         assert isinstance(at, KafkaServer)
         return at.connection_json()
 
     def rows(self, at: Any, schema: str, tables: tuple[str, ...]) -> dict[str, int]:
+        """Count the keys of each topic whose newest message is no tombstone."""
         return {table: len(self._newest(at, f"{schema}.{table}")) for table in tables}
 
     def sample(self, at: Any, schema: str) -> Iterator[str]:
+        """Yield keys and newest messages of the topic of orders, shortened."""
         topic = f"{schema}.orders"
         yield f"topic {topic}, read_committed, the newest of some keys:"
         for key, value in list(self._newest(at, topic).items())[-_SAMPLE_ROWS:]:
@@ -180,18 +191,22 @@ class Delta(Kind):
     frame: ClassVar[Mapping[str, Any]] = {"options": {"execution": "frame", "frame_from": 5_000}}
 
     def fetch(self) -> None:
+        """Fetch Spark's jars for Delta if that is possible: without them delta-rs writes every batch."""
         with suppress(FetchFailed):  # delta-rs writes all of it then
             delta_spark.find_delta()
 
     def spark_settings(self) -> dict[str, str]:
+        """Return the settings for Delta, if its jars were fetched."""
         return delta_spark.spark_settings() if delta_spark.fetched() else {}
 
     def connection(self, at: Any) -> str:
+        """Create the folder and return a connection of its path."""
         assert isinstance(at, Path)
         at.mkdir(parents=True, exist_ok=True)
         return json.dumps({"conn_type": "fs", "extra": {"path": str(at)}})
 
     def rows(self, at: Any, schema: str, tables: tuple[str, ...]) -> dict[str, int]:
+        """Count the rows of each table by its Delta log."""
         from deltalake import DeltaTable
 
         folders = {table: at / schema / table for table in tables}
@@ -201,6 +216,7 @@ class Delta(Kind):
         }
 
     def sample(self, at: Any, schema: str) -> Iterator[str]:
+        """Yield the newest commits of the table of orders, with the batch of each."""
         from deltalake import DeltaTable
 
         table = DeltaTable(at / schema / "orders")
@@ -220,13 +236,16 @@ class Iceberg(Delta):
         """Do nothing."""
 
     def spark_settings(self) -> dict[str, str]:
+        """Return nothing: PyIceberg writes every batch."""
         return {}
 
     def rows(self, at: Any, schema: str, tables: tuple[str, ...]) -> dict[str, int]:
+        """Count the rows of each table by a scan of its current snapshot."""
         found = {table: self._table(at, schema, table) for table in tables}
         return {name: table.scan().count() if table is not None else 0 for name, table in found.items()}
 
     def sample(self, at: Any, schema: str) -> Iterator[str]:
+        """Yield the newest snapshots of the table of orders, with the batch of each."""
         table = self._table(at, schema, "orders")
         yield f"{schema}.orders in {at / 'catalog.db'}, its newest snapshots:"
         for snapshot in table.snapshots()[-_SAMPLE_ROWS:] if table is not None else ():

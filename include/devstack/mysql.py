@@ -44,6 +44,7 @@ class Distribution:
 
     @property
     def is_mariadb(self) -> bool:
+        """True for MariaDB, False for MySQL."""
         return self.name == "MariaDB"
 
 
@@ -138,6 +139,7 @@ class MySQLServer(Server):
         return self
 
     def stop(self, grace_s: float = 20.0) -> None:
+        """Shut down with an orderly end, by force after ``grace_s`` seconds: InnoDB flushes its pages first."""
         super().stop(grace_s)
 
     def __exit__(self, *_: object) -> None:
@@ -151,10 +153,12 @@ class MySQLServer(Server):
     # -- use -------------------------------------------------------------------------------------------------------
     @property
     def data_dir(self) -> Path:
+        """The folder of the tables and of the binary log."""
         return self.folder / "data"
 
     @property
     def log(self) -> Path:
+        """The error log."""
         return self.folder / "mysqld.log"
 
     @property

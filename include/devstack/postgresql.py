@@ -172,10 +172,12 @@ class PostgreSQLServer(Server):
     # -- use -------------------------------------------------------------------------------------------------------
     @property
     def data_dir(self) -> Path:
+        """The folder of the database cluster."""
         return self.folder / "data"
 
     @property
     def log(self) -> Path:
+        """The file of what the server prints."""
         return self.folder / "postgres.log"
 
     def connect(self, database: str = "postgres", **options: Any) -> psycopg.Connection[tuple[Any, ...]]:

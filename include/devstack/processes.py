@@ -60,10 +60,12 @@ class Handle:
             raise ConfigError(f"the record of process {self.pid} ({self.name}) has no valid token; it is not used")
 
     def to_json(self) -> dict[str, Any]:
+        """Return the fields as a state file has them."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Handle:
+        """Read what :meth:`to_json` returned. Raises ConfigError for an invalid token, TypeError for other fields."""
         return cls(**data)
 
     def process(self) -> psutil.Process | None:
@@ -78,6 +80,7 @@ class Handle:
 
     @property
     def alive(self) -> bool:
+        """True while exactly this process runs."""
         return self.process() is not None
 
 

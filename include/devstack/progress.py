@@ -17,9 +17,11 @@ class Progress:
 
     @property
     def seconds(self) -> float:
+        """The seconds since the start."""
         return time.monotonic() - self._begin
 
     def __call__(self, text: str) -> None:
+        """Write a line with the seconds so far before the text."""
         write(f"[{self.seconds:6.1f} s] {text}")
 
 

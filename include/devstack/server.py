@@ -44,15 +44,18 @@ class Server:
         self._stopped()
 
     def restart(self) -> Self:
+        """Stop the server in an orderly way and start it again on the same port and data. Raises ServerFailed."""
         self.stop()
         return self.start()
 
     @property
     def running(self) -> bool:
+        """True while the process that was started last runs."""
         return self.handle is not None and self.handle.alive
 
     @property
     def host(self) -> str:
+        """The address that the server binds to: loopback."""
         return ports.LOOPBACK
 
     def __enter__(self) -> Self:

@@ -57,6 +57,7 @@ class SparkConnectServer(Server):
 
     @property
     def log(self) -> Path:
+        """The file of what the server prints."""
         return self.folder / "spark-connect.log"
 
     @property
@@ -69,6 +70,10 @@ class SparkConnectServer(Server):
         return json.dumps({"conn_type": "spark_connect", "host": self.host, "port": self.port})
 
     def start(self, timeout_s: float = 120.0) -> SparkConnectServer:
+        """Start the server and wait until its port accepts connections.
+
+        Raises ServerFailed with the end of its log.
+        """
         if self.running:
             return self
         if not self.port:
@@ -111,6 +116,10 @@ class SparkDaemon(Server):
     env: Mapping[str, str] = field(default_factory=dict)
 
     def start(self, timeout_s: float = 60.0) -> SparkDaemon:
+        """Start the daemon and wait until its port accepts connections.
+
+        Raises ServerFailed with the end of its log.
+        """
         if self.running:
             return self
         if not self.port:
@@ -143,10 +152,12 @@ class SparkStandalone:
 
     @property
     def master_url(self) -> str:
+        """The address ``spark://host:port`` of the started master."""
         assert self.master is not None
         return f"spark://{self.master.host}:{self.master.port}"
 
     def start(self) -> SparkStandalone:
+        """Start the master, then the workers; if one fails, stop all. Raises ServerFailed with the end of its log."""
         folder = Path(self.folder)
         try:
             if self.master is None:
@@ -168,6 +179,7 @@ class SparkStandalone:
         return self
 
     def stop(self) -> None:
+        """Stop the workers, then the master."""
         for daemon in (*self.workers, *([self.master] if self.master else [])):
             daemon.stop(grace_s=3.0)
 

@@ -103,6 +103,7 @@ def _start(server: Server) -> None:
 
 
 def main() -> None:
+    """Supervise the stack of the folder in the first argument until a SIGTERM; interrupts are ignored."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     supervise(Path(sys.argv[1]))

@@ -47,6 +47,7 @@ class ZooKeeperServer(Server):
         return json.dumps({"conn_type": "zookeeper", "host": self.host, "port": self.port})
 
     def start(self, timeout_s: float = 60.0, *, wait: bool = True) -> ZooKeeperServer:
+        """Start the node; with ``wait`` return when it serves requests. Raises ServerFailed with the end of its log."""
         if self.running:
             return self
         if not self.port:
@@ -80,6 +81,7 @@ class ZooKeeperServer(Server):
 
     @property
     def log(self) -> Path:
+        """The file of what the node prints."""
         return self.folder / "zookeeper.log"
 
     def mode(self) -> str | None:
@@ -124,6 +126,10 @@ class ZooKeeperEnsemble:
     nodes: list[ZooKeeperServer] = field(default_factory=list)
 
     def start(self, timeout_s: float = 60.0) -> ZooKeeperEnsemble:
+        """Start all nodes and wait until each serves requests; if one fails, stop all.
+
+        Raises ServerFailed with the end of its log.
+        """
         if not self.nodes:
             peers = {node: (ports.free_port(), ports.free_port()) for node in range(1, self.size + 1)}
             self.nodes = [
@@ -141,6 +147,7 @@ class ZooKeeperEnsemble:
         return self
 
     def stop(self) -> None:
+        """Stop all nodes."""
         for node in self.nodes:
             node.stop(grace_s=3.0)
 

@@ -7,6 +7,7 @@ params and commit_time.
 
 
 def transform(row, context):
+    """Strip the address, and write it in lower case if the parameter ``lower`` is set. Return the row."""
     email = row.get("email")
     if email is not None:
         email = email.strip()

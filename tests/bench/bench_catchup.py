@@ -23,9 +23,9 @@ from devstack.development import SOURCE_SCHEMA, TARGET_SCHEMA, Stack  # noqa: E4
 from devstack.mysql import MySQLServer  # noqa: E402
 from devstack.progress import DAG  # noqa: E402
 from sluice.config.loading import find_pipeline  # noqa: E402
-from sluice.flows.operate import control  # noqa: E402
-from sluice.flows.operate.status import status  # noqa: E402
 from sluice.flows.runtime import Runtime, pipelines_folder  # noqa: E402
+from sluice.operations import control  # noqa: E402
+from sluice.operations.status import status  # noqa: E402
 from tests.bench import applying as ap  # noqa: E402
 from tests.bench.demo_stack import replica_of, stack_of_its_own, wait  # noqa: E402
 

@@ -37,8 +37,8 @@ from devstack.demo.workload import seed  # noqa: E402
 from devstack.development import SOURCE_SCHEMA, TARGET_SCHEMA, Stack  # noqa: E402
 from devstack.progress import DAG  # noqa: E402
 from sluice.config.loading import find_pipeline  # noqa: E402
-from sluice.flows.operate.status import status as read  # noqa: E402
 from sluice.flows.runtime import Runtime, pipelines_folder  # noqa: E402
+from sluice.operations.status import status as read  # noqa: E402
 from tests.bench.demo_stack import replica_of, stack_of_its_own, wait  # noqa: E402
 from tests.support.servers.airflows import pause  # noqa: E402
 

@@ -30,7 +30,7 @@ from devstack import processes  # noqa: E402
 from devstack.mysql import MySQLServer  # noqa: E402
 from devstack.spark import SparkConnectServer  # noqa: E402
 from devstack.zookeeper import ZooKeeperServer  # noqa: E402
-from sluice.flows.batches import manifest_of  # noqa: E402
+from sluice.flows.stored import manifest_of  # noqa: E402
 from sluice.sources.mysql.reader.batch_reader import warm_up  # noqa: E402
 from tests.support.pipelines.case import Case, case  # noqa: E402
 

@@ -32,8 +32,8 @@ from devstack import processes  # noqa: E402
 from devstack.mysql import MySQLServer  # noqa: E402
 from devstack.spark import SparkConnectServer  # noqa: E402
 from devstack.zookeeper import ZooKeeperServer  # noqa: E402
-from sluice.flows.operate.status import status  # noqa: E402
-from sluice.flows.verify.verify import VerifySpec, verify  # noqa: E402
+from sluice.operations.status import status  # noqa: E402
+from sluice.operations.verify.verify import VerifySpec, verify  # noqa: E402
 from tests.bench.bench_dump import CHANGES_A_SECOND, FAST, fill, writing  # noqa: E402
 from tests.support.pipelines.case import Case, case  # noqa: E402
 

@@ -85,8 +85,8 @@ def test_batches_of_a_run(
         asked.append(claim)
         return [{"number": 7}]
 
-    monkeypatch.setattr("sluice.flows.operate.status.batches_claimed", claimed)
-    monkeypatch.setattr("sluice.flows.operate.status.stages_claimed", lambda runtime, claim: [{"stage": "merge"}])
+    monkeypatch.setattr("sluice.operations.status.batches_claimed", claimed)
+    monkeypatch.setattr("sluice.operations.status.stages_claimed", lambda runtime, claim: [{"stage": "merge"}])
     monkeypatch.setenv("AIRFLOW_CONN_ZOOKEEPER_DEFAULT", "zookeeper://127.0.0.1:2181")
     run = "scheduled__2026-01-02T03:04:05.678+00:00"
     answer = logged_in.get("/api/runs/shop", params={"run": run})
@@ -100,7 +100,7 @@ def test_batches_of_a_run(
 def test_results_of_verifications(
     app: Any, logged_in: TestClient, write_pipeline: WritePipeline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from sluice.flows.verify.result import Difference, TableResult, VerifyResult, keep
+    from sluice.operations.verify.result import Difference, TableResult, VerifyResult, keep
     from sluice.orchestration import web
     from sluice.segments.store import SegmentStore
 
@@ -150,7 +150,7 @@ def acting(
     logged_in: TestClient, write_pipeline: WritePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[TestClient, list[Any]]:
     """The same user, who may also change ``shop``, and what reaches the flows."""
-    from sluice.flows.operate.control import ActionPlan
+    from sluice.operations.control import ActionPlan
     from sluice.orchestration import web
 
     acted: list[Any] = []

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from sluice.flows.verify.result import Difference, TableResult, VerifyResult
+from sluice.operations.verify.result import Difference, TableResult, VerifyResult
 from sluice.orchestration import run_note
 from sluice.orchestration.dags.verify import result_note
 from sluice.orchestration.run_note import API_CONNECTION, MOST_NOTE, RunNote, fitted_note

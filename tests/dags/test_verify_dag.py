@@ -10,8 +10,8 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from sluice.errors import ConfigError
-from sluice.flows.verify import verify as flow
-from sluice.flows.verify.result import Difference, TableResult, VerifyResult
+from sluice.operations.verify import verify as flow
+from sluice.operations.verify.result import Difference, TableResult, VerifyResult
 from sluice.orchestration.dags import backfill
 from sluice.orchestration.dags.sync import schedule_of
 from sluice.orchestration.dags.verify import VerifyOperator, build_all, result_note

@@ -19,7 +19,7 @@ import pymysql
 from kazoo.client import KazooClient
 
 from sluice.errors import SluiceError
-from sluice.flows.operate import control
+from sluice.operations import control
 from tests.faults.crews import Crew
 from tests.faults.dumps import dump_amid
 from tests.faults.failing_over import fail_over

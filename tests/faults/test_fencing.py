@@ -19,8 +19,8 @@ from sluice.errors import CoordinationUnavailable, LoadError, OutOfOrder
 from sluice.flows.capture.drain import drain
 from sluice.flows.load.ack import ack
 from sluice.flows.load.load import load
-from sluice.flows.operate import control
 from sluice.flows.transform.merge import merge
+from sluice.operations import control
 from tests.faults.stopper import POINTS
 from tests.support.pipelines.case import REPOSITORY, Case, case
 from tests.support.running.waiting import patiently, wait_until

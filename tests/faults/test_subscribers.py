@@ -21,8 +21,8 @@ from devstack import ports
 from devstack.zookeeper import ZooKeeperServer
 from sluice.config.loading import load_pipeline
 from sluice.errors import SluiceError
-from sluice.flows.operate.retention import prune
 from sluice.flows.runtime import Runtime
+from sluice.operations.retention import prune
 from tests.faults.subscribers import CREATE, KEYS, Client, Workload, closed, difference, plans, selected
 from tests.support.pipelines.case import Case, case
 from tests.support.running.waiting import ended, wait_until

@@ -79,7 +79,7 @@ class _Looks:
         self.runtime = Runtime.build(load_pipeline(REPOSITORY / "include/pipelines/shop_to_reporting.yaml"))
 
     def status(self):
-        from sluice.flows.operate.status import status
+        from sluice.operations.status import status
 
         return status(self.runtime)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sluice.flows.verify.result import Difference, TableResult, VerifyResult, keep
+from sluice.operations.verify.result import Difference, TableResult, VerifyResult, keep
 from tests.support.servers.airflows import wait_until
 from tests.support.servers.browsers import shot
 from tests.support.tables.orders import settled

@@ -52,9 +52,10 @@ def test_a_contract_of_all_rooms_but_one_names_them(contract: str, allowed: set[
     ("contract", "key", "beside"),
     [
         ("kinds of sources and targets do not know each other", "modules", set()),
-        ("flows know the target port, never a kind", "forbidden_modules", set()),
+        ("flows and operations know the target port, never a kind", "forbidden_modules", set()),
         ("the target port knows no dialect", "forbidden_modules", set()),
         ("targets of other kinds than MySQL know nothing of MySQL", "source_modules", {"mysql"}),
+        ("what targets with messages share knows no kind and no dialect", "forbidden_modules", set()),
     ],
 )
 def test_a_contract_of_all_kinds_of_targets_names_them(contract: str, key: str, beside: set[str]) -> None:
@@ -117,7 +118,7 @@ def test_an_offset_is_opaque_outside_of_sources() -> None:
     """Flows, coordination, orchestration and the command line keep offsets, compare them and print them, and never look into one."""
     package = REPOSITORY / "include" / "sluice"
     found = []
-    for room in ("flows", "coordination", "orchestration", "cli"):
+    for room in ("flows", "operations", "coordination", "orchestration", "cli"):
         for path in (package / room).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if not isinstance(node, ast.Attribute):

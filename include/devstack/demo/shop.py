@@ -93,7 +93,8 @@ _EMOJI = ("🐟", "🌊", "🚰", "👩‍🔧", "🇳🇴", "🎁", "✨", "�
 class Executes(Protocol):
     """A server that runs statements (``MySQLServer.execute``)."""
 
-    def execute(self, *statements: str, database: str | None = None) -> list[tuple[Any, ...]]: ...
+    def execute(self, *statements: str, database: str | None = None) -> list[tuple[Any, ...]]:
+        """Run the statements in order and return the rows of the last one."""
 
 
 def create_tables(server: Executes, schema: str) -> None:
@@ -121,6 +122,7 @@ class Shop:
     chance: random.Random
 
     def customer(self, unique: str) -> dict[str, Any]:
+        """Return a customer whose e-mail address begins with ``unique``. The server numbers it."""
         chance = self.chance
         return {
             "email": f"{unique}@example.com",
@@ -139,6 +141,7 @@ class Shop:
         }  # fmt: skip
 
     def product(self, number: int, unique: str) -> dict[str, Any]:
+        """Return a product of this number, whose SKU is the first ten characters of ``unique``."""
         chance = self.chance
         attributes = {
             "colour": chance.choice(("red", "blue", "grün", None)),
@@ -164,6 +167,7 @@ class Shop:
         }  # fmt: skip
 
     def order(self, customer: int, unique: bytes) -> dict[str, Any]:
+        """Return an order of a customer; its reference is ``unique``, at most 24 bytes. The server numbers it."""
         chance = self.chance
         address = {"street": self._text(3), "no": chance.randint(1, 300), "geo": [chance.uniform(-90, 90), 10.5]}
         return {
@@ -178,6 +182,7 @@ class Shop:
         }
 
     def line(self, order: int, number: int, product: int) -> dict[str, Any]:
+        """Return line ``number`` of an order, for this product."""
         chance = self.chance
         return {
             "order_id": order,

@@ -23,7 +23,7 @@ from sluice.errors import SluiceError
 if TYPE_CHECKING:
     from devstack.kinds import Kind
     from devstack.progress import Progress
-    from sluice.flows.operate.status import Status
+    from sluice.operations.status import Status
 
 PIPELINE = "shop_to_reporting"
 HEARTBEAT = """CREATE TABLE IF NOT EXISTS `{schema}`.heartbeat (
@@ -81,6 +81,7 @@ class LagMeter:
         return len(self.lags_ms) >= self._written
 
     def percentile_ms(self, share: float) -> float | None:
+        """Return the lag in milliseconds that this share (0 to 1) of the rows did not exceed; None without rows."""
         if len(self.lags_ms) < 2:
             return self.lags_ms[0] if self.lags_ms else None
         return statistics.quantiles(self.lags_ms, n=100, method="inclusive")[round(share * 100) - 1]
@@ -156,8 +157,8 @@ def show(stack: Stack, progress: Progress, *, seconds: int, patience_s: float = 
 def read_status(pipeline: str = PIPELINE) -> Status | None:
     """Return the pipeline's status, by the flow that the command line uses; None while it cannot be read."""
     from sluice.config.loading import find_pipeline
-    from sluice.flows.operate.status import status
     from sluice.flows.runtime import Runtime, pipelines_folder
+    from sluice.operations.status import status
 
     with contextlib.suppress(SluiceError):
         return status(Runtime.build(find_pipeline(pipeline, pipelines_folder())))
@@ -202,8 +203,8 @@ def _wait_until_equal(stack: Stack, patience_s: float) -> bool:
 def _make_missing() -> int:
     """Create the tables or topics of the other kind of target; return how many statements that took."""
     from sluice.config.loading import find_pipeline
-    from sluice.flows.operate.check import apply_missing, check
     from sluice.flows.runtime import Runtime, pipelines_folder
+    from sluice.operations.check import apply_missing, check
 
     runtime = Runtime.build(find_pipeline(PIPELINE, pipelines_folder()))
     statements = check(runtime).statements

@@ -38,9 +38,11 @@ class Tally:
 
     @property
     def changes(self) -> int:
+        """The row changes of all kinds together."""
         return self.inserts + self.updates + self.deletes
 
     def add(self, other: Tally) -> None:
+        """Add the numbers of another tally to this one."""
         for name in ("inserts", "updates", "deletes", "transactions", "lost_races"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
@@ -112,6 +114,7 @@ class Workload:
         return self.tally
 
     def run(self) -> Tally:
+        """Start the workload and wait for its end. Raises as :meth:`wait` does."""
         return self.start().wait()
 
     def stop(self) -> None:
@@ -120,6 +123,7 @@ class Workload:
 
     @property
     def running(self) -> bool:
+        """True while a connection still works."""
         return any(thread.is_alive() for thread in self._threads)
 
     def _run(self, index: int) -> None:

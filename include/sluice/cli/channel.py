@@ -30,7 +30,7 @@ def new(
     as_json: AsJson = False,
 ) -> None:
     """Make a channel of two pipelines that exist: write include/channels/NAME.yaml."""
-    from sluice.flows.operate.channel import new_channel
+    from sluice.operations.channel import new_channel
 
     path = new_channel(
         name,
@@ -51,8 +51,8 @@ def new(
 @channel_app.command()
 def leave(pipeline: Pipeline) -> None:
     """Let a pipeline work without its channel, after the channel's file was removed."""
-    from sluice.flows.operate import control
-    from sluice.flows.operate.channel import leave as leave_flow
+    from sluice.operations import control
+    from sluice.operations.channel import leave as leave_flow
 
     leave_flow(open_pipeline(pipeline), by=control.who())
     out.print(f"{escape(pipeline)} works without a channel", highlight=False)
@@ -61,7 +61,7 @@ def leave(pipeline: Pipeline) -> None:
 @channel_app.command(name="list")
 def list_channels(as_json: AsJson = False) -> None:
     """List all channels."""
-    from sluice.flows.operate.channel import listed
+    from sluice.operations.channel import listed
 
     found = listed(folder=channels_folder(), pipelines_folder=pipelines_folder())
     if as_json:
@@ -80,7 +80,7 @@ def list_channels(as_json: AsJson = False) -> None:
 @channel_app.command()
 def show(name: Annotated[str, typer.Argument(help="Name of the channel.")], as_json: AsJson = False) -> None:
     """Show a channel, its pipelines, and the number that marks the changes that each of them loaded (`_origin`)."""
-    from sluice.flows.operate.channel import show as show_channel
+    from sluice.operations.channel import show as show_channel
 
     found = show_channel(name, folder=channels_folder(), pipelines_folder=pipelines_folder(), resolver=from_environment)
     if as_json:
@@ -103,7 +103,7 @@ def show(name: Annotated[str, typer.Argument(help="Name of the channel.")], as_j
 @channel_app.command()
 def conflicts(name: Annotated[str, typer.Argument(help="Name of the channel.")], as_json: AsJson = False) -> None:
     """Show rows that both sites changed before they had each other's change: the last ones, and how many there were."""
-    from sluice.flows.operate.conflicts import conflicts as conflicts_flow
+    from sluice.operations.conflicts import conflicts as conflicts_flow
 
     found = conflicts_flow(
         name, folder=channels_folder(), pipelines_folder=pipelines_folder(), resolver=from_environment

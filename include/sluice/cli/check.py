@@ -20,8 +20,8 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Look at a pipeline file, its source and its targets: what goes where, and what would go wrong."""
-    from sluice.flows.operate.check import check as run_check
-    from sluice.flows.operate.check import make_missing
+    from sluice.operations.check import check as run_check
+    from sluice.operations.check import make_missing
 
     log_to_stderr(False)
     runtime = open_pipeline(pipeline)

@@ -20,7 +20,7 @@ from sluice.errors import ConfigError, SluiceError
 from sluice.flows.runtime import Runtime, pipelines_folder
 
 if TYPE_CHECKING:
-    from sluice.flows.operate.control import ActionPlan
+    from sluice.operations.control import ActionPlan
 
 
 Pipeline = Annotated[str, typer.Argument(help="Name of a pipeline, or the path of its YAML file.")]

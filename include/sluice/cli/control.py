@@ -29,7 +29,7 @@ PipelineOrChannel = Annotated[
 
 def pause(pipeline: PipelineOrChannel, reason: Reason = "", as_json: AsJson = False) -> None:
     """Stop all work of a pipeline, or of both pipelines of a channel, within seconds, without losing anything."""
-    from sluice.flows.operate import control
+    from sluice.operations import control
 
     plans = [control.pause(one, by=control.who(), reason=reason) for one in _meant(pipeline)]
     print_plan(control.together(plans), as_json)
@@ -37,7 +37,7 @@ def pause(pipeline: PipelineOrChannel, reason: Reason = "", as_json: AsJson = Fa
 
 def resume(pipeline: PipelineOrChannel, as_json: AsJson = False) -> None:
     """Let a paused pipeline, or both pipelines of a channel, go on."""
-    from sluice.flows.operate import control
+    from sluice.operations import control
 
     print_plan(control.together([control.resume(one, by=control.who()) for one in _meant(pipeline)]), as_json)
 
@@ -66,14 +66,14 @@ def restart(
     as_json: AsJson = False,
 ) -> None:
     """Begin all work under way again from the same batches; leave time to restart workers or the scheduler."""
-    from sluice.flows.operate import control
+    from sluice.operations import control
 
     print_plan(control.restart(open_pipeline(pipeline), by=control.who(), reason=reason, grace_s=grace), as_json)
 
 
 def rollback(pipeline: Pipeline, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> None:
     """Make the undelivered batches anew from their segments."""
-    from sluice.flows.operate import control
+    from sluice.operations import control
 
     planned(lambda dry: control.rollback(open_pipeline(pipeline), by=control.who(), dry_run=dry), dry_run, yes, as_json)
 
@@ -93,7 +93,7 @@ def skip(
     as_json: AsJson = False,
 ) -> None:
     """Let a target do without a batch; its changes are kept in the dead-letter store."""
-    from sluice.flows.operate import control
+    from sluice.operations import control
 
     runtime = open_pipeline(pipeline)
     planned(
@@ -115,7 +115,7 @@ def redeliver(
     as_json: AsJson = False,
 ) -> None:
     """Load acknowledged batches again, after a target was restored or replaced."""
-    from sluice.flows.operate import control
+    from sluice.operations import control
 
     runtime = open_pipeline(pipeline)
     planned(
@@ -147,7 +147,7 @@ def seek(
     as_json: AsJson = False,
 ) -> None:
     """Move the captured position of a pipeline."""
-    from sluice.flows.operate import control
+    from sluice.operations import control
 
     runtime = open_pipeline(pipeline)
     planned(lambda dry: control.seek(runtime, to, by=control.who(), dry_run=dry, drop=drop), dry_run, yes, as_json)
@@ -164,7 +164,7 @@ def failover(
     as_json: AsJson = False,
 ) -> None:
     """Read another server of the source group from now on, at the same place."""
-    from sluice.flows.operate import control
+    from sluice.operations import control
 
     runtime = open_pipeline(pipeline)
     planned(
@@ -191,8 +191,8 @@ def adopt(
     as_json: AsJson = False,
 ) -> None:
     """Say which side counts where a target and ZooKeeper do not agree on what was delivered."""
-    from sluice.flows.operate import control
-    from sluice.flows.operate.adopt import adopt as adopt_flow
+    from sluice.operations import control
+    from sluice.operations.adopt import adopt as adopt_flow
 
     if from_target == reset:
         raise ConfigError("say which side counts", hint="--from-target or --reset; --dry-run shows what each would do")

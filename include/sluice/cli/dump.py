@@ -39,7 +39,7 @@ MaxLag = Annotated[
 
 
 def _who() -> str:
-    from sluice.flows.operate.control import who
+    from sluice.operations.control import who
 
     return who()
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from sluice.cli.console import AsJson, Pipeline, Yes, ask, err, open_pipeline, out, print_json
 
 if TYPE_CHECKING:
-    from sluice.flows.deadletters.store import DeadLetter
+    from sluice.operations.deadletters.store import DeadLetter
 
 letters_app = typer.Typer(
     no_args_is_help=True, help="Rows that a rule or a target did not take: list, show, replay, discard."
@@ -29,7 +29,7 @@ def list_letters(
     as_json: AsJson = False,
 ) -> None:
     """List the dead letters that wait, oldest first."""
-    from sluice.flows.deadletters.store import letters
+    from sluice.operations.deadletters.store import letters
 
     found = letters(open_pipeline(pipeline), everything=everything)
     if as_json:
@@ -64,7 +64,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show one dead letter: why, where it came from, and the row. Values of masked columns are not shown."""
-    from sluice.flows.deadletters.store import contents, letter
+    from sluice.operations.deadletters.store import contents, letter
 
     runtime = open_pipeline(pipeline)
     one = letter(runtime, wanted)
@@ -111,9 +111,9 @@ def replay(
     """Deliver dead letters after the cause is fixed: through the present rules, under the target's fence, never over a
     newer row.
     """
-    from sluice.flows.deadletters.replay import replay as run_replay
-    from sluice.flows.deadletters.store import chosen
-    from sluice.flows.operate.control import who
+    from sluice.operations.control import who
+    from sluice.operations.deadletters.replay import replay as run_replay
+    from sluice.operations.deadletters.store import chosen
 
     runtime = open_pipeline(pipeline)
     if not yes and not dry_run:
@@ -156,9 +156,9 @@ def discard(
     as_json: AsJson = False,
 ) -> None:
     """Give dead letters up: they are not delivered, and retention removes them."""
-    from sluice.flows.deadletters.replay import discard as run_discard
-    from sluice.flows.deadletters.store import chosen
-    from sluice.flows.operate.control import who
+    from sluice.operations.control import who
+    from sluice.operations.deadletters.replay import discard as run_discard
+    from sluice.operations.deadletters.store import chosen
 
     runtime = open_pipeline(pipeline)
     found = [one for one in chosen(runtime, ids) if one.waiting]

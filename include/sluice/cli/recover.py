@@ -10,7 +10,7 @@ from rich.table import Table
 
 from sluice.cli.console import AsJson, Pipeline, Yes, ask, open_pipeline, out, print_json
 from sluice.errors import ConfigError
-from sluice.flows.recover.plan import Measure, RecoveryPlan
+from sluice.operations.recover.plan import Measure, RecoveryPlan
 
 _COLOURS = {"ok": "green", "warning": "yellow", "loss": "red"}
 
@@ -26,8 +26,8 @@ def recover(
     as_json: AsJson = False,
 ) -> None:
     """Look at the source's log, ZooKeeper, the segments and the targets; show what is lost and the way back."""
-    from sluice.flows.operate.control import who
-    from sluice.flows.recover.recover import recover as recover_flow
+    from sluice.operations.control import who
+    from sluice.operations.recover.recover import recover as recover_flow
 
     runtime, answers = open_pipeline(pipeline), _answers(choose or [])
     plan = recover_flow(runtime, answers, by=who(), dry_run=True)

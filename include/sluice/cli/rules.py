@@ -16,7 +16,7 @@ from sluice.errors import ConfigError
 from sluice.flows.runtime import rules_folder
 
 if TYPE_CHECKING:
-    from sluice.flows.ruledev.tryout import Sample, Tried
+    from sluice.operations.ruledev.tryout import Sample, Tried
 
 rules_app = typer.Typer(no_args_is_help=True, help="Write, list and try rules (include/rules/engine.yaml).")
 
@@ -79,7 +79,7 @@ def new(
     as_json: AsJson = False,
 ) -> None:
     """Write a starter that works, changes to try it on, and its lines in engine.yaml."""
-    from sluice.flows.ruledev.scaffold import new_rule
+    from sluice.operations.ruledev.scaffold import new_rule
 
     made = new_rule(kind, name, rules_folder(), table=table, own=own)
     if as_json:
@@ -113,7 +113,7 @@ def try_out(
     as_json: AsJson = False,
 ) -> None:
     """Run a rule over changes and show them before and after, side by side. Nothing is written."""
-    from sluice.flows.ruledev import tryout
+    from sluice.operations.ruledev import tryout
 
     found = tryout.find_rule(rule, rules_folder(), kind=kind)
     masking = None
@@ -136,8 +136,8 @@ def try_out(
 
 
 def _written_down(rule: str, changes: Path | None) -> list[Sample]:
-    from sluice.flows.ruledev import tryout
-    from sluice.flows.ruledev.scaffold import changes_file
+    from sluice.operations.ruledev import tryout
+    from sluice.operations.ruledev.scaffold import changes_file
 
     if changes is None:
         path = Path(rule)

@@ -50,7 +50,7 @@ def schema_show(
     as_json: AsJson = False,
 ) -> None:
     """Show the definitions with which the log is read, as of the captured position."""
-    from sluice.flows.operate import schema
+    from sluice.operations import schema
 
     log_to_stderr(False)
     found = schema.show(open_pipeline(pipeline), table)
@@ -100,7 +100,7 @@ def schema_set(
     as_json: AsJson = False,
 ) -> None:
     """Tell the history what a table was, where the log does not say and the server cannot any more."""
-    from sluice.flows.operate import control, schema
+    from sluice.operations import control, schema
 
     sql = read_text(file)
     runtime = open_pipeline(pipeline)
@@ -116,7 +116,7 @@ def schema_reload(
     as_json: AsJson = False,
 ) -> None:
     """Read definitions from the server again, where they provably are those of the captured position."""
-    from sluice.flows.operate import control, schema
+    from sluice.operations import control, schema
 
     runtime = open_pipeline(pipeline)
     planned(

@@ -29,7 +29,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show tables, rows and files; as of which batch; and the versions to read them by."""
-    from sluice.flows.operate import snapshot
+    from sluice.operations import snapshot
 
     log_to_stderr(False)
     if batch is not None and at is not None:

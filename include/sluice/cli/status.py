@@ -18,7 +18,7 @@ from sluice.errors import ConfigError
 from sluice.flows.runtime import Runtime, pipelines_folder
 
 if TYPE_CHECKING:
-    from sluice.flows.operate.status import Status
+    from sluice.operations.status import Status
 
 
 def status(
@@ -66,7 +66,7 @@ def _read_all(runtimes: list[Runtime]) -> list[Status]:
 
     Several are read at a time, so that servers that do not answer delay their own pipelines only.
     """
-    from sluice.flows.operate.status import status as read_status
+    from sluice.operations.status import status as read_status
 
     if len(runtimes) == 1:
         return [read_status(runtimes[0])]
@@ -93,7 +93,7 @@ def _all_runtimes(as_json: bool) -> tuple[list[Runtime], list[dict[str, Any]]]:
 def _status_table(statuses: list[Status]) -> RenderableType:
     from sluice.cli.dumptable import in_a_line
     from sluice.cli.subscriptions import in_words_of
-    from sluice.flows.operate.rule_stats import in_words
+    from sluice.operations.rule_stats import in_words
 
     table = Table(box=None, pad_edge=False)
     for heading in (

@@ -27,7 +27,7 @@ def segments(
     as_json: AsJson = False,
 ) -> None:
     """List, verify or prune the stored batches."""
-    from sluice.flows.operate import retention, stored
+    from sluice.operations import retention, stored
 
     log_to_stderr(False)
     runtime = open_pipeline(pipeline)
@@ -71,7 +71,7 @@ def tail(
     """Print captured changes and statements as JSON lines, as Debezium, Maxwell or canal publish them
     (docs/formats.md).
     """
-    from sluice.flows.operate.stored import tail as tail_flow
+    from sluice.operations.stored import tail as tail_flow
 
     log_to_stderr(False)
     shows = sys.stdout.isatty()

@@ -11,7 +11,7 @@ from rich.table import Table
 from sluice.cli.console import AsJson, DryRun, Pipeline, Yes, log_to_stderr, open_pipeline, out, planned, print_json
 
 if TYPE_CHECKING:
-    from sluice.flows.operate.subscriptions import SubscriptionStatus
+    from sluice.operations.subscriptions import SubscriptionStatus
 
 subscriptions_app = typer.Typer(no_args_is_help=True, help="Readers whose place the subscription service keeps.")
 
@@ -19,7 +19,7 @@ subscriptions_app = typer.Typer(no_args_is_help=True, help="Readers whose place 
 @subscriptions_app.command(name="list")
 def list_subscriptions(pipeline: Pipeline, as_json: AsJson = False) -> None:
     """Show how far each has acknowledged, its lag, and which one will expire."""
-    from sluice.flows.operate.subscriptions import subscriptions
+    from sluice.operations.subscriptions import subscriptions
 
     log_to_stderr(False)
     runtime = open_pipeline(pipeline)
@@ -47,7 +47,7 @@ def delete(
     as_json: AsJson = False,
 ) -> None:
     """Forget a subscription: no batch is kept for it, and its client is told. A new one of this name begins anew."""
-    from sluice.flows.operate import control, subscriptions
+    from sluice.operations import control, subscriptions
 
     log_to_stderr(False)
     runtime = open_pipeline(pipeline)

@@ -19,8 +19,8 @@ from sluice.config.pipeline import parse_share
 from sluice.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sluice.flows.verify.progress import Progress, Told
-    from sluice.flows.verify.result import TableResult, VerifyResult
+    from sluice.operations.verify.progress import Progress, Told
+    from sluice.operations.verify.result import TableResult, VerifyResult
 
 DIFFERENT = 3
 """Exit code: rows differ."""
@@ -67,8 +67,8 @@ def run(
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Compare. Exit code 0: equal; 3: rows differ; 4: not everything could be compared."""
-    from sluice.flows.operate.control import who
-    from sluice.flows.verify.verify import VerifySpec, verify
+    from sluice.operations.control import who
+    from sluice.operations.verify.verify import VerifySpec, verify
 
     given("--where", where)
     for option, given_values in {"--table": table, "--target": target}.items():
@@ -101,7 +101,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show what a verification found."""
-    from sluice.flows.verify.result import named
+    from sluice.operations.verify.result import named
 
     runtime = open_pipeline(pipeline)
     _print(named(runtime.store, runtime.name, result), as_json)
@@ -110,7 +110,7 @@ def show(
 @verify_app.command(name="list")
 def list_(pipeline: Pipeline, as_json: AsJson = False) -> None:
     """List the last verifications, newest last."""
-    from sluice.flows.verify.result import kept
+    from sluice.operations.verify.result import kept
 
     found = kept(open_pipeline(pipeline).store)
     if as_json:
@@ -210,7 +210,7 @@ def _progress(*, quiet: bool) -> Iterator[Told]:
         return
     from rich.live import Live
 
-    from sluice.flows.verify.progress import Pace
+    from sluice.operations.verify.progress import Pace
 
     pace = Pace()
     with Live(console=err, auto_refresh=False, transient=True) as live:

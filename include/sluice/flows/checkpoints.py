@@ -1,4 +1,4 @@
-"""Compare a target's checkpoint with the pipeline's state in ZooKeeper: do they describe the same batches?
+"""Where a target's checkpoint is kept, and whether it and the pipeline's state in ZooKeeper describe the same batches.
 
 Each of them can be lost, restored, edited or replaced without the other. Batch numbers alone then prove nothing: batch 5 of a new state is not the
 batch 5 that the target holds, and confusing them would acknowledge rows that were never written. So the state has a random identity, which the target
@@ -16,18 +16,76 @@ import structlog
 from sluice.coordination.acknowledgements import Acknowledgement
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
-from sluice.errors import CheckpointError, SluiceError
-from sluice.flows.batches import known_again
+from sluice.coordination.target_checkpoints import Superseded, TargetRecord
+from sluice.errors import CheckpointError, Fenced, SluiceError
 from sluice.flows.cancellation import CancellationGuard
-from sluice.flows.checkpoint_store import checkpoints_of
 from sluice.flows.runtime import Runtime
+from sluice.flows.stored import known_again
 from sluice.model.positions import Position
-from sluice.targets.port import Checkpoint, Target
+from sluice.targets.port import Agrees, Checkpoint, CheckpointStore, Target
 
 _log = structlog.get_logger()
 
 _LOOKS = 3
 """Attempts to read a target's checkpoint that disagrees while its acknowledgement moves: another process may be loading."""
+
+
+def checkpoints_of(target: Target, state: PipelineState) -> CheckpointStore:
+    """Return the target's own checkpoint store, else one in ZooKeeper."""
+    own = target.checkpoints
+    return own if own is not None else ZooKeeperCheckpoints(state, target.config.name)
+
+
+class ZooKeeperCheckpoints:
+    """See :class:`sluice.targets.port.CheckpointStore`. It fences the checkpoint, not the target's rows: the guarantee is at least once, or
+    idempotent."""
+
+    def __init__(self, state: PipelineState, target: str) -> None:
+        self._records = state.target_records(target)
+
+    @property
+    def place(self) -> str:
+        """The node."""
+        return f"ZooKeeper, {self._records.path}"
+
+    def read(self) -> Checkpoint | None:
+        """Return the stored checkpoint, None if there is none."""
+        found = self._records.read()
+        return None if found is None else Checkpoint(found.epoch, found.batch, found.position, found.identity)
+
+    def take_over(self, epoch: int, first: int = 0, *, identity: str = "", agrees: Agrees | None = None) -> Checkpoint:
+        """See :meth:`sluice.targets.port.CheckpointStore.take_over`. The caller has the target's lease."""
+        found = self.read()
+        if agrees is not None:
+            agrees(found)
+        self._write(TargetRecord(epoch, first if found is None else 0, None, identity))
+        kept = self.read()
+        assert kept is not None
+        return kept
+
+    def advance(self, to: Checkpoint) -> None:
+        """Store a later checkpoint; the identity of the stored one stays. Raises Fenced."""
+        found = self._records.read()
+        identity = found.identity if found else to.identity
+        self._write(TargetRecord(to.epoch, to.batch, to.position, identity))
+
+    def rewind(self, to: Checkpoint, *, anew: bool = False) -> None:
+        """Store a checkpoint that may be older than the stored one. Raises Fenced."""
+        self._write(TargetRecord(to.epoch, to.batch, to.position, to.identity), backwards=True)
+
+    def forget(self) -> None:
+        """Remove the node."""
+        self._records.forget()
+
+    def _write(self, record: TargetRecord, *, backwards: bool = False) -> None:
+        try:
+            self._records.write(record, backwards=backwards)
+        except Superseded as newer:
+            raise Fenced(
+                f"epoch {newer.epoch} took this target over from epoch {record.epoch}",
+                where=self.place,
+                hint="a newer run writes to this target; this one must stop",
+            ) from newer
 
 
 class Sides:

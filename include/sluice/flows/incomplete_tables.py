@@ -14,7 +14,7 @@ from sluice.coordination.state import PipelineState
 from sluice.errors import MappingError, SluiceError
 from sluice.flows.planned_columns import with_definition
 from sluice.flows.runtime import Runtime
-from sluice.flows.stored_definitions import definitions_at
+from sluice.flows.stored import definitions_at
 from sluice.mapping import Mapping
 from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dumps import Dump

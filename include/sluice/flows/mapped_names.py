@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from sluice.coordination.state import PipelineState
 from sluice.errors import MappingError
 from sluice.flows.runtime import Runtime
-from sluice.flows.stored_definitions import definitions_at
+from sluice.flows.stored import definitions_at
 from sluice.mapping.names import KnownTable, misspelt_tables, named_columns, protects, tables_by_line, wrong_names
 from sluice.model.fields import true_name
 from sluice.model.tables import META_COLUMNS, TableId

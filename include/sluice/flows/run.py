@@ -18,8 +18,8 @@ from sluice.errors import Fenced, LeaseHeld, Paused, Restarted, SluiceError
 from sluice.flows.capture.drain import drain, head_of
 from sluice.flows.dump.background import BackgroundDumper
 from sluice.flows.load.isolation import TARGET_ERRORS, catch_up, commit_waiting
-from sluice.flows.lost_batches import any_lacks_lost
 from sluice.flows.runtime import Runtime, attempt_id
+from sluice.flows.snapshot.lost_batches import any_lacks_lost
 from sluice.flows.stage_loop import ThreadBoard, work
 from sluice.flows.stage_work import do
 from sluice.flows.stages import StageKind, stages_of

@@ -31,8 +31,8 @@ import structlog
 from sluice.errors import SluiceError
 
 if TYPE_CHECKING:
-    from sluice.flows.operate.status import Status
     from sluice.flows.runtime import Runtime
+    from sluice.operations.status import Status
 
 log = structlog.get_logger()
 
@@ -92,8 +92,8 @@ def report(runtime: Runtime, *, every_s: float = EVERY_S) -> None:
     _sent[runtime.name] = _asked[runtime.name] = time.monotonic()
     from airflow.sdk.observability import stats
 
-    from sluice.flows.operate.alerts import check_lag
-    from sluice.flows.operate.status import status
+    from sluice.operations.alerts import check_lag
+    from sluice.operations.status import status
 
     try:
         now = status(runtime)

@@ -36,9 +36,9 @@ from sluice.orchestration.last_answers import LastAnswers
 from sluice.orchestration.page_workers import PageWorkers
 
 if TYPE_CHECKING:
-    from sluice.flows.operate.control import ActionPlan
     from sluice.flows.runtime import Runtime
-    from sluice.flows.verify.result import VerifyResult
+    from sluice.operations.control import ActionPlan
+    from sluice.operations.verify.result import VerifyResult
 
 _T = TypeVar("_T")
 _log = structlog.get_logger()
@@ -67,7 +67,7 @@ def ask_status(path: str) -> dict[str, Any]:
     if described["state"] == "invalid":
         return described
     try:
-        from sluice.flows.operate.status import status
+        from sluice.operations.status import status
         from sluice.orchestration.runtime import open_runtime
 
         return {**described, **status(open_runtime(path), keep_s=_TARGETS_FRESH_S).to_json()}
@@ -319,8 +319,8 @@ def _verified_file(folder: Path, pipeline: str, user: BaseUser) -> Path:
 
 
 def _batches_of_run(path: Path, pipeline: str, run: str) -> dict[str, Any]:
-    from sluice.flows.operate import status
-    from sluice.flows.operate.looks import server_name
+    from sluice.operations import status
+    from sluice.operations.looks import server_name
     from sluice.orchestration.runtime import claim, open_runtime
 
     try:
@@ -339,7 +339,7 @@ def _batches_of_run(path: Path, pipeline: str, run: str) -> dict[str, Any]:
 
 
 def _results(path: Path) -> list[VerifyResult]:
-    from sluice.flows.verify.result import kept
+    from sluice.operations.verify.result import kept
 
     try:
         return _of_store(path, lambda runtime: kept(runtime.store))
@@ -348,7 +348,7 @@ def _results(path: Path) -> list[VerifyResult]:
 
 
 def _result(path: Path, pipeline: str, result: str) -> VerifyResult:
-    from sluice.flows.verify.result import named
+    from sluice.operations.verify.result import named
 
     try:
         return _of_store(path, lambda runtime: named(runtime.store, pipeline, result))
@@ -365,7 +365,7 @@ def _of_store(path: Path, call: Callable[[Runtime], _T]) -> _T:
 
 def _answered(server: str, call: Callable[[], _T]) -> _T:
     """Return a server's answer. Raises a 503 answer if it does not come in time."""
-    from sluice.flows.operate.looks import NoAnswer, looks
+    from sluice.operations.looks import NoAnswer, looks
 
     found = looks.ask(server, call)
     if isinstance(found, NoAnswer):

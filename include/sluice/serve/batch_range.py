@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from sluice.coordination.state import PipelineState
 from sluice.errors import BatchesGone, ConfigError, SegmentError
-from sluice.flows.batches import stored_manifest
 from sluice.flows.runtime import Runtime
+from sluice.flows.stored import stored_manifest
 from sluice.model.batches import Batch
 from sluice.model.positions import order_of
 from sluice.segments.manifest import SegmentManifest

@@ -10,7 +10,7 @@ import pyarrow as pa
 from sluice.coordination.state import PipelineState
 from sluice.errors import MappingError
 from sluice.flows.runtime import Runtime
-from sluice.flows.stored_definitions import definitions_at
+from sluice.flows.stored import definitions_at
 from sluice.flows.transform.made_columns import mapped_columns
 from sluice.model.tables import TableId, user_schema
 from sluice.serve.batch_rows import BatchRows, Wants

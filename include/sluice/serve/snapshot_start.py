@@ -12,14 +12,14 @@ from sluice.config.pipeline import SNAPSHOT
 from sluice.coordination.acknowledgements import Acknowledgement
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, SegmentError, TargetUnavailable
-from sluice.flows.batches import known_again
-from sluice.flows.load.snapshot_rows import SnapshotTable, SnapshotTables
-from sluice.flows.operate.snapshot import snapshot_tables
 from sluice.flows.runtime import Runtime
-from sluice.flows.snapshot_versions import snapshot_reader, whole_batch
+from sluice.flows.snapshot.rows import SnapshotTable, SnapshotTables
+from sluice.flows.snapshot.versions import snapshot_reader, whole_batch
+from sluice.flows.stored import known_again
 from sluice.model.batches import Op
 from sluice.model.positions import BatchNumber
 from sluice.model.tables import META_FIELDS, TableId, user_schema
+from sluice.operations.snapshot import snapshot_tables
 from sluice.serve.batch_rows import BatchRows, Shaped, Wants
 from sluice.targets.port import VersionReader
 

@@ -128,6 +128,7 @@ class SourceTable:
 
     @property
     def id(self) -> TableId:
+        """The name of the table."""
         return self.schema.table
 
 
@@ -401,6 +402,7 @@ class ChunkKey:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The names of the key's columns, in the key's order."""
         return tuple(c.name for c in self.columns)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from sluice.errors import RetryableError
 from sluice.flows.dump.progress import DumpView, cancel, one_view, pause, resume, tune, views
-from sluice.flows.verify.result import kept
+from sluice.operations.verify.result import kept
 from tests.support.pipelines.case import Case, case
 from tests.support.servers.airflows import SharedAirflow, TestAirflow, wait_until
 from tests.support.servers.browsers import login, shot

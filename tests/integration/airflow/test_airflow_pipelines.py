@@ -10,9 +10,9 @@ import pytest
 
 from devstack.mysql import MySQLServer
 from sluice.config.loading import load_pipeline
-from sluice.flows.operate import control
-from sluice.flows.operate.check import apply_missing, check
 from sluice.flows.runtime import Runtime
+from sluice.operations import control
+from sluice.operations.check import apply_missing, check
 from tests.support.pipelines.case import Case, case
 from tests.support.readers.lakes import Lake
 from tests.support.servers.airflows import SharedAirflow, TestAirflow, wait_until

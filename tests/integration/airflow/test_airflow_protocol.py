@@ -18,7 +18,7 @@ from urllib.parse import quote
 import pytest
 
 from sluice.errors import RetryableError
-from sluice.flows.operate import control
+from sluice.operations import control
 from tests.support.pipelines.case import Case
 from tests.support.servers.airflows import SharedAirflow, TestAirflow, wait_until
 from tests.support.servers.browsers import login, shot

@@ -11,14 +11,14 @@ import pytest
 
 from sluice.errors import MappingError
 from sluice.flows.capture.drain import drain
-from sluice.flows.deadletters.replay import replay
-from sluice.flows.deadletters.store import letters
 from sluice.flows.load.ack import ack
 from sluice.flows.load.load import load
-from sluice.flows.operate.control import rollback, skip
 from sluice.flows.transform.merge import merge
 from sluice.flows.transform.stages import transform
 from sluice.model.packing import SMALL_FILES
+from sluice.operations.control import rollback, skip
+from sluice.operations.deadletters.replay import replay
+from sluice.operations.deadletters.store import letters
 from sluice.segments.packed import parted
 from sluice.sources.mysql.reader.batch_reader import warm_up
 from tests.support.pipelines.case import Case, as_older_versions_write, case

@@ -10,7 +10,7 @@ from devstack.mariadb import MariaDBServer
 from devstack.mysql import MySQLServer
 from sluice.errors import LostPosition
 from sluice.flows.capture.drain import drain
-from sluice.flows.operate.control import rollback
+from sluice.operations.control import rollback
 from sluice.sources.mysql.events import xa
 from sluice.sources.mysql.server.connection import open_connection, server_info
 from tests.support.capture.capturing import draining, head

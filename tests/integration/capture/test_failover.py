@@ -17,12 +17,12 @@ from sluice.errors import LostPosition, OutOfOrder, PreflightError, SourceUnavai
 from sluice.flows.capture.drain import drain
 from sluice.flows.dump.start import start
 from sluice.flows.dump.worker import work
-from sluice.flows.operate.check import check
-from sluice.flows.operate.status import status
 from sluice.flows.run import run
-from sluice.flows.verify.log_window import LogWindow
-from sluice.flows.verify.verify import VerifySpec, verify
 from sluice.model.dumps import ChunkState, Marking, Tuning
+from sluice.operations.check import check
+from sluice.operations.status import status
+from sluice.operations.verify.log_window import LogWindow
+from sluice.operations.verify.verify import VerifySpec, verify
 from sluice.sources.mysql.reader.batch_reader import warm_up
 from tests.support.pipelines.case import Case, assert_same_rows, case
 from tests.support.pipelines.dumping import delivering

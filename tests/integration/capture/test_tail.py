@@ -17,9 +17,9 @@ import pytest
 
 from devstack.mariadb import MariaDBServer
 from sluice.flows.capture.drain import drain
-from sluice.flows.operate.stored import tail
 from sluice.model.positions import BatchNumber
 from sluice.model.temporal import time_text
+from sluice.operations.stored import tail
 from tests.support.capture.capturing import _HEX, printed, server_text
 from tests.support.pipelines.case import case
 from tests.support.values.random_values import MODE, create, groups, insert, types_of

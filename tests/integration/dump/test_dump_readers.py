@@ -12,7 +12,7 @@ import pytest
 
 from sluice.flows.dump.progress import DumpView, cancel, one_view, pause, resume, tune
 from sluice.flows.dump.start import start, tuned
-from sluice.flows.operate.status import status
+from sluice.operations.status import status
 from tests.support.pipelines.case import Case, case
 from tests.support.pipelines.dumping import begin, both, delivering
 from tests.support.running.waiting import wait_until
@@ -94,7 +94,7 @@ def test_a_paused_dump_says_too_that_nobody_reads_it(slow: Case) -> None:
 
 
 def test_one_that_ends_or_fails_says_why(slow: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluice.flows.operate.status.UNREAD_S", 0.0)
+    monkeypatch.setattr("sluice.operations.status.UNREAD_S", 0.0)
     with delivering(slow):
         process = reader(slow)
         process.send_signal(signal.SIGINT)

@@ -89,7 +89,7 @@ def test_what_is_lost_is_named_column_by_column(shop: Case) -> None:
 
 def test_a_seek_into_the_middle_of_an_event_or_a_transaction_is_refused(shop: Case) -> None:
     from sluice.errors import ConfigError
-    from sluice.flows.operate.control import seek
+    from sluice.operations.control import seek
 
     shop.source.execute(*(f"INSERT INTO {shop.schema}.heap VALUES ({n}, REPEAT('x', 100))" for n in range(3)))
     file = str(shop.source.execute("SHOW BINARY LOG STATUS")[0][0])

@@ -17,9 +17,9 @@ from sluice.errors import CheckpointError
 from sluice.flows.capture.drain import drain
 from sluice.flows.load.ack import ack
 from sluice.flows.load.load import load
-from sluice.flows.operate.check import check
-from sluice.flows.operate.status import status
 from sluice.flows.transform.merge import merge
+from sluice.operations.check import check
+from sluice.operations.status import status
 from tests.support.pipelines.case import Case
 from tests.support.pipelines.znodes import znodes
 from tests.support.tables.numbered import deliver, insert, numbered_pipeline, rows, sluice

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sluice.errors import SluiceError
-from sluice.flows.operate.status import status
+from sluice.operations.status import status
 from tests.support.pipelines.case import Case
 from tests.support.pipelines.kinds_apart import KINDS, Site, pipeline
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sluice.errors import LoadError
-from sluice.flows.deadletters.replay import replay
-from sluice.flows.deadletters.store import letters
+from sluice.operations.deadletters.replay import replay
+from sluice.operations.deadletters.store import letters
 from sluice.targets.sql import bisect
 from tests.support.pipelines.case import Case, case
 

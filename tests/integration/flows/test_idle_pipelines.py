@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sluice.flows.operate import control
 from sluice.flows.run import run
+from sluice.operations import control
 from sluice.orchestration import shared_looks, triggers
 from tests.support.pipelines.many_pipelines import ManyPipelines, many_pipelines
 

@@ -12,8 +12,8 @@ import pytest
 from sluice.errors import Paused, Restarted
 from sluice.flows.capture.drain import drain
 from sluice.flows.load.load import load
-from sluice.flows.operate import control
 from sluice.flows.transform.merge import merge
+from sluice.operations import control
 from tests.support.pipelines.case import Case, case
 from tests.support.running.waiting import wait_until, waits_for_a_row
 

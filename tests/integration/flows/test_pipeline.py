@@ -269,7 +269,7 @@ def test_an_idle_run_moves_the_position_over_foreign_log(shop: Case, fresh_schem
     shop.run_until_head()
     with shop.runtime().state() as state:
         assert state.numbers() == []
-    from sluice.flows.operate.status import status
+    from sluice.operations.status import status
 
     seen = status(shop.runtime())
     assert (seen.state, seen.lag_ms, seen.lag_bytes) == ("idle", 0, 0)

@@ -20,11 +20,11 @@ from sluice.coordination.zookeeper import ZookeeperZnodes
 from sluice.flows.capture.drain import drain
 from sluice.flows.load.ack import ack
 from sluice.flows.load.load import load
-from sluice.flows.operate.status import status
 from sluice.flows.transform.merge import merge
 from sluice.model.definitions import Unknown
 from sluice.model.dumps import Dump, DumpState, TableRequest
 from sluice.model.tables import TableId
+from sluice.operations.status import status
 from sluice.segments.schemas import SchemaStore
 from sluice.segments.store import SegmentStore
 from tests.support.pipelines.case import Case

@@ -15,7 +15,7 @@ from devstack.mysql import MySQLServer
 from sluice.errors import CheckpointError, ConfigError, LogPurged, LostPosition, SegmentError, SluiceError, WrongServer
 from sluice.flows.capture.drain import drain
 from sluice.flows.transform.merge import merge
-from sluice.flows.verify.verify import VerifySpec, verify
+from sluice.operations.verify.verify import VerifySpec, verify
 from tests.support.crashes.damage import flip
 from tests.support.pipelines.case import Case, case
 from tests.support.pipelines.dumping import delivering

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sluice.flows.deadletters.replay import replay
-from sluice.flows.deadletters.store import letters
+from sluice.operations.deadletters.replay import replay
+from sluice.operations.deadletters.store import letters
 from tests.support.pipelines.case import Case, case
 from tests.support.servers.fixtures import setting
 

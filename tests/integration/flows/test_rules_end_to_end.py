@@ -9,12 +9,12 @@ import pytest
 from sluice.errors import RuleError
 from sluice.flows.capture.drain import drain
 from sluice.flows.load.load import load
-from sluice.flows.operate.check import check
-from sluice.flows.ruledev.scaffold import changes_file, new_rule
-from sluice.flows.ruledev.tryout import find_rule, handwritten, try_rule
 from sluice.flows.runtime import attempt_id
 from sluice.flows.transform.merge import merge
 from sluice.flows.transform.stages import apply_rule
+from sluice.operations.check import check
+from sluice.operations.ruledev.scaffold import changes_file, new_rule
+from sluice.operations.ruledev.tryout import find_rule, handwritten, try_rule
 from sluice.segments.changeset import read_changeset
 from tests.support.pipelines.case import Case, case
 

@@ -16,9 +16,9 @@ from sluice.flows.capture.drain import drain
 from sluice.flows.load.ack import ack
 from sluice.flows.load.isolation import catch_up, deliver
 from sluice.flows.load.load import LoadOutcome
-from sluice.flows.operate.retention import prune
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform.merge import merge
+from sluice.operations.retention import prune
 from sluice.sources.mysql.reader.batch_reader import warm_up
 from tests.support.pipelines.case import Case, case
 from tests.support.servers.proxy import TcpProxy

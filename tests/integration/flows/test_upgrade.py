@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from sluice.flows.deadletters.replay import replay
-from sluice.flows.deadletters.store import letters
 from sluice.flows.dump.progress import one_view
-from sluice.flows.operate.status import status
+from sluice.operations.deadletters.replay import replay
+from sluice.operations.deadletters.store import letters
+from sluice.operations.status import status
 from sluice.sources.mysql.reader.batch_reader import warm_up
 from tests.support.pipelines.case import REPOSITORY, Case, case
 from tests.support.running.waiting import waits_for_a_row

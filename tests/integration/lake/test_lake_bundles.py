@@ -13,15 +13,15 @@ from sluice.coordination.bundling import WaitingBatches
 from sluice.coordination.shared_session import SharedSessions
 from sluice.errors import ConfigError
 from sluice.flows.capture.waiting import Waiting
-from sluice.flows.deadletters.store import letters
 from sluice.flows.load import bundling
 from sluice.flows.load.isolation import commit_waiting, deliver
 from sluice.flows.load.load import LoadOutcome
-from sluice.flows.operate import control
-from sluice.flows.operate.status import status
 from sluice.flows.run import run
 from sluice.flows.runtime import Runtime
 from sluice.flows.train import train
+from sluice.operations import control
+from sluice.operations.deadletters.store import letters
+from sluice.operations.status import status
 from tests.support.pipelines.case import case
 from tests.support.pipelines.lake_bundles import LAKES, Bundled, bundled, later
 from tests.support.twins.serverless import serverless

@@ -24,11 +24,11 @@ from sluice.errors import ConfigError, LoadError, MappingError, TargetUnavailabl
 from sluice.flows.capture.drain import drain
 from sluice.flows.load.ack import ack
 from sluice.flows.load.load import load
-from sluice.flows.operate.check import check
-from sluice.flows.operate.retention import prune
-from sluice.flows.operate.snapshot import show
-from sluice.flows.operate.status import status
 from sluice.flows.run import run
+from sluice.operations.check import check
+from sluice.operations.retention import prune
+from sluice.operations.snapshot import show
+from sluice.operations.status import status
 from sluice.segments.store import SegmentStore
 from sluice.serve import reading
 from sluice.serve.batch_range import StoredBatches

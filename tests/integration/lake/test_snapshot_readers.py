@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sluice.flows.operate.snapshot import show
+from sluice.operations.snapshot import show
 from tests.support.pipelines.case import REPOSITORY, case
 from tests.support.readers import duckdb_reader
 from tests.support.readers.lakes import IcebergLake

@@ -23,13 +23,13 @@ import pytest
 from sluice.config.connections import Endpoint, parse_connection
 from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError, LoadError, MappingError
-from sluice.flows.deadletters.replay import replay
-from sluice.flows.deadletters.store import letters
-from sluice.flows.operate.check import check
 from sluice.model.column_types import ColumnKind
 from sluice.model.definitions import ColumnDefinition
 from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import Column, TableId, TableSchema
+from sluice.operations.check import check
+from sluice.operations.deadletters.replay import replay
+from sluice.operations.deadletters.store import letters
 from sluice.orchestration.dags.retention import MaintainTargetsOperator
 from sluice.orchestration.retry import TaskError
 from sluice.targets.contract import Pipe, _Crash, _crash_at, _definition, _schema_change, changed, gone, new, people

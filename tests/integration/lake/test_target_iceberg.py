@@ -19,9 +19,9 @@ import pytest
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError, LoadError, MappingError, TargetUnavailable
-from sluice.flows.operate.check import check
 from sluice.model.column_types import ColumnKind
 from sluice.model.tables import Column, TableId, TableSchema
+from sluice.operations.check import check
 from sluice.targets.contract import Pipe, changed, gone, new, people
 from sluice.targets.rows_in_memory import planned_table
 from tests.support.pipelines.case import Case, case

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sluice.errors import LoadError
-from sluice.flows.operate.check import check
+from sluice.operations.check import check
 from tests.support.pipelines.case import case
 
 

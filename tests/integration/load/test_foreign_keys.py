@@ -11,8 +11,8 @@ import pymysql
 import pytest
 
 from sluice.errors import LoadError, MappingError
-from sluice.flows.deadletters.replay import replay
-from sluice.flows.deadletters.store import letters
+from sluice.operations.deadletters.replay import replay
+from sluice.operations.deadletters.store import letters
 from tests.support.pipelines.case import Case, case
 from tests.support.pipelines.small_units import small_units
 from tests.support.servers.fixtures import setting

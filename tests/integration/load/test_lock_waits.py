@@ -10,7 +10,7 @@ import pytest
 
 from sluice.config.connections import parse_connection
 from sluice.errors import ConfigError, Paused, TargetUnavailable
-from sluice.flows.operate.control import pause, resume
+from sluice.operations.control import pause, resume
 from sluice.targets import open_target
 from sluice.targets.mysql.connection import connect
 from sluice.targets.mysql.lockwait import blocker_of

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sluice.errors import MappingError
-from sluice.flows.operate.check import check
-from sluice.flows.operate.copy_plan import planned_copies
+from sluice.operations.check import check
+from sluice.operations.copy_plan import planned_copies
 from sluice.targets import open_target
 from sluice.targets.mysql.uniqueness import distinguishes, pads
 from tests.support.pipelines.case import case

@@ -14,11 +14,11 @@ import pytest
 from devstack.mariadb import MariaDBServer
 from sluice.config.connections import parse_connection
 from sluice.errors import LoadError, MappingError
-from sluice.flows.deadletters.replay import replay
-from sluice.flows.deadletters.store import letters
-from sluice.flows.operate.control import skip
 from sluice.model.column_types import ColumnKind
 from sluice.model.tables import Column, TableId, TableSchema
+from sluice.operations.control import skip
+from sluice.operations.deadletters.replay import replay
+from sluice.operations.deadletters.store import letters
 from sluice.targets.mysql.connection import connect
 from sluice.targets.mysql.session import kept
 from tests.support.pipelines.case import Case, case

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sluice.errors import MappingError
-from sluice.flows.operate.status import status
+from sluice.operations.status import status
 from tests.support.pipelines.case import Case
 from tests.support.pipelines.kinds_apart import pipeline
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from sluice.errors import LoadError
-from sluice.flows.deadletters.replay import replay
-from sluice.flows.deadletters.store import letters
+from sluice.operations.deadletters.replay import replay
+from sluice.operations.deadletters.store import letters
 from tests.support.pipelines.case import Case, case
 from tests.support.pipelines.dumping import dumped
 from tests.support.servers.fixtures import setting

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sluice.errors import PreflightError
-from sluice.flows.operate.schema import show
+from sluice.operations.schema import show
 from tests.support.pipelines.case import Case, case
 
 

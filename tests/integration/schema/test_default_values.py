@@ -18,12 +18,12 @@ import pytest
 
 from sluice.config.connections import parse_connection
 from sluice.errors import LoadError, UnsupportedType
-from sluice.flows.verify.verify import VerifySpec, verify
 from sluice.model.sessions import StatementSession
 from sluice.model.tables import TableId
 from sluice.mysql.column_defaults import Statement, default_scalar
 from sluice.mysql.ddl.catalog import Session
 from sluice.mysql.type_loss import SqlType
+from sluice.operations.verify.verify import VerifySpec, verify
 from sluice.sources.mysql.catalog.information_schema import read_state
 from sluice.sources.mysql.server.connection import open_connection, server_info
 from tests.support.capture.capturing import printed, server_text, texts

@@ -11,8 +11,8 @@ from typing import Any
 import pymysql
 import pytest
 
-from sluice.flows.batches import manifest_of
 from sluice.flows.capture.drain import drain
+from sluice.flows.stored import manifest_of
 from sluice.segments.reader import read_file
 from tests.support.capture.capturing import printed, server_text, texts
 from tests.support.pipelines.case import case

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from sluice.flows.operate.stored import segments
+from sluice.operations.stored import segments
 from tests.support.pipelines.case import case
 from tests.support.servers.fixtures import setting
 

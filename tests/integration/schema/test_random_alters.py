@@ -15,8 +15,8 @@ import pymysql
 import pytest
 
 from sluice.errors import LoadError, MappingError
-from sluice.flows.operate import control
-from sluice.flows.verify.verify import VerifySpec, verify
+from sluice.operations import control
+from sluice.operations.verify.verify import VerifySpec, verify
 from tests.support.pipelines.case import Case
 from tests.support.pipelines.kinds_apart import KINDS, pipeline
 from tests.support.values.conversions import LIKELY, TYPES, family, literals

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sluice.errors import DecodeError, SchemaUnknown
-from sluice.flows.operate.schema import reload_tables, set_table, show
 from sluice.mysql.ddl.catalog import SchemaState
+from sluice.operations.schema import reload_tables, set_table, show
 from tests.support.pipelines.case import assert_same_rows, case
 from tests.support.servers.fixtures import setting
 

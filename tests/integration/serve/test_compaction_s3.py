@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyarrow import fs
 
-from sluice.flows.operate.retention import prune
+from sluice.operations.retention import prune
 from sluice.segments.archive_writer import BatchFiles, write_archive
 from sluice.segments.archives import Archives
 from sluice.segments.reader import iter_changes

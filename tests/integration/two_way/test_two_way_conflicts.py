@@ -17,9 +17,9 @@ import pytest
 from sluice.errors import ConfigError
 from sluice.flows.dump.start import start
 from sluice.flows.dump.worker import work
-from sluice.flows.operate.status import status
 from sluice.flows.run import run
 from sluice.model.dumps import Chunk
+from sluice.operations.status import status
 from sluice.orchestration.metrics import gauges
 from sluice.segments.changeset import Changeset, read_changeset, read_changeset_file
 from sluice.targets.mysql import target

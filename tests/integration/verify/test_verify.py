@@ -16,15 +16,15 @@ import pyarrow.compute as pc
 import pytest
 
 from sluice.errors import ConfigError, Paused
-from sluice.flows.operate.control import pause
-from sluice.flows.verify import units
-from sluice.flows.verify import verify as flow
-from sluice.flows.verify.result import TableResult, VerifyResult
-from sluice.flows.verify.verify import VerifySpec, verify
 from sluice.model.dumps import Chunk
 from sluice.model.tables import TableId
 from sluice.mysql.range_digest import DigestColumn, digest_sql, row_text
-from sluice.targets.kafka.arrow_messages import stream
+from sluice.operations.control import pause
+from sluice.operations.verify import units
+from sluice.operations.verify import verify as flow
+from sluice.operations.verify.result import TableResult, VerifyResult
+from sluice.operations.verify.verify import VerifySpec, verify
+from sluice.targets.messages.arrow_messages import stream
 from sluice.targets.postgresql import comparing as listing
 from sluice.targets.sql import comparing
 from tests.support.pipelines.case import Case, case

@@ -14,9 +14,9 @@ from devstack.zookeeper import ZooKeeperServer
 from sluice.coordination import zookeeper
 from sluice.errors import RetryableError
 from sluice.flows.dump.worker import work
-from sluice.flows.verify.result import VerifyResult
-from sluice.flows.verify.verify import Progress, VerifySpec, verify
 from sluice.model.dumps import DumpState
+from sluice.operations.verify.result import VerifyResult
+from sluice.operations.verify.verify import Progress, VerifySpec, verify
 from tests.support.pipelines import dumping
 from tests.support.pipelines.case import REPOSITORY, Case, case
 from tests.support.pipelines.dumping import begin, both, delivering
@@ -30,7 +30,7 @@ from pathlib import Path
 from sluice.config.connections import from_environment
 from sluice.config.loading import load_pipeline
 from sluice.flows.runtime import Runtime
-from sluice.flows.verify.verify import VerifySpec, verify
+from sluice.operations.verify.verify import VerifySpec, verify
 runtime = Runtime.build(load_pipeline(Path(sys.argv[1])), resolver=from_environment, runner="local")
 told = lambda progress: progress.doing == sys.argv[2] and os.kill(os.getpid(), signal.SIGKILL)
 verify(runtime, VerifySpec(repair=True, by="the child"), told)

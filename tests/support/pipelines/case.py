@@ -15,9 +15,9 @@ from typing import Any
 from sluice.config.connections import Endpoint, parse_connection
 from sluice.config.loading import load_pipeline
 from sluice.errors import ConfigError
-from sluice.flows.operate.check import check, make_missing
 from sluice.flows.run import Step, run
 from sluice.flows.runtime import Runtime
+from sluice.operations.check import check, make_missing
 from tests.support.running.command_line import command_line
 from tests.support.twins.servers import Twin
 

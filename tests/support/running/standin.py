@@ -1,7 +1,7 @@
 """Stand-ins for the flows, for tests of the DAG alone: a log is a counter in a file, a batch is a range of it.
 
-The fixture ``flows`` puts them where ``sluice.flows.*`` would be. They keep the promises that the DAG builds on: one batch a
-claim, a load out of order is refused, a batch is not delivered twice. Everything that happens is a line in ``trace.jsonl``.
+The fixture ``flows`` puts them where ``sluice.flows.*`` and ``sluice.operations.*`` would be. They keep the promises that the DAG
+builds on: one batch a claim, a load out of order is refused, a batch is not delivered twice. Everything that happens is a line in ``trace.jsonl``.
 """
 
 from __future__ import annotations
@@ -372,21 +372,21 @@ def modules() -> dict[str, ModuleType]:
     """Module name -> stand-in."""
     made = {}
     for name, functions in {
-        "capture.drain": (drain, may_drain),
-        "train": (train, unfinished, last_claimed, claimed_numbers, acknowledged, delivered, sums_of),
-        "transform.merge": (merge,),
-        "load.load": (load,),
-        "load.isolation": (deliver, catch_up),
-        "load.ack": (ack,),
-        "operate.status": (status,),
-        "operate.alerts": (check_lag,),
-        "runtime": (Runtime,),
-        "capture.waiting": (Waiting, oldest),
+        "flows.capture.drain": (drain, may_drain),
+        "flows.train": (train, unfinished, last_claimed, claimed_numbers, acknowledged, delivered, sums_of),
+        "flows.transform.merge": (merge,),
+        "flows.load.load": (load,),
+        "flows.load.isolation": (deliver, catch_up),
+        "flows.load.ack": (ack,),
+        "operations.status": (status,),
+        "operations.alerts": (check_lag,),
+        "flows.runtime": (Runtime,),
+        "flows.capture.waiting": (Waiting, oldest),
     }.items():
-        module = ModuleType(f"sluice.flows.{name}")
+        module = ModuleType(f"sluice.{name}")
         for function in functions:
             setattr(module, function.__name__, function)
-        if name == "train":
+        if name == "flows.train":
             module.__dict__.update({"table": train_flow.table, "Carried": train_flow.Carried})
         made[module.__name__] = module
     return made

@@ -17,8 +17,8 @@ from click.testing import CliRunner
 from sluice.cli import app
 from sluice.errors import ConfigError, SluiceError
 from sluice.flows.dump.start import start
-from sluice.flows.operate.status import status
 from sluice.flows.runtime import Runtime
+from sluice.operations.status import status
 from tests.support.grammar.mutations import COUNT, PIECES, SEED, SLOW
 from tests.support.twins.pipes import Pipe, pipe
 

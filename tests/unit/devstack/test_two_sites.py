@@ -14,7 +14,7 @@ from devstack.mysql import Distribution
 from sluice.config.channel import Channels, find_channel
 from sluice.config.connections import parse_connection
 from sluice.errors import ConfigError
-from sluice.flows.operate.channel import ends_of, members, ring
+from sluice.operations.channel import ends_of, members, ring
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ from sluice.errors import ConfigError, SegmentError
 from sluice.flows.dump.automatic import due_dumps
 from sluice.flows.dump.progress import views
 from sluice.flows.dump.start import start
-from sluice.flows.operate import check as checking
-from sluice.flows.operate.check import CheckFinding, check
-from sluice.flows.operate.stored import segments
 from sluice.model.dumps import Tuning
+from sluice.operations import check as checking
+from sluice.operations.check import CheckFinding, check
+from sluice.operations.stored import segments
 from tests.support.running.waiting import wait_until
 from tests.support.twins.pipes import Pipe, pipe
 
@@ -135,12 +135,12 @@ def test_damaged_merged_rows_are_found(one: Pipe) -> None:
 
 
 def test_a_replay_asks_before_it_plans(one: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluice.flows.deadletters.store.letters", lambda *_, **__: [_Letter()])
+    monkeypatch.setattr("sluice.operations.deadletters.store.letters", lambda *_, **__: [_Letter()])
 
     def planned(*_: Any, **__: Any) -> None:
         raise AssertionError("planned")
 
-    monkeypatch.setattr("sluice.flows.deadletters.replay.replay", planned)
+    monkeypatch.setattr("sluice.operations.deadletters.replay.replay", planned)
     with pytest.raises(ConfigError, match="Replay 1 dead letters"):
         one.sluice("dead-letters", "replay", "p")
 

@@ -15,8 +15,8 @@ from sluice.errors import CheckpointError, SegmentError, SluiceError
 from sluice.flows.capture.drain import drain
 from sluice.flows.load.ack import ack
 from sluice.flows.load.load import load
-from sluice.flows.operate.status import status
 from sluice.flows.transform.merge import merge
+from sluice.operations.status import status
 from tests.support.pipelines.case import Case, case
 from tests.support.pipelines.znodes import restored, saved, znodes
 from tests.support.tables.numbered import deliver, insert, numbered_pipeline, rows, sluice

@@ -17,9 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sluice.errors import BatchesGone, SegmentError
-from sluice.flows.operate.compaction import MOST_BYTES, SPAN_S, grouped
-from sluice.flows.operate.control import redeliver
-from sluice.flows.operate.retention import prune
+from sluice.operations.compaction import MOST_BYTES, SPAN_S, grouped
+from sluice.operations.control import redeliver
+from sluice.operations.retention import prune
 from sluice.segments.archive import ArchiveIndex
 from sluice.segments.archive_writer import BatchFiles, write_archive
 from sluice.segments.reader import iter_changes

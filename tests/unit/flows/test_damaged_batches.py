@@ -13,8 +13,8 @@ import pytest
 
 from sluice.errors import OutOfOrder, SegmentError
 from sluice.flows.load.load import load
-from sluice.flows.operate import control
 from sluice.flows.transform.merge import merge
+from sluice.operations import control
 from tests.support.crashes.damage import flip
 from tests.support.pipelines.case import as_older_versions_write
 from tests.support.twins.pipes import Pipe, pipe

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from sluice.errors import LoadError, RuleError
-from sluice.flows.deadletters.replay import discard, replay
-from sluice.flows.deadletters.store import letters, prune_letters
-from sluice.flows.operate.control import skip
+from sluice.operations.control import skip
+from sluice.operations.deadletters.replay import discard, replay
+from sluice.operations.deadletters.store import letters, prune_letters
 from tests.support.pipelines.case import Case, case
 
 TABLE = "CREATE TABLE `{db}`.customers (id INT PRIMARY KEY, email VARCHAR(80) UNIQUE, name VARCHAR(80), paid INT)"

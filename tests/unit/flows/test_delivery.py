@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 
 from sluice.errors import LoadError, OutOfOrder, Paused, RuleError
-from sluice.flows.deadletters.replay import discard, replay
-from sluice.flows.deadletters.store import letters
 from sluice.flows.dump.progress import views
 from sluice.flows.load.ack import ack
 from sluice.flows.load.isolation import catch_up
 from sluice.flows.load.load import load
-from sluice.flows.operate import control
-from sluice.flows.operate.adopt import adopt
-from sluice.flows.operate.alerts import check_lag
-from sluice.flows.operate.check import apply_missing, check
-from sluice.flows.operate.retention import prune
-from sluice.flows.operate.status import status
-from sluice.flows.operate.stored import segments
+from sluice.operations import control
+from sluice.operations.adopt import adopt
+from sluice.operations.alerts import check_lag
+from sluice.operations.check import apply_missing, check
+from sluice.operations.deadletters.replay import discard, replay
+from sluice.operations.deadletters.store import letters
+from sluice.operations.retention import prune
+from sluice.operations.status import status
+from sluice.operations.stored import segments
 from tests.support.twins.pipes import Pipe, pipe
 
 
@@ -78,7 +78,7 @@ def test_status_names_the_run_whose_batch_no_process_loads(one: Pipe, monkeypatc
     one.commit(("insert", "a", (1, "x")))
     one.made.drain(claim="airflow:east:sync__shop:scheduled__2026-01-01T00:00:00+00:00", deliver=False)
     assert not status(one.made.runtime()).warnings
-    monkeypatch.setattr("sluice.flows.operate.status.worker_grace_s", lambda runtime: -1.0)
+    monkeypatch.setattr("sluice.operations.status.worker_grace_s", lambda runtime: -1.0)
     [warning] = status(one.made.runtime()).warnings
     assert "run scheduled__2026-01-01T00:00:00+00:00 of DAG sync__shop" in warning
     assert "Clear" in warning

@@ -14,9 +14,9 @@ import pytest
 from sluice.errors import CheckpointError, SluiceError
 from sluice.flows.load.ack import ack
 from sluice.flows.load.load import load
-from sluice.flows.operate.check import check
-from sluice.flows.operate.status import status
 from sluice.flows.transform.merge import merge
+from sluice.operations.check import check
+from sluice.operations.status import status
 from tests.support.twins.pipes import Pipe, pipe
 
 

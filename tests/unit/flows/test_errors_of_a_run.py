@@ -18,7 +18,7 @@ from sluice.errors import (
     SluiceError,
 )
 from sluice.flows.capture.drain import drain
-from sluice.flows.operate.control import pause, resume
+from sluice.operations.control import pause, resume
 from tests.support.pipelines.case import Case, case
 
 TABLES = (

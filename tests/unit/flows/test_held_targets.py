@@ -15,12 +15,12 @@ from sluice.flows.capture.drain import drain
 from sluice.flows.load.ack import ack
 from sluice.flows.load.isolation import catch_up, deliver
 from sluice.flows.load.load import LoadOutcome
-from sluice.flows.operate.adopt import adopt
-from sluice.flows.operate.control import rollback
-from sluice.flows.operate.status import status
 from sluice.flows.run import run
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform.merge import merge
+from sluice.operations.adopt import adopt
+from sluice.operations.control import rollback
+from sluice.operations.status import status
 from tests.support.pipelines.case import Case, case
 from tests.support.twins.servers import TwinTarget
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from sluice.cli import all_commands
 from sluice.errors import SluiceError
-from sluice.flows.operate import control
+from sluice.operations import control
 from tests.support.pipelines.case import Case, case
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

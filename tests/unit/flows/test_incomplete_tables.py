@@ -10,9 +10,9 @@ import pytest
 
 from sluice.coordination.incomplete import IncompleteTable
 from sluice.errors import MappingError
-from sluice.flows.operate.check import check, make_missing
-from sluice.flows.operate.status import status
-from sluice.flows.verify.verify import VerifySpec, verify
+from sluice.operations.check import check, make_missing
+from sluice.operations.status import status
+from sluice.operations.verify.verify import VerifySpec, verify
 from tests.support.twins.pipes import Pipe, delivering, pipe
 
 

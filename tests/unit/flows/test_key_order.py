@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.flows.load import key_order
-from sluice.flows.load.key_order import in_key_order
+from sluice.flows.snapshot import key_order
+from sluice.flows.snapshot.key_order import in_key_order
 
 KEYS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "number": (pa.int64(), st.integers(-(2**63), 2**63 - 1)),

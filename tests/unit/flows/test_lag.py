@@ -16,9 +16,9 @@ import pytest
 
 from sluice.errors import SluiceError
 from sluice.flows.capture.drain import drain
-from sluice.flows.operate.alerts import check_lag
-from sluice.flows.operate.retention import prune, rate_warning
-from sluice.flows.operate.status import status
+from sluice.operations.alerts import check_lag
+from sluice.operations.retention import prune, rate_warning
+from sluice.operations.status import status
 from tests.support.pipelines.case import Case, case
 from tests.support.running.waiting import wait_until
 from tests.support.twins.servers import TwinTarget

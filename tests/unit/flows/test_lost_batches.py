@@ -14,8 +14,8 @@ import pytest
 from sluice.errors import OutOfOrder, SegmentError
 from sluice.flows.capture.drain import drain
 from sluice.flows.load.load import load
-from sluice.flows.operate import control
 from sluice.flows.transform.merge import merge
+from sluice.operations import control
 from tests.support.crashes.damage import flip
 from tests.support.pipelines.case import Case
 from tests.support.tables.numbered import deliver, insert, numbered_pipeline, rows, sluice

@@ -9,10 +9,10 @@ import pytest
 
 from sluice.config.pipeline import TableMapping
 from sluice.errors import MappingError, SluiceError
-from sluice.flows.operate.check import CheckFinding, check
 from sluice.mapping.names import KnownTable, wrong_names
 from sluice.model.nearest import meant_table
 from sluice.model.tables import TableId
+from sluice.operations.check import CheckFinding, check
 from tests.support.twins.pipes import Pipe, pipe
 
 
@@ -86,7 +86,7 @@ def test_a_column_that_was_there_may_go(tmp_path: Path) -> None:
             assert any(name.endswith("columns.exclude v") for name in state.mapped_names.read())
         gone = {one.made.table: KnownTable(frozenset({"id"}), frozenset({"id"}))}
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("sluice.flows.operate.check.known_tables", lambda _, gone=gone: gone)
+            patch.setattr("sluice.operations.check.known_tables", lambda _, gone=gone: gone)
             patch.setattr("sluice.flows.mapped_names.known_tables", lambda _, gone=gone: dict(gone))
             assert [(found.severity, found.value) for found in findings(one)] == [("warning", "v")]
             one.commit(("insert", "a", (2, "y")))

@@ -9,10 +9,10 @@ import pytest
 
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError
-from sluice.flows.recover.plan import Measure, Question, RecoveryPlan
-from sluice.flows.recover.segments import _lost_for_streams
 from sluice.model.batches import Batch
 from sluice.model.positions import BatchNumber, Epoch, Position
+from sluice.operations.recover.plan import Measure, Question, RecoveryPlan
+from sluice.operations.recover.segments import _lost_for_streams
 
 
 def measure(subject: str, **fields: Any) -> Measure:

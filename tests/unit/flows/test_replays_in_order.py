@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from sluice.errors import LoadError, MappingError
-from sluice.flows.deadletters.replay import replay
-from sluice.flows.deadletters.store import letters
-from sluice.flows.operate.control import skip
+from sluice.operations.control import skip
+from sluice.operations.deadletters.replay import replay
+from sluice.operations.deadletters.store import letters
 from tests.support.pipelines.case import Case, case
 
 PICKY = "def transform(row, context):\n    if row['name'] == 'bad':\n        raise ValueError('bad')\n    return row\n"

@@ -10,8 +10,8 @@ import yaml
 from sluice.config.channel import Channels
 from sluice.config.connections import Endpoint, parse_connection
 from sluice.config.pipeline import PipelineConfig
-from sluice.flows.operate.channel import ring, sent_to_itself
 from sluice.model.load_marks import LoadMark
+from sluice.operations.channel import ring, sent_to_itself
 
 PORTS = {"a": 1, "b": 2, "c": 3}
 

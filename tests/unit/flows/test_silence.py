@@ -12,11 +12,11 @@ import pytest
 
 from sluice.config.connections import Endpoint
 from sluice.errors import ConfigError, TargetUnavailable
-from sluice.flows.operate import looks as module
-from sluice.flows.operate.looks import Answer, Looks, NoAnswer
-from sluice.flows.operate.status import Status, status
 from sluice.flows.runtime import Runtime
 from sluice.mysql.client import MySQLConnection
+from sluice.operations import looks as module
+from sluice.operations.looks import Answer, Looks, NoAnswer
+from sluice.operations.status import Status, status
 from tests.support.running.waiting import wait_until
 from tests.support.twins.pipes import Pipe, pipe
 
@@ -190,7 +190,7 @@ def test_a_mute_store_is_named_and_the_rest_is_known(made: Pipe, mute: Mute, mon
 
 
 def test_a_mute_zookeeper_is_named(tmp_path: Path, mute: Mute, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluice.flows.operate.status.STATUS_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("sluice.operations.status.STATUS_TIMEOUT_S", 0.5)
     for made in pipe(tmp_path, "copy"):
         twin = made.made.runtime()
         data = twin.pipeline.model_dump(mode="json", by_alias=True, exclude_unset=True)

@@ -18,11 +18,11 @@ from sluice.coordination.run_progress import Progress, StageState
 from sluice.errors import LoadError, Paused, RuleError
 from sluice.flows import stage_tasks
 from sluice.flows.capture.drain import DrainOutcome, drain
-from sluice.flows.operate import control
-from sluice.flows.operate.status import stages_claimed
 from sluice.flows.stage_loop import NeverReady
 from sluice.flows.stage_tasks import StageOutcome, run_capture, run_stage
 from sluice.flows.stages import stages_of
+from sluice.operations import control
+from sluice.operations.status import stages_claimed
 from tests.support.twins.pipes import Pipe, pipe
 
 PATIENCE_S = 120

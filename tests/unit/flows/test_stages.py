@@ -14,10 +14,10 @@ import pytest
 from sluice.config.engine import RuleConfig
 from sluice.config.loading import parse_model
 from sluice.config.pipeline import PipelineConfig
-from sluice.flows.operate.status import status
 from sluice.flows.run import run
 from sluice.flows.stage_loop import Done, NeverReady, ThreadBoard, work
 from sluice.flows.stages import Stage, StageKind, described, display_name, leaves, pipeline_stages, rules_in, rules_of
+from sluice.operations.status import status
 from tests.support.twins.pipes import Pipe, pipe
 
 PIPELINE = """

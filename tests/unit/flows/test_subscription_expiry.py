@@ -12,9 +12,9 @@ import pytest
 from sluice.config.pipeline import SubscriptionsConfig
 from sluice.coordination.subscriptions import Subscription
 from sluice.errors import ConfigError, Fenced, SubscriptionOver
-from sluice.flows.operate.alerts import check_lag
-from sluice.flows.operate.retention import prune
-from sluice.flows.operate.status import status
+from sluice.operations.alerts import check_lag
+from sluice.operations.retention import prune
+from sluice.operations.status import status
 from sluice.orchestration.metrics import gauges
 from tests.support.twins.pipes import Pipe, pipe
 

@@ -11,7 +11,7 @@ import pytest
 
 from sluice.coordination.failures import StageFailure
 from sluice.errors import ConfigError, MappingError, MissingConnection, RuleError
-from sluice.flows.operate.status import Status, status
+from sluice.operations.status import Status, status
 from tests.support.twins.pipes import Pipe, pipe
 
 

@@ -20,10 +20,10 @@ from sluice.flows import train as trains
 from sluice.flows.load.ack import ack
 from sluice.flows.load.isolation import catch_up, deliver
 from sluice.flows.load.load import LoadOutcome
-from sluice.flows.operate import control
-from sluice.flows.operate.status import stages_claimed, status
 from sluice.flows.train import Carried, TrainOutcome, sums_of, table, train, unfinished
 from sluice.flows.transform.merge import merge
+from sluice.operations import control
+from sluice.operations.status import stages_claimed, status
 from sluice.orchestration.metrics import gauges
 from sluice.sources.memory.log import RowChange
 from tests.support.running.waiting import ended

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from sluice.flows.verify.log_window import LogWindow
-from sluice.flows.verify.result import TableResult, VerifyResult
-from sluice.flows.verify.verify import VerifySpec, verify
 from sluice.model.dumps import Marking
+from sluice.operations.verify.log_window import LogWindow
+from sluice.operations.verify.result import TableResult, VerifyResult
+from sluice.operations.verify.verify import VerifySpec, verify
 from sluice.sources.base import ChunkKey
 from tests.support.pipelines.case import Case, case
 from tests.support.pipelines.dumping import begin, both, delivering

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from sluice.errors import ConfigError, OutOfOrder
-from sluice.flows.operate.status import status
-from sluice.flows.verify import table_check, units
-from sluice.flows.verify import verify as flow
-from sluice.flows.verify.progress import Pace, Progress
-from sluice.flows.verify.result import KEPT_RESULTS, VerifyResult, keep, kept, named
-from sluice.flows.verify.seen_keys import SeenKeys, hashes_of
-from sluice.flows.verify.table_check import ahead
-from sluice.flows.verify.verify import VerifySpec, verify
+from sluice.operations.status import status
+from sluice.operations.verify import table_check, units
+from sluice.operations.verify import verify as flow
+from sluice.operations.verify.progress import Pace, Progress
+from sluice.operations.verify.result import KEPT_RESULTS, VerifyResult, keep, kept, named
+from sluice.operations.verify.seen_keys import SeenKeys, hashes_of
+from sluice.operations.verify.table_check import ahead
+from sluice.operations.verify.verify import VerifySpec, verify
 from sluice.spark.local import LocalRunner
 from sluice.targets.memory import comparing
 from sluice.targets.memory.target import MemoryTarget

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import pytest
 
-from sluice.flows.operate.control import who
+from sluice.operations.control import who
 
 
 @pytest.mark.parametrize("error", [KeyError("getpwuid(): uid not found: 50123"), OSError("No username set")])

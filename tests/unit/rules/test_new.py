@@ -10,8 +10,8 @@ import pytest
 from sluice.config.engine import EngineConfig, RuleKind
 from sluice.config.loading import load_model
 from sluice.errors import ConfigError
-from sluice.flows.ruledev.scaffold import changes_file, new_rule
-from sluice.flows.ruledev.tryout import find_rule, handwritten, try_rule
+from sluice.operations.ruledev.scaffold import changes_file, new_rule
+from sluice.operations.ruledev.tryout import find_rule, handwritten, try_rule
 from sluice.rules import builtin
 
 SAMPLE = Path(__file__).parents[3] / "include/rules"

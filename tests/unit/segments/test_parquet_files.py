@@ -14,8 +14,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from sluice.flows.operate.retention import prune
 from sluice.model.packing import SMALL_FILES
+from sluice.operations.retention import prune
 from sluice.segments.packed import parted
 from sluice.segments.reader import iter_changes, read_file, verify_file
 from sluice.segments.store import SegmentStore

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sluice.client import subscribe
-from sluice.flows.operate.retention import prune
+from sluice.operations.retention import prune
 from tests.support.pipelines.case import Case
 from tests.support.pipelines.subscribing import Exchanger, serving, shop_case, write
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from sluice.flows.deadletters.store import letters
-from sluice.flows.operate.retention import prune
 from sluice.formats import FORMATS
+from sluice.operations.deadletters.store import letters
+from sluice.operations.retention import prune
 from sluice.serve import feed
 from sluice.serve.reading import Reading
 from sluice.serve.service import Slots

@@ -17,9 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sluice.config.readers import hashed
-from sluice.flows.operate.retention import prune
-from sluice.flows.operate.stored import tail
 from sluice.formats import FORMATS
+from sluice.operations.retention import prune
+from sluice.operations.stored import tail
 from sluice.serve.access import Readers
 from sluice.serve.service import Slots
 from tests.support.pipelines.case import Case

@@ -10,7 +10,7 @@ import pytest
 from pyarrow import flight
 
 from sluice.config.readers import hashed
-from sluice.flows.operate.retention import prune
+from sluice.operations.retention import prune
 from sluice.serve import exchange, feed
 from sluice.serve.access import Readers
 from sluice.serve.service import Slots

@@ -16,7 +16,8 @@ from sluice.mysql.ddl.catalog import SchemaState, Session
 from sluice.mysql.ddl.collations import Collations
 from sluice.mysql.ddl.types import Flavour
 from sluice.segments.manifest import DdlRecord, PositionRecord, SegmentManifest
-from sluice.targets.kafka.target import KafkaTarget, KafkaWriter
+from sluice.targets.kafka.target import KafkaTarget
+from sluice.targets.kafka.writer import KafkaWriter
 from sluice.targets.port import BatchInput, Fence, NoFacts, RowReader
 
 COLLATIONS = Collations({"utf8mb4_bin": "utf8mb4"}, {"utf8mb4": "utf8mb4_bin"}, {"utf8mb4": 4})
@@ -81,7 +82,7 @@ def follow(
     batch = BatchInput(
         1, Position("u", "binlog.000001", 9), 0, cast(RowReader, None), schema_changes=found, facts=Known()
     )
-    writer = KafkaWriter(target, batch, Fence(1, 1, 0))
+    writer = KafkaWriter(target.place, target.input, batch, Fence(1, 1, 0))
     writer.prepare()
     return writer
 

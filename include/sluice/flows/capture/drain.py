@@ -14,21 +14,21 @@ from sluice.coordination.cursor import Cursor
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
 from sluice.errors import CaptureError, SourceUnavailable
-from sluice.flows.batches import record_of
 from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.capture import failover
 from sluice.flows.capture.adoption import delivered_again, orphan_of
 from sluice.flows.capture.kept_source import KeptSource
 from sluice.flows.capture.schema_history import ensure_schema_history
-from sluice.flows.capture.snapshot_start import SnapshotStarts, snapshot_starts
 from sluice.flows.checkpoints import require_no_checkpoints
 from sluice.flows.dump.automatic import due_dumps, ready_or_moved, record_due, unread_dumps
 from sluice.flows.dump.interleaver import ChunkInterleaver, held_tables, late_chunks
 from sluice.flows.dump.start import captured_tables
 from sluice.flows.dump.table_list import remember_captured
-from sluice.flows.lost_batches import BY_ITSELF
 from sluice.flows.runtime import Runtime
+from sluice.flows.snapshot.lost_batches import BY_ITSELF
+from sluice.flows.snapshot.start import SnapshotStarts, snapshot_starts
 from sluice.flows.stage_log import say
+from sluice.flows.stored import record_of
 from sluice.model.batches import Batch, DrainOutcome
 from sluice.model.load_marks import PartnerLoads
 from sluice.model.positions import BatchNumber, Position

@@ -12,7 +12,7 @@ from sluice.coordination.state import PipelineState
 from sluice.errors import SluiceError
 from sluice.flows.dump.reconcile import key_plan, why_not
 from sluice.flows.runtime import Runtime
-from sluice.flows.stored_definitions import definitions_at
+from sluice.flows.stored import definitions_at
 from sluice.mapping import Mapping as Routes
 from sluice.model.positions import Position
 from sluice.model.tables import TableId, TableSchema, stored_name

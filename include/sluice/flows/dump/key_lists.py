@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, DumpRefused
-from sluice.flows.batches import manifest_of
 from sluice.flows.runtime import Runtime
+from sluice.flows.stored import manifest_of
 from sluice.model.tables import TableId, distinct, member, stored_name
 from sluice.segments.reader import read_file
 from sluice.segments.store import SegmentStore

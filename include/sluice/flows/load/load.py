@@ -24,15 +24,15 @@ from sluice.flows.load.batch_rows import StoredRows
 from sluice.flows.load.copies import request_copies
 from sluice.flows.load.redelivery import begin
 from sluice.flows.load.schema_changes import plan_ddl
-from sluice.flows.load.snapshot_rows import write_snapshot_rows
 from sluice.flows.load.statements import SparkStatements
 from sluice.flows.load.unique_keys import SourceKeys
 from sluice.flows.load.units import batch_input, load_units, run_load_unit
-from sluice.flows.lost_batches import require_stored
 from sluice.flows.runtime import Runtime
-from sluice.flows.snapshot_columns import note_columns
+from sluice.flows.snapshot.columns import note_columns
+from sluice.flows.snapshot.lost_batches import require_stored
+from sluice.flows.snapshot.rows import write_snapshot_rows
 from sluice.flows.stage_log import say
-from sluice.flows.stored_definitions import tables_at
+from sluice.flows.stored import tables_at
 from sluice.flows.transform.stages import transform
 from sluice.mapping import Mapping as Routes
 from sluice.model.batches import Batch

@@ -7,11 +7,11 @@ import structlog
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
 from sluice.errors import CheckpointError, SegmentError
-from sluice.flows.batches import known_again
 from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.checkpoints import Sides
-from sluice.flows.lost_batches import BY_ITSELF
 from sluice.flows.runtime import Runtime
+from sluice.flows.snapshot.lost_batches import BY_ITSELF
+from sluice.flows.stored import known_again
 from sluice.targets.port import Checkpoint
 
 _log = structlog.get_logger()

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from sluice.coordination.state import PipelineState
 from sluice.flows.runtime import Runtime
-from sluice.flows.stored_definitions import definitions_at
+from sluice.flows.stored import definitions_at
 from sluice.mapping import Mapping as Routes
 from sluice.mapping import TableRoute
 from sluice.model.batches import Batch

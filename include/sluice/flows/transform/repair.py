@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from sluice.config.masking import SHOWN, Masking
 from sluice.coordination.state import PipelineState
 from sluice.flows.runtime import Runtime
-from sluice.flows.stored_definitions import definitions_at
+from sluice.flows.stored import definitions_at
 from sluice.flows.transform.segment_rows import MergePart
 from sluice.merge.compact import user_columns
 from sluice.merge.conflicts import Hashes, keys_of, sent_changes

@@ -18,8 +18,8 @@ from sluice.orchestration.dags.forms import require_known
 from sluice.orchestration.retry import boundary
 
 if TYPE_CHECKING:
-    from sluice.flows.operate.control import ActionPlan
     from sluice.flows.runtime import Runtime
+    from sluice.operations.control import ActionPlan
 
 ACTIONS = ("pause", "resume", "restart", "rollback")
 
@@ -38,7 +38,7 @@ def act(
     runtime: Runtime, action: str, *, by: str, reason: str = "", grace_s: float | None = None, dry_run: bool = False
 ) -> ActionPlan:
     """Carry out the action that a person chose. Raises ConfigError for an action that does not exist."""
-    from sluice.flows.operate import control
+    from sluice.operations import control
 
     actions: dict[str, Callable[[], ActionPlan]] = {
         "pause": lambda: control.pause(runtime, by=by, reason=reason),

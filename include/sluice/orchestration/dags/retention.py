@@ -84,7 +84,7 @@ class PruneSegmentsOperator(SluiceOperator):
     def execute(self, context: Any) -> dict[str, Any]:
         """Remove the batches that are no longer needed."""
         with boundary():
-            from sluice.flows.operate.retention import prune
+            from sluice.operations.retention import prune
 
             dry, keep = is_dry(context), age(context, "keep_audit")
             outcome = prune(open_runtime(self.pipeline), dry_run=dry, keep_audit_s=keep.total_seconds()).to_json()
@@ -100,7 +100,7 @@ class MaintainTargetsOperator(SluiceOperator):
         """Maintain the tables of the targets."""
         with boundary():
             from sluice.errors import TargetUnavailable
-            from sluice.flows.operate.upkeep import maintain
+            from sluice.operations.upkeep import maintain
 
             done = maintain(open_runtime(self.pipeline), dry_run=is_dry(context))
             self.log.info("%s %s", "dry run, would do" if is_dry(context) else "done", [one.to_json() for one in done])

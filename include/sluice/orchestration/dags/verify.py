@@ -35,8 +35,8 @@ from sluice.orchestration.runtime import open_runtime
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from sluice.flows.verify.progress import Progress
-    from sluice.flows.verify.result import TableResult, VerifyResult
+    from sluice.operations.verify.progress import Progress
+    from sluice.operations.verify.result import TableResult, VerifyResult
 
 NOTED_DIFFERENCES = 10
 """Differences of a table in the note of a run, at most."""
@@ -114,7 +114,7 @@ class VerifyOperator(SluiceOperator):
 
     def work(self, context: Context, **_: Any) -> dict[str, Any]:
         """Verify the tables and return the result."""
-        from sluice.flows.verify.verify import VerifySpec, verify
+        from sluice.operations.verify.verify import VerifySpec, verify
 
         run: Any = context["dag_run"]
         runtime = open_runtime(self.pipeline)
@@ -147,7 +147,7 @@ class _Told:
     """Updates the note of the run at intervals."""
 
     def __init__(self, note: RunNote) -> None:
-        from sluice.flows.verify.progress import Pace
+        from sluice.operations.verify.progress import Pace
 
         self._note, self._said, self._pace = note, 0.0, Pace()
 

@@ -18,6 +18,8 @@ _COLUMNS = {"commit_time": "_commit_ts", "origin": "_origin"}
 
 
 class Params:
+    """Columns to add, by the source of their values."""
+
     constants: dict[str, Any] = {}  # noqa: RUF012 - a declaration
     """Column -> constant."""
     metadata: dict[str, Literal["schema", "table", "op", "commit_time", "origin"]] = {}  # noqa: RUF012 - a declaration
@@ -25,6 +27,7 @@ class Params:
 
 
 def transform(rows: pa.Table, context: RuleContext) -> pa.Table:
+    """Append the columns to every row. A boolean constant becomes 0 or 1 (tinyint), None a text column of nulls."""
     for name, value in context.params.constants.items():
         kind = pa.string() if value is None else pa.int8() if isinstance(value, bool) else pa.scalar(value).type
         rows = append(rows, name, repeated(int(value) if isinstance(value, bool) else value, rows.num_rows, kind))

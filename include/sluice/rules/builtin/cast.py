@@ -16,11 +16,14 @@ from sluice.rules.context import RuleContext
 
 
 class Params:
+    """Types to cast to."""
+
     columns: dict[str, str]
     """Name -> type at the target."""
 
 
 def transform(rows: pa.Table, context: RuleContext) -> pa.Table:
+    """Cast the columns. Raises ValueError for an unknown column or type, and for a value that does not fit."""
     for column, kind in context.params.columns.items():
         rows = cast(rows, column, kind)
     return rows

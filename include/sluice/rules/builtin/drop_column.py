@@ -11,10 +11,13 @@ from sluice.rules.context import RuleContext
 
 
 class Params:
+    """Columns to leave out, by name."""
+
     columns: list[str]
 
 
 def transform(rows: pa.Table, context: RuleContext) -> pa.Table:
+    """Remove the columns from all rows. Raises ValueError for a key column and for one that the table lacks."""
     for column in context.params.columns:
         if column in context.key:
             raise ValueError(f"column {column!r} is part of the key: a target needs it; mask or hash it instead")

@@ -12,6 +12,8 @@ from sluice.rules.context import RuleContext
 
 
 class Params:
+    """The condition, and what becomes of the rows that fulfil it."""
+
     where: str
     """An SQL condition over the row's columns; null counts as no."""
     keep: bool = True
@@ -19,5 +21,6 @@ class Params:
 
 
 def transform(rows: pa.Table, context: RuleContext) -> pa.Table:
+    """Return the rows that pass. Raises duckdb.Error if the condition is not understood."""
     mask = sql.matches(rows, context.params.where)
     return rows.filter(mask if context.params.keep else pc.invert(mask))

@@ -19,6 +19,8 @@ from sluice.rules.context import RuleContext
 
 
 class Params:
+    """Columns to hash, and the form of the digest."""
+
     columns: list[str]
     salt_env: str | None = None
     """Environment variable (of the workers) that holds the salt."""
@@ -27,6 +29,11 @@ class Params:
 
 
 def transform(rows: pa.Table, context: RuleContext) -> pa.Table:
+    """Hash the columns of every row, in SQL.
+
+    Raises ValueError for an unset salt variable, for a column too short for ``length`` digits and for one that the
+    table lacks.
+    """
     p = context.params
     salt = ""
     if p.salt_env is not None:

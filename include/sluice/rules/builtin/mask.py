@@ -14,6 +14,8 @@ from sluice.rules.context import RuleContext
 
 
 class Params:
+    """Columns to mask, and what stays readable in them."""
+
     columns: list[str]
     keep_first: int = 0
     """Characters left as they are at the beginning; keep_last: at the end.
@@ -27,6 +29,7 @@ class Params:
 
 
 def transform(rows: pa.Table, context: RuleContext) -> pa.Table:
+    """Mask the columns of every row. Raises ValueError for a negative number and for a column that the table lacks."""
     p = context.params
     if p.keep_first < 0 or p.keep_last < 0:
         raise ValueError("keep_first and keep_last cannot be negative")

@@ -12,11 +12,14 @@ from sluice.rules.context import RuleContext
 
 
 class Params:
+    """New names of columns."""
+
     columns: dict[str, str]
     """Name -> new name."""
 
 
 def transform(rows: pa.Table, context: RuleContext) -> pa.Table:
+    """Rename the columns. Raises ValueError for a column that the table lacks and for a name that is taken."""
     names = {require(rows, old): new for old, new in context.params.columns.items()}
     taken = [new for new in names.values() if new in rows.schema.names and new not in names]
     if taken:

@@ -16,6 +16,8 @@ from sluice.rules.context import RuleContext
 
 
 class Params:
+    """The table to send rows to, and how rows of several shards are told apart."""
+
     to: str
     """schema.table; with `pattern`, its groups as \\1, \\2."""
     pattern: str | None = None
@@ -26,6 +28,11 @@ class Params:
 
 
 def transform(rows: pa.Table, context: RuleContext) -> pa.Table:
+    """Write the new table into ``_table`` of every row, and the old one into ``shard_column`` if it is set.
+
+    Rows of a table that ``pattern`` does not match are returned as they are. Raises ValueError for ``shard_in_key``
+    without ``shard_column``.
+    """
     p = context.params
     own = f"{context.schema}.{context.table}"
     to = p.to

@@ -19,6 +19,8 @@ from sluice.rules.params import Params as Given
 
 
 class Params:
+    """Columns of the mark."""
+
     column: str = "deleted"
     """0 or 1."""
     at: str | None = None
@@ -26,6 +28,10 @@ class Params:
 
 
 def transform(rows: pa.Table, context: RuleContext) -> pa.Table:
+    """Turn deletes into updates that set the mark, and add the mark to all other rows.
+
+    The row before a delete is kept with the mark unset, so that the target still finds it.
+    """
     p = context.params
     gone = pc.equal(rows["_op"], "d")
     removed = rows.filter(gone)

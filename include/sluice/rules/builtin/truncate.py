@@ -12,11 +12,14 @@ from sluice.rules.context import RuleContext
 
 
 class Params:
+    """Lengths to cut to: characters of text, bytes of binary values."""
+
     columns: dict[str, int]
     """Name -> length."""
 
 
 def transform(rows: pa.Table, context: RuleContext) -> pa.Table:
+    """Cut the columns of every row. Raises ValueError for a column that is neither text nor binary."""
     for column, length in context.params.columns.items():
         values = rows[require(rows, column)]
         if pa.types.is_string(values.type):

@@ -55,10 +55,12 @@ class MemoryKeyText:
     """Keys as :mod:`sluice.model.key_literals` writes them."""
 
     def literals(self, columns: Sequence[Column], keys: pa.Table) -> list[tuple[str, ...]]:
+        """Write each value of each row by :func:`sluice.model.key_literals.literal`."""
         values = [column.to_pylist() for column in keys.columns]
         return [tuple(map(literal, row)) for row in zip(*values, strict=True)]
 
     def typed(self, column: Column, text: str) -> str:
+        """Cast the text to the column's Arrow type; binary columns take hexadecimal digits. Raises ConfigError."""
         try:
             value = (
                 pa.scalar(text).cast(column.arrow_type).as_py() if column.kind not in _BYTES else bytes.fromhex(text)
@@ -68,6 +70,7 @@ class MemoryKeyText:
         return literal(value)
 
     def shown(self, key: tuple[str, ...]) -> list[str]:
+        """Return ``str()`` of each value of the key."""
         return [str(value) for value in read_key(key)]
 
 
@@ -88,22 +91,28 @@ class MemorySource:
 
     @property
     def where(self) -> str:
+        """The store's name after the word ``memory``."""
         return f"memory {self.endpoint.host}"
 
     @property
     def keys(self) -> MemoryKeyText:
+        """The writer of keys: the same for every store."""
         return MemoryKeyText()
 
     def stored_definitions(self, base: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> Definitions:
+        """Raise ConfigError: there is no schema history."""
         raise ConfigError("rows of a source in memory contain their definitions: nothing of them is stored")
 
     def stored_table(self, definition: TableDefinition) -> TableSchema:
+        """Raise ConfigError: there is no schema history."""
         raise ConfigError("rows of a source in memory contain their definitions: nothing of them is stored")
 
     def dialect(self, at: Offset) -> str:
+        """Return ``mysql``, in whose words a test writes the definitions, wherever ``at`` is."""
         return "mysql"  # whose words its definitions use
 
     def row_effects(self, at: Offset, change: TableChange, statement: Ran) -> tuple[ColumnEffect, ...]:
+        """Return an unknown effect for each column that changed its type: a store does not convert its rows."""
         if change.before is None or change.after is None:
             return ()
         names = {column.name: column for column in change.after.columns}
@@ -113,28 +122,35 @@ class MemorySource:
 
     @property
     def watermark_table(self) -> TableId:
+        """The table ``_sluice_mark_<pipeline>`` in ``dump.marks_schema``, or in ``sluice``."""
         return TableId(self.pipeline.dump.marks_schema or "sluice", f"_sluice_mark_{self.pipeline.pipeline}")
 
     @property
     def watch_key(self) -> str:
+        """The store's name. It holds no secret."""
         return self.endpoint.host
 
     def watch(self) -> MemoryWatch:
+        """Return a watch of the store that counts its transactions."""
         return MemoryWatch(store_of(self.endpoint.host))
 
     @contextmanager
     def open(self, *, to_stream: bool = False) -> Iterator[MemorySession]:
+        """Open a session. Nothing is connected, so ``to_stream`` makes no difference."""
         yield MemorySession(self, store_of(self.endpoint.host))
 
     @contextmanager
     def open_chunks(self, marking: Marking, owner: str) -> Iterator[MemoryChunkReader]:
+        """Open a reader of the same store. Watermarks are rows of a table whatever ``marking`` says."""
         yield MemoryChunkReader(self, store_of(self.endpoint.host))
 
     @contextmanager
     def open_replica(self, connection: str) -> Iterator[MemoryLoad]:
+        """Open another store as a replica; its lag is what a test set."""
         yield MemoryLoad(store_of(self.resolver(connection).host))
 
     def after_low(self, marking: Marking, low: str, rows: Mapping[str, Any] | pa.Table) -> np.ndarray[Any, Any]:
+        """Raise ConfigError: every dump of a store is marked by rows of a table."""
         raise ConfigError(f"dumps of this source are marked by rows of a table, not by {marking.value}")
 
 
@@ -149,11 +165,13 @@ class MemoryWatch:
         self._transactions = -1
 
     def look(self, since: Offset | None = None) -> bool:
+        """Return True if transactions were added since the last look, and at the first one."""
         with self._store.changed:
             before, self._transactions = self._transactions, len(self._store.log)
         return before != self._transactions
 
     def may_concern(self, since: Offset, wants: Callable[[TableId], bool]) -> bool:
+        """Return True if the last look saw transactions after ``since``, whatever their tables."""
         with self._store.changed:
             return self._store.position(self._transactions).order != since.order
 
@@ -172,14 +190,17 @@ class MemorySession:
 
     @property
     def identity(self) -> SourceIdentity:
+        """The store as a server: dialect ``Memory``, version 1."""
         return SourceIdentity(self.store.server, "Memory", "1")
 
     @cached_property
     def head(self) -> Offset:
+        """The end of the log as of the first question, or of the last :meth:`look_again`."""
         with self.store.changed:
             return self.store.position(len(self.store.log))
 
     def lag_bytes(self, at: Offset) -> int | None:
+        """Add up the sizes of the transactions from ``at`` to the head; None for another or a released log."""
         with self.store.changed:
             if at.server_uuid != self.store.server or at.offset < self.store.released:
                 return None
@@ -187,6 +208,7 @@ class MemorySession:
 
     # -- before reading ------------------------------------------------------------------------------------------------
     def preflight(self, at: Offset | None) -> list[Finding]:
+        """Compare ``at`` with the log: no finding, or one error (WrongServer, LogPurged or LostPosition)."""
         with self.store.changed:
             if at is None:
                 return []
@@ -203,20 +225,25 @@ class MemorySession:
             return []
 
     def replication_findings(self) -> list[Finding]:
+        """Return an error that names what a test set as left out of this store; no finding if it set nothing."""
         if not self.store.leaves_out:
             return []
         return [Finding("error", "leaves_out", self.store.leaves_out, "changes of its own source are missing here")]
 
     def require_ready(self, at: Offset | None) -> None:
+        """Raise the error of :meth:`preflight`, with the connection's id and the store's name."""
         raise_first(self.preflight(at), f"source {self.source.pipeline.source.connection} ({self.source.where})")
 
     def goes_on(self, at: Offset) -> bool:
+        """Return False: no log stays open between two calls of :meth:`stream`."""
         return False
 
     def look_again(self) -> None:
+        """Forget the head, so that the next question reads it from the store."""
         self.__dict__.pop("head", None)
 
     def confirm(self, at: Offset) -> None:
+        """Compare the checksum of the last transaction before ``at``. Raises LostPosition if it is another one."""
         with self.store.changed:
             expected = at.last_event
             if (
@@ -227,6 +254,10 @@ class MemorySession:
                 raise LostPosition(f"the log of this store is not the one that was drained up to {at}")
 
     def resolve_start(self, start: str | StartPosition) -> Offset:
+        """Return the first kept offset for ``earliest``, the head for other words, else the position itself.
+
+        Raises LostPosition for a position outside of the log.
+        """
         with self.store.changed:
             if start == "earliest":
                 return self.store.position(self.store.released)
@@ -248,6 +279,10 @@ class MemorySession:
         one_reader: bool = False,
         progress: Callable[..., None] | None = None,
     ) -> StreamResult[M]:
+        """Read transactions from the store until a limit is reached; the sink is aborted if anything is raised.
+
+        Raises LostPosition if the log after ``start`` was released, DecodeError for a transaction that a test damaged.
+        """
         if limits.stop_at is not None and not limits.stop_at.follows(start):
             return StreamResult(start, None, 0, 0, 0, True, "head")
         if start.offset < self.store.released:
@@ -261,10 +296,16 @@ class MemorySession:
             raise
 
     def release(self, delivered: Offset) -> None:
+        """Remove the transactions before ``delivered``, unless the store keeps all or is another one."""
         if delivered.server_uuid == self.store.server and not self.store.keeps_all:
             self.store.release(delivered.offset)
 
     def relocate(self, at: Offset, *, patience_s: float = 0.0) -> Offset:
+        """Return the first offset at which the store has executed every transaction of ``at.gtid_set``.
+
+        Raises LostPosition if transactions are missing after ``patience_s`` seconds, or if the log from there was
+        released.
+        """
         wanted = read_executed(at.gtid_set)
 
         def lacks(transactions: int) -> bool:
@@ -281,41 +322,51 @@ class MemorySession:
 
     # -- tables --------------------------------------------------------------------------------------------------------
     def tables(self, wants: Callable[[TableId], bool]) -> list[SourceTable]:
+        """Return the tables with their exact numbers of rows, by name; a store has no sizes (0 bytes)."""
         with self.store.changed:
             found = sorted(table for table in self.store.tables if wants(table))
             return [SourceTable(self.store.tables[t], len(self.store.rows(t)), 0) for t in found]
 
     def table_rows(self) -> dict[TableId, int]:
+        """Return the exact number of rows of every table."""
         with self.store.changed:
             return {table: len(self.store.rows(table)) for table in self.store.tables}
 
     def estimates(self, tables: Sequence[TableId]) -> dict[TableId, int]:
+        """Return the exact number of rows of those of ``tables`` that exist."""
         have = self.table_rows()
         return {table: have[table] for table in tables if table in have}
 
     def empty_tables(self, tables: Sequence[TableId]) -> list[TableId]:
+        """Return those of ``tables`` that exist and have no row."""
         with self.store.changed:
             return [table for table in tables if table in self.store.tables and not self.store.rows(table)]
 
     def keyless(self) -> set[TableId]:
+        """Return the tables without a primary key; a store has no other unique keys."""
         with self.store.changed:
             return {table for table, schema in self.store.tables.items() if not schema.primary_key}
 
     def create_statement(self, table: TableId, named: TableId) -> str:
+        """Return "": no target has the dialect of a store."""
         return ""
 
     def blindness(self) -> Blindness | None:
+        """Return None: a store hides no table."""
         return None
 
     def numbering(self) -> tuple[int, int] | None:
+        """Return None: a store numbers no rows."""
         return None
 
     def same_keys(self, fields: Sequence[pa.Field], asked: Sequence[Asked]) -> Iterator[tuple[int, bool]]:
+        """Yield True for each key that is in its ``others``: there is no collation, so only equal values are equal."""
         for number, key, others in asked:
             yield number, key in others
 
     # -- dumps ---------------------------------------------------------------------------------------------------------
     def choose_marking(self) -> Marking:
+        """Create the watermark table if it is missing. Every dump is marked by its rows."""
         table = self.source.watermark_table
         with self.store.changed:
             if table not in self.store.tables:
@@ -327,6 +378,7 @@ class MemorySession:
         return Marking.TABLE
 
     def chunk_table(self, table: TableId) -> MemoryChunkTable:
+        """Return the present table. Raises DumpRefused if there is none."""
         return MemoryChunkTable(_table(self.store, table), self.store)
 
 
@@ -509,9 +561,11 @@ class MemoryLoad:
         self.store = store
 
     def running(self) -> int:
+        """Return the number of statements that a test set."""
         return self.store.running
 
     def replica_lag_s(self) -> float | None:
+        """Return the lag in seconds that a test set; None for a store that follows no other."""
         return self.store.replica_lag_s
 
 
@@ -524,22 +578,28 @@ class MemoryChunkTable:
     whole_rows_logged: ClassVar[bool] = True
 
     def key(self, request: TableRequest) -> ChunkKey:
+        """Return the primary key. Raises DumpRefused for a table without one and for a request that names an index."""
         return key_of(self.schema, request)
 
     def has_prefix_key(self, key: ChunkKey) -> bool:
+        """Return False: keys of a store hold whole columns."""
         return False
 
     def condition(self, text: str) -> str:
+        """Raise ConfigError: a store does not understand conditions."""
         raise ConfigError("rows of a store in memory cannot be asked for under a condition")
 
     def is_reversed(self, lower: tuple[str, ...], upper: tuple[str, ...]) -> bool:
+        """Compare the values that both bounds have."""
         low, high = read_key(lower), read_key(upper)
         return bool(low and high and low[: len(high)] > high[: len(low)])
 
     def estimate(self, request: TableRequest, key: ChunkKey) -> int:
+        """Count the rows in the range of the request."""
         return len(_within(self.store.rows(request.table), key.names, request, (), ()))
 
     def require_taken(self, request: TableRequest, key: ChunkKey, keys: Sequence[tuple[str, ...]]) -> None:
+        """Do nothing: a store takes every value as a key."""
         return
 
 
@@ -550,14 +610,17 @@ class MemoryWatermarks:
         self._store, self._table = store, table
 
     def low(self, chunk: Chunk) -> str:
+        """Write the low mark. The chunk has nothing to remember."""
         self._store.upsert(self._table, {"slot": 1, "mark": Mark(chunk.id, chunk.attempt, high=False).text})
         return ""
 
     @contextmanager
     def reading(self, chunk: Chunk) -> Iterator[str | None]:
+        """Yield None: the marks are rows of the log, before and after the select."""
         yield None
 
     def high(self, chunk: Chunk) -> None:
+        """Write the high mark."""
         self._store.upsert(self._table, {"slot": 1, "mark": Mark(chunk.id, chunk.attempt, high=True).text})
 
 
@@ -569,13 +632,16 @@ class MemoryChunkReader(MemoryLoad):
         self.watermarks = MemoryWatermarks(store, source.watermark_table)
 
     def end_of_log(self) -> str:
+        """Return the place after the last transaction."""
         with self.store.changed:
             return self.store.position(len(self.store.log)).place
 
     def schema(self, table: TableId) -> TableSchema:
+        """Return the present definition. Raises DumpRefused if there is no such table."""
         return _table(self.store, table)
 
     def next_border(self, request: TableRequest, planned: TablePlanned, rows: int) -> tuple[tuple[str, ...], bool]:
+        """Return the key of row number ``rows`` after the planned ones; a table without a key is one chunk."""
         schema = self.schema(request.table)
         key = key_of(schema, request)
         if not key.columns:
@@ -588,6 +654,7 @@ class MemoryChunkReader(MemoryLoad):
     def rows(
         self, request: TableRequest, chunk: Chunk, keys: Iterable[Sequence[tuple[str, ...]]] = ()
     ) -> Iterator[pa.Table]:
+        """Yield the rows of the chunk, in the order of its key, as one table."""
         with self.store.changed:
             schema, found = self.store.tables[request.table], self.store.rows(request.table)
         names = request.identity or key_of(schema, request).names

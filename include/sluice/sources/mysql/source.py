@@ -89,12 +89,15 @@ class MySQLKeyText:
     """Keys as SQL literals."""
 
     def literals(self, columns: Sequence[Column], keys: pa.Table) -> list[tuple[str, ...]]:
+        """Print each value of each row as a literal of MySQL."""
         return key_literals(columns, keys)
 
     def typed(self, column: Column, text: str) -> str:
+        """Return the literal for what a person typed, by the column's type. Raises ConfigError."""
         return typed_literal(column, text)
 
     def shown(self, key: tuple[str, ...]) -> list[str]:
+        """Return the values without quotes and escapes."""
         return list(map(shown_literal, key))
 
 
@@ -115,26 +118,33 @@ class MySQLSource:
 
     @property
     def where(self) -> str:
+        """``host:port`` of the server."""
         return self.endpoint.address
 
     @property
     def keys(self) -> MySQLKeyText:
+        """The writer of keys as SQL literals."""
         return MySQLKeyText()
 
     def stored_definitions(self, base: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> SchemaState:
+        """Return the definitions with the version and settings of the server that they were captured from."""
         return SchemaState.from_stored(base, parts)
 
     def stored_table(self, definition: TableDefinition) -> TableSchema:
+        """Return the columns that the binary log has for this definition. Raises UnsupportedType."""
         return schema_of(definition)
 
     def dialect(self, at: Offset) -> str:
+        """Return ``mariadb`` if the offset's server is one, else ``mysql``."""
         return "mariadb" if at.server_uuid.startswith("mariadb:") else "mysql"
 
     def row_effects(self, at: Offset, change: TableChange, statement: Ran) -> tuple[ColumnEffect, ...]:
+        """Return the effect of a statement on stored values, by the conversion rules of the server that ran it."""
         return row_effects(change, statement, mariadb=self.dialect(at) == "mariadb")
 
     @property
     def watermark_table(self) -> TableId:
+        """The pipeline's own table in ``dump.marks_schema``, the connection's schema or ``sluice``."""
         return mark_table_of(self.pipeline, self.endpoint)
 
     @property
@@ -144,14 +154,17 @@ class MySQLSource:
 
     @property
     def watch_key(self) -> str:
+        """The connection as JSON. Holds the password."""
         at = self.endpoint
         return json.dumps([self.kind, at.host, at.port, at.user, at.password, at.schema, dict(at.extra)], default=str)
 
     def watch(self) -> LogWatch:
+        """Return a watch over the binary log of this server."""
         return LogWatch(self.endpoint)
 
     @contextmanager
     def open(self, *, to_stream: bool = False) -> Iterator[MySQLSession]:
+        """Connect to the server; with ``to_stream`` also log in for the log, in the background."""
         with ExitStack() as opened:
             login = opened.enter_context(closing(PrefetchedLogin(self.endpoint))) if to_stream else None
             session = MySQLSession(self, opened.enter_context(connected(self.endpoint)), login)
@@ -160,17 +173,20 @@ class MySQLSource:
 
     @contextmanager
     def open_chunks(self, marking: Marking, owner: str) -> Iterator[MySQLChunkReader]:
+        """Open two connections: one for questions and marks, one for the rows of chunks."""
         with open_connection(self.endpoint) as connection, open_reader(self.endpoint) as reader:
             marker = make_marker(marking, connection, reader, self.watermark_table, owner)
             yield MySQLChunkReader(self.endpoint, connection, reader, marker, pipeline=self.pipeline.pipeline)
 
     @contextmanager
     def open_replica(self, connection: str) -> Iterator[MySQLLoad]:
+        """Connect to a replica, to ask for its load and lag."""
         endpoint = self.resolver(connection)
         with open_connection(endpoint) as opened:
             yield MySQLLoad(endpoint, opened, "asking a replica how far behind it is")
 
     def after_low(self, marking: Marking, low: str, rows: Mapping[str, Any] | pa.Table) -> np.ndarray[Any, Any]:
+        """Return a mask of the changes after the GTID set, or after the position of the snapshot, in ``low``."""
         assert isinstance(rows, pa.Table)
         return after_low(marking, low, rows)
 
@@ -213,18 +229,25 @@ class MySQLSession:
 
     @property
     def identity(self) -> SourceIdentity:
+        """The server's UUID, flavour, version and ``server_id``."""
         info = self.info
         return SourceIdentity(info.server_uuid, info.flavour, info.version, info.server_id)
 
     @property
     def head(self) -> Offset | None:
+        """The end of the binary log; None if ``log_bin`` is off."""
         return self.info.head if self.info.head.file else None
 
     @property
     def history(self) -> MySQLSchemaHistory:
+        """The schema history: the binary log names columns, but does not describe them in full."""
         return MySQLSchemaHistory(self)
 
     def lag_bytes(self, at: Offset) -> int | None:
+        """Return the bytes of log files between ``at`` and the head; None if the file of ``at`` was purged.
+
+        In a session whose log stays open the head is asked for again.
+        """
         if self._goes_on_since is None:
             return self.info.bytes_behind(at)
         with self._asking():  # what was said at the begin of the session is old by now
@@ -236,6 +259,7 @@ class MySQLSession:
 
     # -- before reading ------------------------------------------------------------------------------------------------
     def preflight(self, at: Offset | None) -> list[Finding]:
+        """Check the server's settings, the login's rights and the log at ``at``; in a channel the unique keys too."""
         info = self.info
         with self._asking():
             found = preflight(
@@ -246,11 +270,13 @@ class MySQLSession:
             return found
 
     def replication_findings(self) -> list[Finding]:
+        """Return the replication filters that keep changes of captured tables out of this server."""
         info = self.info
         with self._asking():
             return replication_findings(self.connection, info, Selection.compile(self.source.pipeline.capture))
 
     def require_ready(self, at: Offset | None) -> None:
+        """Raise the first error of the pre-flight, without the check of unique keys; log its warnings."""
         info = self.info
         with self._asking():
             require_ready(self.connection, info, self.source.pipeline, at, self.source.server_id, two_way=self._two_way)
@@ -261,6 +287,7 @@ class MySQLSession:
         return self.source.loads is not None and self.source.loads.two_way
 
     def confirm(self, at: Offset) -> None:
+        """Read the last event before ``at`` again. Raises LostPosition if another one is there."""
         mariadb, own = self.info.is_mariadb, self.source.server_id
         number = own if self._login is not None else check_id(own)
         with self._asking():
@@ -272,21 +299,28 @@ class MySQLSession:
             stream.close()
 
     def goes_on(self, at: Offset) -> bool:
+        """Return True if the log has been open at ``at`` for less than :data:`KEPT_S` seconds."""
         since = self._goes_on_since
         return self._log is not None and self._log_at == at and since is not None and time.monotonic() - since < KEPT_S
 
     def look_again(self) -> None:
+        """Forget the server's description, so that the next question reads it."""
         self.__dict__.pop("info", None)
 
     def _keep(self, stream: BinlogDump, at: Offset) -> None:
         self._log, self._log_at, self._goes_on_since = stream, at, time.monotonic()
 
     def resolve_start(self, start: str | StartPosition) -> Offset:
+        """Return the offset for a word, file and offset, GTID set or time. Raises LostPosition, ConfigError."""
         info = self.info
         with self._asking():
             return resolve_start(self.source.endpoint, self.connection, info, start, self.source.server_id)
 
     def relocate(self, at: Offset, *, patience_s: float = 0.0) -> Offset:
+        """Find the position by the GTID set, unless a replication filter may have left transactions out.
+
+        Raises LostPosition, ConfigError, PreflightError.
+        """
         info = self.info
         with self._asking():
             raise_first([one for one in self.replication_findings() if one.severity == "error"], self.source.where)
@@ -304,6 +338,10 @@ class MySQLSession:
         one_reader: bool = False,
         progress: Callable[..., None] | None = None,
     ) -> StreamResult[M]:
+        """Capture from the log that is open at ``start``, or from a new connection.
+
+        Several readers share a long backlog of MySQL; MariaDB has one reader.
+        """
         info, source = self.info, self.source
         begin = dump_start(info, start)
         goes_on = self.goes_on(start)
@@ -340,30 +378,37 @@ class MySQLSession:
 
     # -- tables --------------------------------------------------------------------------------------------------------
     def tables(self, wants: Callable[[TableId], bool]) -> list[SourceTable]:
+        """Return the tables that ``wants`` accepts, with definitions and estimates of ``information_schema``."""
         with self._asking():
             return table_list.source_tables(self.connection, wants)
 
     def table_rows(self) -> dict[TableId, int]:
+        """Return ``TABLE_ROWS`` of every table; MySQL may have it from a cache that is a day old."""
         with self._asking():
             return table_list.table_rows(self.connection)
 
     def estimates(self, tables: Sequence[TableId]) -> dict[TableId, int]:
+        """Return ``TABLE_ROWS`` of these tables, without cached statistics."""
         with self._asking():
             return table_list.estimates(self.connection, tables)
 
     def empty_tables(self, tables: Sequence[TableId]) -> list[TableId]:
+        """Select one row of each table, and return the tables that have none."""
         with self._asking():
             return table_list.empty_tables(self.connection, tables)
 
     def keyless(self) -> set[TableId]:
+        """Return the tables without a primary key and without a unique key of whole columns that are never null."""
         with self._asking():
             return table_list.keyless_tables(self.connection)
 
     def create_statement(self, table: TableId, named: TableId) -> str:
+        """Return ``SHOW CREATE TABLE`` under the other name, without counter and foreign keys."""
         with self._asking():
             return table_list.create_statement(self.connection, table, named)
 
     def blindness(self) -> Blindness | None:
+        """Return the GRANT that the login lacks; None if it may select everywhere."""
         with self._asking():
             grants = [str(row[0]).upper() for row in rows_of(self.connection, "SHOW GRANTS")]
             user, _, host = str(rows_of(self.connection, "SELECT CURRENT_USER()")[0][0]).rpartition("@")
@@ -373,22 +418,29 @@ class MySQLSession:
         return Blindness(user, f"GRANT SELECT ON *.* TO '{user}'@'{host}'")
 
     def numbering(self) -> tuple[int, int] | None:
+        """Return ``auto_increment_increment`` and ``auto_increment_offset`` of the server."""
         with self._asking():
             return numbering(self.connection)
 
     def same_keys(
         self, fields: Sequence[pa.Field], asked: Sequence[tuple[int, tuple[Any, ...], Sequence[tuple[Any, ...]]]]
     ) -> Iterator[tuple[int, bool]]:
+        """Let the server compare text keys by their collations."""
         with self._asking():
             yield from same_keys(self.connection, fields, asked)
 
     # -- dumps ---------------------------------------------------------------------------------------------------------
     def choose_marking(self) -> Marking:
+        """Choose by ``dump.marks`` and the server's settings, and create the watermark table if it is used.
+
+        Raises PreflightError.
+        """
         mariadb = self.info.is_mariadb
         with self._asking():
             return choose_marking(self.connection, self.source.pipeline, self.source.endpoint, mariadb=mariadb)
 
     def chunk_table(self, table: TableId) -> MySQLChunkTable:
+        """Read the table's definition and indexes. Raises ConfigError if it is missing or a MERGE table."""
         info = self.info
         with self._asking():
             live = read_definition(self.connection, table, lambda: self.collations)
@@ -412,6 +464,7 @@ class MySQLSchemaHistory:
         return self.session.source.endpoint
 
     def snapshot(self, at: Offset, wanted: TableFilter, progress: Callable[[], None] | None = None) -> SchemaState:
+        """Read today's definitions; a table that a statement changed since ``at`` is unknown in them."""
         session = self.session
         info = session.info
         with session._asking():
@@ -426,9 +479,11 @@ class MySQLSchemaHistory:
             )
 
     def has(self, at: Offset) -> bool:
+        """Return True if the log file of ``at`` is still on the server."""
         return at.file in {name for name, _ in self.session.info.binary_logs}
 
     def is_same_log(self, at: Offset) -> bool:
+        """Read the last event before ``at`` again; False if it is another one than was read."""
         number = lookahead_id(self.session.source.server_id)
         with self.session._asking():
             return same_log(self._endpoint, at, server_id=number, mariadb=self.session.info.is_mariadb)
@@ -436,6 +491,7 @@ class MySQLSchemaHistory:
     def fold(
         self, definitions: Definitions, start: Offset, stop: Offset, progress: Callable[[], None] | None = None
     ) -> None:
+        """Read the DDL statements between two offsets from the log and apply them."""
         info, names = self.session.info, self.session.collations
         tracker = SchemaTracker(lambda: _own(definitions), lambda: names)
 
@@ -453,12 +509,14 @@ class MySQLSchemaHistory:
             )
 
     def definition(self, table: TableId, at: Offset) -> TableDefinition:
+        """Read today's definition on a connection of its own. Raises SchemaUnknown if it changed since ``at``."""
         number = self.session.source.server_id
         with open_connection(self._endpoint) as connection:
             info = server_info(connection)
             return reread_table(self._endpoint, connection, info, table, dump_start(info, at), server_id=number)
 
     def parse(self, definitions: Definitions, table: TableId, sql: str) -> TableDefinition:
+        """Parse the CREATE TABLE by the dialect and settings of ``definitions``. Raises ConfigError."""
         known = _own(definitions)
         hint = "give the CREATE TABLE as SHOW CREATE TABLE printed it then"
         try:

@@ -49,10 +49,12 @@ class MySQLLoad:
         self._doing = doing
 
     def running(self) -> int:
+        """Return ``Threads_running``. Raises SourceUnavailable."""
         with source_errors(self.endpoint, self._doing):
             return int(rows_of(self.connection, "SHOW GLOBAL STATUS LIKE 'Threads_running'")[0][1])
 
     def replica_lag_s(self) -> float | None:
+        """Return :func:`replica_lag_s` of the connection. Raises SourceUnavailable."""
         with source_errors(self.endpoint, self._doing):
             return replica_lag_s(self.connection)
 
@@ -71,13 +73,16 @@ class MySQLChunkReader(MySQLLoad):
         self._live: LiveTable | None = None
 
     def end_of_log(self) -> str:
+        """Ask the server for the present end of its log, as ``file:offset``."""
         return end_of_log(self.connection)
 
     def schema(self, table: TableId) -> TableSchema:
+        """Read the present definition, which the next :meth:`rows` of this table uses too."""
         self._live = self._definition(table)
         return self._live.plan.schema
 
     def next_border(self, request: TableRequest, planned: TablePlanned, rows: int) -> tuple[tuple[str, ...], bool]:
+        """Select the key that ends the next chunk; rows whose key has a NULL are the first chunk, alone."""
         key = key_of(self._definition(request.table), request)
         if not key.columns:
             return (), True
@@ -95,6 +100,10 @@ class MySQLChunkReader(MySQLLoad):
     def rows(
         self, request: TableRequest, chunk: Chunk, keys: Iterable[Sequence[tuple[str, ...]]] = ()
     ) -> Iterator[pa.Table]:
+        """Select the rows of the chunk on the connection for rows, and yield them as they arrive.
+
+        Raises DumpRefused if the server fails on some row because of the request's condition.
+        """
         live = self._definition_once(request.table)
         with self._asked(request, chunk):
             yield from self._rows(request, live, chunk, keys)

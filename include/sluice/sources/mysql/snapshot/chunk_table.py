@@ -35,22 +35,28 @@ class MySQLChunkTable:
 
     @property
     def schema(self) -> TableSchema:
+        """The definition that was read when the table was opened."""
         return self.live.plan.schema
 
     @property
     def whole_rows_logged(self) -> bool:
+        """True if ``binlog_row_image`` is FULL."""
         return self.info.variables.get("binlog_row_image", "FULL").upper() == "FULL"
 
     def key(self, request: TableRequest) -> ChunkKey:
+        """Return the primary key or the index that the request names; no columns for a table in one piece."""
         return key_of(self.live, request)
 
     def has_prefix_key(self, key: ChunkKey) -> bool:
+        """Return True if a column of the index is indexed by its first characters only."""
         return self.live.indexes[key.index].prefix
 
     def condition(self, text: str) -> str:
+        """Parse the condition and print it anew, with the names quoted. Raises ConfigError."""
         return rendered(text, self.schema.table, [c.name for c in self.schema.columns])
 
     def is_reversed(self, lower: tuple[str, ...], upper: tuple[str, ...]) -> bool:
+        """Compare the bounds if they are numbers; only the server knows the order of text."""
         low, high = numbers_of(lower), numbers_of(upper)
         return bool(low and high and low[: len(high)] > high[: len(low)])
 

@@ -127,14 +127,17 @@ class TableMarker:
         self._slot = 1 + zlib.crc32(owner.encode()) % SLOTS
 
     def low(self, chunk: Chunk) -> str:
+        """Commit the low mark in the slot of this owner. The chunk has nothing to remember."""
         write_mark(self._connection, self._table, self._slot, Mark(chunk.id, chunk.attempt, high=False).text)
         return ""
 
     @contextmanager
     def reading(self, chunk: Chunk) -> Iterator[str | None]:
+        """Yield None: the marks are rows of the log."""
         yield None
 
     def high(self, chunk: Chunk) -> None:
+        """Commit the high mark in the slot of this owner."""
         write_mark(self._connection, self._table, self._slot, Mark(chunk.id, chunk.attempt, high=True).text)
 
 
@@ -145,13 +148,16 @@ class GtidMarker:
         self._connection = connection
 
     def low(self, chunk: Chunk) -> str:
+        """Return ``gtid_executed``: the chunk remembers the set."""
         return str(rows_of(self._connection, "SELECT @@GLOBAL.gtid_executed")[0][0]).replace("\n", "")
 
     @contextmanager
     def reading(self, chunk: Chunk) -> Iterator[str | None]:
+        """Yield None: what :meth:`low` returned stays."""
         yield None
 
     def high(self, chunk: Chunk) -> None:
+        """Do nothing: the end of the log, asked after the select, closes the window."""
         return
 
 
@@ -164,10 +170,12 @@ class SnapshotMarker:
         self._reader = reader
 
     def low(self, chunk: Chunk) -> str:
+        """Return "": the snapshot does not exist before :meth:`reading`."""
         return ""
 
     @contextmanager
     def reading(self, chunk: Chunk) -> Iterator[str | None]:
+        """Open the snapshot and yield its position, ``file:offset``; roll back at the end."""
         rows_of(self._reader, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         rows_of(self._reader, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
         try:
@@ -178,6 +186,7 @@ class SnapshotMarker:
             self._reader.rollback()
 
     def high(self, chunk: Chunk) -> None:
+        """Do nothing: the end of the log, asked after the select, closes the window."""
         return
 
 

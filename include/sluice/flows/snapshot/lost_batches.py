@@ -1,0 +1,59 @@
+"""Targets that lack batches which are no longer stored, and start again from the pipeline's snapshot (``on_lost_batches: snapshot``).
+
+A batch is gone when retention removes it, or because a target was restored from an older backup. The drain finds a target whose next batch is gone
+and makes a batch for it: all rows of the snapshot as of the batch before. It also deletes rows of the target that the snapshot does not have. The
+target's checkpoint moves from the batch that it holds to that one in one step, and acknowledgements follow it.
+"""
+
+from __future__ import annotations
+
+from sluice.config.pipeline import TargetConfig
+from sluice.coordination.cursor import Cursor
+from sluice.coordination.state import PipelineState
+from sluice.errors import LoadError, SegmentError
+from sluice.flows.runtime import Runtime
+from sluice.flows.stored import known_again
+
+BY_ITSELF = "sluice"
+"""The name in the audit if no person did it."""
+
+
+class LostBatches(LoadError):
+    """The next batch of a target is gone; it starts again from the snapshot with a batch that the drain makes."""
+
+
+def lacks_lost(runtime: Runtime, state: PipelineState, target: TargetConfig, cursor: Cursor) -> bool:
+    """Return True for a target that starts again from the snapshot if batches are gone, and whose next batch is gone."""
+    if target.on_lost_batches != "snapshot":
+        return False
+    process = state.process(target.name)
+    if process is None or process.following >= cursor.next_batch:
+        return False
+    return _is_gone(runtime, target.name, process.following)
+
+
+def any_lacks_lost(runtime: Runtime, state: PipelineState) -> bool:
+    """See :func:`lacks_lost`: the next drain has something to do."""
+    cursor = state.cursor()
+    return cursor is not None and any(lacks_lost(runtime, state, one, cursor) for one in runtime.pipeline.targets)
+
+
+def require_stored(runtime: Runtime, state: PipelineState, target: TargetConfig, held: int, until: int) -> int:
+    """Return the next batch, at most ``until``, for a target that holds ``held``. Raises LostBatches for one that starts again later."""
+    process = state.process(target.name)
+    following = max(held + 1, process.restart if process is not None else 0)
+    if target.on_lost_batches == "snapshot" and (following > until or _is_gone(runtime, target.name, following)):
+        raise LostBatches(
+            f"target {target.name} holds batch {held}, and batches after it are no longer stored: it starts again from the snapshot",
+            where=f"pipeline {runtime.name}",
+            hint="nothing is to do: the next drain makes the batch for it",
+        )
+    return following
+
+
+def _is_gone(runtime: Runtime, target: str, number: int) -> bool:
+    try:
+        known_again(runtime, runtime.store, target, number)
+    except SegmentError:
+        return True
+    return False

@@ -1,0 +1,299 @@
+"""The rows of the pipeline's snapshot as of a batch, as the changeset of the batch that stands for them. The source is not asked.
+
+Decision: the rows are written to the batch's folder once, and loaded from there like those of any batch. So a load that is killed starts again with
+the same rows, and each kind of target loads them as it loads a copy.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sluice.config.pipeline import SNAPSHOT
+from sluice.coordination.state import PipelineState
+from sluice.errors import MappingError, TargetUnavailable
+from sluice.flows.cancellation import CancellationGuard
+from sluice.flows.dump.reconcile import why_not
+from sluice.flows.runtime import Runtime, attempt_id
+from sluice.flows.snapshot.columns import noted_columns
+from sluice.flows.snapshot.key_order import in_key_order as ordered
+from sluice.flows.snapshot.versions import snapshot_reader
+from sluice.flows.stored import definitions_at
+from sluice.flows.transform.changeset_writer import ChangesetPart, MergeResult, write_changeset_manifest
+from sluice.flows.transform.made_columns import known_when_it_runs, mapped_columns
+from sluice.flows.transform.stage_rules import StageRules
+from sluice.mapping import Mapping as Routes
+from sluice.mapping import TableRoute
+from sluice.model.batches import Batch, Op
+from sluice.model.fields import declared_type, is_key, key_ordinal, true_name
+from sluice.model.layouts import CHANGESET_ROWS
+from sluice.model.positions import Position
+from sluice.model.tables import KEY_BUCKETS, META_COLUMNS, META_FIELDS, TableId, TableSchema
+from sluice.rules import RuleSet
+from sluice.segments.changeset import changeset_file_path, changeset_folder, columns_of, write_changeset_file
+from sluice.segments.manifest import ReplaceRecord
+from sluice.segments.snapshot_columns import Way
+from sluice.segments.store import SegmentStore, quoted
+from sluice.sources.table_filter import Selection
+from sluice.targets.port import TableVersion, VersionReader
+
+_WAIT_S = 60.0
+"""Seconds to wait for the snapshot, which is about to have the batch before this one, or lags for its own reason."""
+
+_LOOK_S = 0.1
+
+_FILE_ROWS, _FILE_BYTES = 200_000, 64 * 2**20
+"""Rows of a file, and their bytes in memory: whichever limit is reached first."""
+
+_GENERATED = b"sluice.generated"
+_FLAVOURS = {"mysql": "MySQL", "mariadb": "MariaDB"}
+
+
+def write_snapshot_rows(runtime: Runtime, state: PipelineState, record: Batch, watch: CancellationGuard) -> Batch:
+    """Write the changeset of ``record``, and record it.
+
+    Raises:
+        TargetUnavailable: the snapshot does not have the batch before it yet, or cannot be reached. LoadError: it no longer has it.
+        MappingError: it lacks a table or a column, or rules may have made the rows others than the target's columns say.
+    """
+    _wait_for(runtime, state, record, watch)
+    store, attempt, reader = runtime.store, attempt_id(), snapshot_reader(runtime)
+    inserted = {"_op": Op.INSERT.value, "_commit_ts": time.time_ns() // 1000}
+    parts: list[ChangesetPart] = []
+    tables = list(SnapshotTables(runtime, reader, record.snapshot, record.first).every(state))
+    replaces: list[ReplaceRecord] = []
+    flavour = _FLAVOURS.get(runtime.source.dialect(record.last), "")
+    if record.replaces:
+        _require_replaceable(runtime, [table.source for table in tables])
+    for table in tables:
+        kept = KeptKeys(table, changeset_folder(store, record.number, attempt)) if record.replaces else None
+        for rows in table.pieces(reader, inserted, in_key_order=True):
+            parts.append(_part(store, record.number, attempt, table, rows, len(parts)))
+            if kept is not None:
+                kept.add(rows)
+            watch()
+        if kept is not None:
+            replaces.append(kept.written(store, flavour))
+    manifest = store.read_manifest(record.manifest)
+    results = [MergeResult(tuple(parts), (), 0.0)]
+    changeset = write_changeset_manifest(store, manifest, attempt, results, replaces=replaces)
+    return state.merged(record.number, changeset.path, under=watch.permit)
+
+
+def _require_replaceable(runtime: Runtime, tables: Sequence[TableId]) -> None:
+    """Raise MappingError for a table whose rows cannot be removed at targets."""
+    for table, why in why_not(runtime, tables, tables, ()).items():
+        raise MappingError(
+            f"rows of {table} that the snapshot does not have cannot be removed from targets: {why}",
+            where=str(table),
+            hint=f"`sluice dump start {runtime.name}` copies the table",
+        )
+
+
+class KeptKeys:
+    """The keys of a table of the snapshot, which stay at targets; all of them are in memory at once. Written below ``folder``."""
+
+    def __init__(self, table: SnapshotTable, folder: str) -> None:
+        self._table, self._folder = table, folder
+        fields = sorted((one for one in table.schema if is_key(one)), key=key_ordinal)
+        self._schema = pa.schema(fields)
+        self._pieces = [self._schema.empty_table()]
+
+    def add(self, rows: pa.Table) -> None:
+        """Add further rows of the table."""
+        self._pieces.append(rows.select(self._schema.names))
+
+    def written(self, store: SegmentStore, flavour: str) -> ReplaceRecord:
+        """Store the collected keys and return the record by which targets delete all other rows of the table."""
+        table, target = self._table.source, self._table.route.target
+        path = f"{self._folder}/kept-{quoted(target.schema)}.{quoted(target.table)}.parquet"
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.concat_tables(self._pieces), sink, compression="zstd", write_page_checksum=True)
+        store.write_bytes(path, sink.getvalue().to_pybytes())
+        return ReplaceRecord(
+            schema_=table.schema,
+            table=table.table,
+            dump="",
+            chunk="",
+            key=tuple(self._schema.names),
+            kept=path,
+            flavour=flavour,
+            mapped=True,
+        )
+
+
+def _wait_for(runtime: Runtime, state: PipelineState, record: Batch, watch: CancellationGuard) -> None:
+    end = time.monotonic() + _WAIT_S
+    while (held := state.process(SNAPSHOT)) is None or held.batch < record.snapshot:
+        if time.monotonic() > end:
+            has = f"batch {held.batch}" if held is not None else "nothing"
+            raise TargetUnavailable(
+                f"batch {record.number} is the snapshot as of batch {record.snapshot}, and the snapshot of {runtime.name} has {has}",
+                hint=f"it is tried again; `sluice status {runtime.name}` says what the snapshot waits for",
+            )
+        watch()
+        time.sleep(_LOOK_S)
+
+
+@dataclass(frozen=True)
+class SnapshotTable:
+    """A table of the snapshot, and what its rows look like: ``schema`` is CHANGESET_ROWS."""
+
+    source: TableId
+    route: TableRoute
+    version: TableVersion
+    schema: pa.Schema
+
+    def pieces(
+        self,
+        reader: VersionReader,
+        constants: Mapping[str, Any],
+        more: Sequence[pa.Field] = (),
+        *,
+        in_key_order: bool = False,
+    ) -> Iterator[pa.Table]:
+        """Yield all rows as CHANGESET_ROWS with ``more`` columns.
+
+        Args:
+            constants: columns that have one value in every row; ``_seq`` counts, others are null.
+
+        Raises MappingError, LoadError, TargetUnavailable.
+        """
+        users = [one for one in self.schema if one.name not in META_COLUMNS]
+        read = [one for one in users if _GENERATED not in (one.metadata or {})]
+        wanted, seq = pa.schema([*self.schema, *more]), 0
+        found = _together(reader.rows(self.version, read))
+        if in_key_order:
+            names = [true_name(one) for one in sorted(filter(is_key, read), key=key_ordinal)]
+            found = ordered(found, names, self.version.rows, window_rows=_FILE_ROWS, window_bytes=_FILE_BYTES)
+        for rows in found:
+            yield pa.Table.from_arrays([_column(rows, one, constants, seq) for one in wanted], schema=wanted)
+            seq += rows.num_rows
+
+
+@dataclass
+class SnapshotTables:
+    """The captured tables, as the snapshot holds them after ``batch``, which ended at ``at``."""
+
+    runtime: Runtime
+    reader: VersionReader
+    batch: int
+    at: Position
+    ruling: StageRules = field(init=False)
+    routes: Routes = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Load the rules and the mapping. Raises MappingError, RuleError, ConfigError."""
+        path = self.runtime.rules_path
+        rules = RuleSet.of(path)
+        self.ruling = StageRules.of(rules, self.runtime.pipeline, path, self.runtime.resolver)
+        self.routes = Routes.compile(self.runtime.pipeline.mapping)
+
+    def every(
+        self, state: PipelineState, wants: Callable[[TableId], bool] = lambda target: True
+    ) -> Iterator[SnapshotTable]:
+        """Yield the tables whose name at targets ``wants`` accepts. Raises MappingError, LoadError, TargetUnavailable."""
+        selection = Selection.compile(self.runtime.pipeline.capture)
+        known = definitions_at(self.runtime, state, self.at)
+        if known is None:
+            raise MappingError(
+                f"the definitions of {self.runtime.name}'s tables are not known, so that rows of the snapshot cannot be read",
+                hint="`sluice dump start` copies the tables",
+            )
+        noted = noted_columns(self.runtime, state, self.batch, self.ruling.rules)
+        captured = [table for table in sorted({*known.tables, *known.unknown}) if selection.wants(table)]
+        for table in captured:
+            if not wants(self.routes.route(table).target):
+                continue
+            if table not in known.tables:
+                raise MappingError(
+                    f"the definition of {table} is not known: {known.unknown[table].reason}", where=str(table)
+                )
+            found = self._found(self.runtime.source.stored_table(known.tables[table]), noted)
+            if found is not None:
+                yield found
+        taken = {self.routes.route(table).target for table in captured}
+        for (source, target), fields in sorted(noted.items(), key=lambda one: one[0]):
+            route = self.routes.whole_route(source)  # a table that only rules send rows to
+            if route.target != target or target in taken or not wants(target):
+                continue
+            version = self.reader.as_of(target, self.batch)
+            if version is not None:
+                yield SnapshotTable(source, route, version, self._as_noted(fields, version))
+
+    def _found(self, schema: TableSchema, noted: Mapping[Way, pa.Schema]) -> SnapshotTable | None:
+        """Return the table as the snapshot has it; None for an empty table of which only rows tell the columns. Raises MappingError, RuleError."""
+        table = schema.table
+        route = self.routes.whole_route(table)
+        version = self.reader.as_of(route.target, self.batch)
+        if version is None:
+            raise MappingError(
+                f"the snapshot has no table {route.target}",
+                where=str(table),
+                hint=f"`sluice check {self.runtime.name} --apply` makes it; `sluice dump start {self.runtime.name} --target {SNAPSHOT}` fills it",
+            )
+        why = known_when_it_runs(self.ruling.rules, table)
+        if not why:
+            made = mapped_columns(self.ruling, route, schema).schema
+        elif (fields := noted.get((table, route.target))) is not None:
+            made = self._as_noted(fields, version)
+        elif not version.rows:
+            return None
+        else:
+            raise MappingError(
+                f"the columns of {table} in the snapshot were not noted when its rows came: {why}",
+                where=str(table),
+                hint=f"`sluice dump start {self.runtime.name} --target {SNAPSHOT}` copies the table into the snapshot again, which notes them",
+            )
+        CHANGESET_ROWS.require(made, where=str(route.target))
+        return SnapshotTable(table, route, version, made)
+
+    def _as_noted(self, noted: pa.Schema, version: TableVersion) -> pa.Schema:
+        """Return the schema of CHANGESET_ROWS of the noted columns that the version has. A rule's own column has the type in which it is stored."""
+        stored = {field.name.casefold(): field.type for field in self.reader.columns(version)}
+        users = []
+        for one in noted:
+            kind = stored.get(true_name(one).casefold())
+            if kind is not None or _GENERATED in (one.metadata or {}):
+                users.append(one if declared_type(one) or kind is None else one.with_type(kind))
+        meta = [one for one in META_FIELDS if one.name in {"_op", "_seq", "_commit_ts"}]
+        return pa.schema([*users, *meta, pa.field("_before", pa.struct(users))])
+
+
+def _part(
+    store: SegmentStore, batch: int, attempt: str, table: SnapshotTable, rows: pa.Table, number: int
+) -> ChangesetPart:
+    """Write rows of a table to a file."""
+    name = f"{quoted(table.source.schema)}.{quoted(table.source.table)}-{number:05d}"
+    path = changeset_file_path(store, batch, attempt, table.route.target, name)
+    file = write_changeset_file(store, path, rows, (0, KEY_BUCKETS - 1))
+    return ChangesetPart(table.source, table.route, columns_of(rows.schema), file)
+
+
+def _together(rows: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """Yield small pieces joined into larger ones."""
+    held: list[pa.Table] = []
+    for piece in rows:
+        held.append(piece)
+        if sum(one.num_rows for one in held) >= _FILE_ROWS or sum(one.nbytes for one in held) >= _FILE_BYTES:
+            yield pa.concat_tables(held)
+            held = []
+    if any(one.num_rows for one in held):
+        yield pa.concat_tables(held)
+
+
+def _column(rows: pa.Table, wanted: pa.Field, constants: Mapping[str, Any], first: int) -> pa.Array | pa.ChunkedArray:
+    count = rows.num_rows
+    if wanted.name == "_seq":
+        return pa.array(np.arange(first, first + count, dtype=np.uint64))
+    if wanted.name in constants:
+        return pa.repeat(pa.scalar(constants[wanted.name], wanted.type), count)
+    if wanted.name not in META_COLUMNS and true_name(wanted) in rows.column_names:
+        return rows[true_name(wanted)]
+    return pa.nulls(count, wanted.type)

@@ -1,0 +1,119 @@
+"""What is stored of a pipeline: manifest and files of a batch, its record after ZooKeeper dropped it, the definitions at a position."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import lru_cache
+
+from sluice.coordination.state import PipelineState
+from sluice.errors import SegmentError
+from sluice.flows.runtime import Runtime
+from sluice.model.batches import Batch
+from sluice.model.definitions import Definitions
+from sluice.model.positions import BatchNumber, Epoch, Position
+from sluice.model.tables import TableId
+from sluice.segments.changeset import damage
+from sluice.segments.manifest import SegmentManifest
+from sluice.segments.schemas import DefinitionsReader, SchemaStore
+from sluice.segments.store import SegmentStore
+
+
+def manifest_of(runtime: Runtime, store: SegmentStore, batch: int) -> SegmentManifest | None:
+    """Return the valid manifest of ``batch``: the one recorded in ZooKeeper, else the newest in the store; None for an orphaned batch."""
+    with runtime.state() as state:
+        record = state.batch(batch)
+    return stored_manifest(store, batch, record)
+
+
+def stored_manifest(store: SegmentStore, batch: int, record: Batch | None) -> SegmentManifest | None:
+    """Return what :func:`manifest_of` returns, for a caller that has already read the batch's record from ZooKeeper."""
+    if record:
+        return store.read_manifest(record.manifest)
+    names = sorted(p for p, _ in store.files(batch) if p.rsplit("/", 1)[-1].startswith("manifest-"))
+    return store.read_manifest(names[-1]) if names else None
+
+
+def lost_segment(store: SegmentStore, record: Batch) -> str:
+    """Return the path of the first file of a batch that is missing or damaged, "" if all are whole. Reads every file."""
+    try:
+        manifest = store.read_manifest(record.manifest)
+    except SegmentError:
+        return record.manifest
+    return damage(store, manifest.files)
+
+
+def record_of(store: SegmentStore, manifest: SegmentManifest, claim: str) -> Batch:
+    """Rebuild the record of a batch that ZooKeeper no longer has from the batch's manifest."""
+    return Batch(
+        number=BatchNumber(manifest.batch),
+        epoch=Epoch(manifest.epoch),
+        claim=claim,
+        manifest=store.manifest_path(manifest.batch, manifest.epoch),
+        first=manifest.first.position,
+        last=manifest.last.position,
+        changes=manifest.changes,
+        size_bytes=manifest.size_bytes,
+        first_commit_time_us=manifest.first_commit_time_us,
+        targets=manifest.targets,
+        snapshot=manifest.snapshot,
+        replaces=manifest.snapshot_replaces,
+    )
+
+
+def known_again(runtime: Runtime, store: SegmentStore, target: str, number: int) -> Batch:
+    """Return batch ``number`` from ZooKeeper, or else from the store. Raises SegmentError if one of its files is missing."""
+    with runtime.state() as state:
+        batch = state.batch(number)
+    manifest = None
+    if batch is None or not batch.dropped:
+        with suppress(SegmentError):
+            manifest = manifest_of(runtime, store, number)
+        if manifest is None or not all(store.exists(file.path) for file in manifest.files):
+            raise SegmentError(
+                f"batch {number} is no longer stored",
+                where=store.uri,
+                hint=f"`sluice adopt {runtime.name} {target} --from-target` reads the log again from where the target is, while the server has it; "
+                f"`sluice recover {runtime.name}` shows what else can be done",
+            )
+    if batch:
+        return batch
+    assert manifest is not None
+    return record_of(store, manifest, "redelivered")
+
+
+def definitions_at(runtime: Runtime, state: PipelineState, first: Position) -> Definitions | None:
+    """Return the stored definitions that apply to changes from ``first`` on, as far as they are known. Raises SegmentError."""
+    schemas, read = SchemaStore(runtime.store), runtime.source.stored_definitions
+    cursor = state.cursor()
+    if cursor is None or not cursor.schema:
+        return None
+    for path in (cursor.schema, *schemas.parents(cursor.schema)):
+        at = schemas.position(path)
+        if at.log_epoch == first.log_epoch and at.order <= first.order:
+            return schemas.load(path, read)
+    earlier = schemas.before(first)
+    return schemas.load(earlier[0].path, read) if earlier else None
+
+
+def tables_at(runtime: Runtime, state: PipelineState, first: Position) -> frozenset[TableId]:
+    """Return the tables of :func:`definitions_at`, none if nothing is known. Raises SegmentError.
+
+    The newest file of the history is read once per process: while no definition changes, a batch reads none.
+    """
+    cursor, store, read = state.cursor(), runtime.store, runtime.source.stored_definitions
+    if cursor is not None and cursor.schema:
+        at, tables = _tables_in(store.uri, store.pipeline, cursor.schema, read)
+        if at.log_epoch == first.log_epoch and at.order <= first.order:
+            return tables
+    return _names(definitions_at(runtime, state, first))
+
+
+@lru_cache(maxsize=8)
+def _tables_in(uri: str, pipeline: str, path: str, read: DefinitionsReader) -> tuple[Position, frozenset[TableId]]:
+    """Return the position of a history file, which never changes, and the tables that it knows."""
+    schemas = SchemaStore(SegmentStore(uri, pipeline))
+    return schemas.position(path), _names(schemas.load(path, read))
+
+
+def _names(definitions: Definitions | None) -> frozenset[TableId]:
+    return frozenset({*definitions.tables, *definitions.unknown}) if definitions is not None else frozenset()

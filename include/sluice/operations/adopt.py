@@ -1,0 +1,199 @@
+"""adopt: a person decides which side counts if a target and ZooKeeper do not match (see :mod:`sluice.flows.checkpoints`).
+
+``from-target``: the target is right about its rows. The log is read again from its position, and batch numbers continue from ZooKeeper's.
+``reset``: ZooKeeper is right, or the target gets a new copy. The target's checkpoint is overwritten; what that leaves out is said before.
+
+The order of the steps makes a half-done adoption an error again, not a loss: the captured position moves first, the target's row last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sluice.coordination.cursor import Cursor
+from sluice.coordination.state import PipelineState
+from sluice.errors import ConfigError
+from sluice.flows.checkpoints import Sides
+from sluice.flows.runtime import Runtime
+from sluice.model.positions import BatchNumber, Position
+from sluice.operations.control import ActionPlan
+from sluice.targets.port import Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The state to set: the target holds ``batch``, which ends at ``position``; captured to ``captured`` (None: unchanged)."""
+
+    batch: int
+    position: Position
+    captured: Position | None
+    steps: tuple[str, ...]
+
+
+def adopt(runtime: Runtime, target: str, *, from_target: bool, by: str, reason: str, dry_run: bool) -> ActionPlan:
+    """Make ZooKeeper and ``target`` agree: as the target says (``from_target``), or as ZooKeeper says.
+
+    Raises:
+        ConfigError: the target says no position to read on from. LostPosition, WrongServer: the source does not have that position any more.
+    """
+    runtime.pipeline.target(target)  # raises if there is none
+    with runtime.state() as state:
+        sides = Sides(runtime, state, target)
+        checkpoint, cursor = sides.checkpoints.read(), state.cursor()
+        if sides.disagreement(checkpoint) is None:
+            return ActionPlan(
+                "adopt", (f"target {target} and ZooKeeper agree: there is nothing to do ({sides.places(checkpoint)})",)
+            )
+        before = sides.places(checkpoint)
+        if from_target:
+            wanted: _Wanted | None = _as_the_target_says(runtime, state, sides, checkpoint, cursor)
+        else:
+            wanted = _as_zookeeper_says(state, sides, checkpoint, cursor)
+        if wanted is None:
+            steps: tuple[str, ...] = (
+                f"what target {target} says about {runtime.name} is removed; its rows stay",
+                f"the next drain begins at source.start ({_start(runtime)}): changes between "
+                f"{(checkpoint and checkpoint.position) or 'what it holds'} and there are NOT delivered, unless that is a dump",
+            )
+        else:
+            steps = wanted.steps
+        plan = ActionPlan("adopt", (f"now: {before}", *steps))
+        if dry_run:
+            return plan
+        state.set_permit(open_=None, by=by, reason="adopt")  # processes at work start again
+        if wanted is None:
+            state.forget_process(target)
+            state.forget_batches()
+            sides.checkpoints.forget()
+        else:
+            _write(runtime, state, sides, checkpoint, wanted)
+        how = "from-target" if from_target else "reset"
+        state.audit(
+            by=by,
+            what="adopt",
+            details={"target": target, "how": how, "reason": reason, "before": before, "plan": list(steps)},
+        )
+    return plan
+
+
+def _start(runtime: Runtime) -> str:
+    start: Any = runtime.pipeline.source.start
+    return start if isinstance(start, str) else str(start)
+
+
+def _as_the_target_says(
+    runtime: Runtime, state: PipelineState, sides: Sides, checkpoint: Checkpoint | None, cursor: Cursor | None
+) -> _Wanted:
+    name, target = runtime.name, sides.target
+    if checkpoint is None or checkpoint.position is None:
+        raise ConfigError(
+            f"target {target} has no stored position to continue from",
+            where=sides.places(checkpoint),
+            hint=f"`sluice adopt {name} {target} --reset` goes on as ZooKeeper says",
+        )
+    position = checkpoint.position
+    with runtime.source.open() as source:
+        source.require_ready(position)
+    if cursor is None:
+        last = max([checkpoint.batch, *runtime.store.batches(), *state.numbers()])
+        return _Wanted(
+            last,
+            position,
+            position,
+            (
+                f"the pipeline goes on: captured to {position}, where target {target} is; the next batch is {last + 1}",
+                f"target {target} counts as holding batch {last}; nothing of the log is left out",
+                *_of_others(runtime, target),
+            ),
+        )
+    alone = len(runtime.pipeline.targets) == 1
+    same = cursor.position.log_epoch == position.log_epoch
+    captured = position if alone or (same and position.order < cursor.position.order) else None
+    last = cursor.next_batch - 1
+    steps = [
+        f"captured position: {cursor.position} -> {captured}: the log is read again from where target {target} is"
+        if captured is not None
+        else f"captured position: {cursor.position}, as it is: that is no later than {position}, where target {target} is"
+    ]
+    if captured is None or position.order < cursor.position.order:
+        steps.append(
+            "changes that a target has already come again, and leave it as it is; in a table without a key rows may come twice"
+        )
+    waiting = [number for number in state.undelivered() if sides.process is None or number > _own_batch(state, sides)]
+    if waiting:
+        steps.append(
+            f"batches {waiting[0]} to {waiting[-1]} are not loaded into {target}: their changes are read again from the log; rows of dumps in them "
+            f"are not (`sluice dump list {name}`): start those anew"
+        )
+    steps.append(f"target {target} counts as holding batch {last}, and goes on with batch {last + 1}")
+    return _Wanted(last, position, captured, tuple(steps))
+
+
+def _as_zookeeper_says(
+    state: PipelineState, sides: Sides, checkpoint: Checkpoint | None, cursor: Cursor | None
+) -> _Wanted | None:
+    if cursor is None:
+        return None
+    target, batch = sides.target, _own_batch(state, sides)
+    process = sides.process
+    if process is not None and batch == process.batch:
+        position = process.position
+    else:
+        following = state.batch(batch + 1)
+        position = following.first if following else cursor.position
+    steps = [f"target {target} counts as holding batch {batch}, up to {position}; it goes on with batch {batch + 1}"]
+    theirs = checkpoint.position if checkpoint else None
+    if theirs is None or theirs.log_epoch != position.log_epoch:
+        copy = f"`sluice dump start {sides.runtime.name} --target {target} --replace`"
+        steps.append(f"changes before {position} that its tables lack are NOT delivered: {copy} copies its tables anew")
+    elif theirs.order < position.order:
+        steps.append(
+            f"changes between {theirs}, where it says it is, and {position} are NOT delivered: "
+            f"`sluice dump start {sides.runtime.name} --target {target} --replace` copies its tables anew"
+        )
+    elif theirs.order > position.order:
+        steps.append(
+            f"changes between {position} and {theirs}, where it says it is, are delivered again; in a table without a key rows may come twice"
+        )
+    return _Wanted(batch, position, None, tuple(steps))
+
+
+def _own_batch(state: PipelineState, sides: Sides) -> int:
+    """Return the last batch of this state that the target has acknowledged; if there is none, the one before the first known batch."""
+    process, cursor, identity = sides.process, state.cursor(), state.identity()
+    last = cursor.next_batch - 1 if cursor else 0
+    if process is not None and process.identity in {"", identity} and process.batch <= last:
+        return process.batch
+    others = [p.batch for p in map(state.process, state.targets) if p and p.identity == identity and p.batch <= last]
+    numbers = [number for number in state.numbers() if number <= last]
+    return min(others) if others else numbers[0] - 1 if numbers else last
+
+
+def _of_others(runtime: Runtime, target: str) -> tuple[str, ...]:
+    names = [config.name for config in runtime.pipeline.targets if config.name != target]
+    if not names:
+        return ()
+    return (
+        f"{', '.join(names)}: `sluice check {runtime.name}` says then whether they agree, and their own `sluice adopt` lets them join",
+    )
+
+
+def _write(
+    runtime: Runtime, state: PipelineState, sides: Sides, checkpoint: Checkpoint | None, wanted: _Wanted
+) -> None:
+    target = sides.target
+    if wanted.captured is not None:
+        with state.replicator() as lease:
+            cursor = state.cursor()
+            if cursor is None:
+                for config in runtime.pipeline.targets:
+                    state.forget_process(config.name)  # it belongs to the deleted state
+                state.begin(lease, wanted.captured, wanted.batch + 1)
+            else:
+                state.advance(lease, cursor, wanted.captured, schema="")
+    with state.consumer(target, above=checkpoint.epoch if checkpoint else 0) as lease:
+        began = wanted.batch if sides.process is None else min(sides.process.began, wanted.batch)
+        held = Checkpoint(lease.epoch, wanted.batch, wanted.position, state.identity())
+        sides.checkpoints.rewind(held, anew=True)
+        state.adopt(lease, target, BatchNumber(wanted.batch), wanted.position, began)

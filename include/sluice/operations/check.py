@@ -1,0 +1,650 @@
+"""check: everything that can be known to be wrong before the first batch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import structlog
+
+from sluice.config.channel import Channels
+from sluice.config.engine import RuleKind
+from sluice.config.folders import channels_folder, pipelines_folder
+from sluice.config.pipeline import SNAPSHOT
+from sluice.coordination.incomplete import IncompleteTable
+from sluice.errors import LostPosition, SluiceError
+from sluice.flows.capture.failover import relocated
+from sluice.flows.checkpoints import Sides
+from sluice.flows.dump.automatic import missed_copy
+from sluice.flows.dump.reconcile import kept_on_purpose, why_not
+from sluice.flows.incomplete_tables import copy_command, note_absent, sentence
+from sluice.flows.mapped_names import known_tables
+from sluice.flows.runtime import Runtime
+from sluice.flows.snapshot.columns import noted_columns
+from sluice.flows.snapshot.versions import snapshot_reader
+from sluice.flows.transform.column_changes import NOT_BY_COLUMN, whole_rows
+from sluice.flows.transform.made_columns import known_when_it_runs
+from sluice.flows.transform.stage_rules import StageRules
+from sluice.mapping import Mapping
+from sluice.mapping.names import misspelt_tables, tables_by_line, wrong_names
+from sluice.merge.compact import merged_schema
+from sluice.model.fields import key_columns
+from sluice.model.nearest import meant
+from sluice.model.positions import Position
+from sluice.model.tables import TableId
+from sluice.operations.channel import ends_of, members, ring, sent_to_itself
+from sluice.operations.copy_plan import PlannedCopy, planned_copies
+from sluice.operations.looks import NoAnswer, Question, looks, server_name
+from sluice.operations.places import places
+from sluice.sources.base import SourceSession, SourceTable
+from sluice.sources.table_filter import Selection
+from sluice.targets.port import refuses
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckFinding:
+    """One line of the report: ``severity`` is ok, warning or error; ``part`` is pipeline, channel, zookeeper, source, rules, store or a target."""
+
+    severity: str
+    part: str
+    setting: str
+    value: str
+    why: str
+    fix: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the finding as commands print it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """The result of ``sluice check``: findings line by line, and what would be copied where."""
+
+    findings: tuple[CheckFinding, ...]
+    copies: tuple[PlannedCopy, ...]
+
+    @property
+    def failed(self) -> bool:
+        """True if something must be fixed before the first batch."""
+        return any(finding.severity == "error" for finding in self.findings)
+
+    @property
+    def statements(self) -> list[tuple[str, str]]:
+        """(target, DDL) that would make what is missing, in order, each once."""
+        found = [
+            (copy.target, r.statement)
+            for copy in self.copies
+            for r in copy.remarks
+            if r.severity == "error" and r.statement
+        ]
+        return list(dict.fromkeys(found))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as commands print it."""
+        return {
+            "findings": [finding.to_json() for finding in self.findings],
+            "tables": [copy.to_json() for copy in self.copies],
+            "statements": [{"target": target, "statement": statement} for target, statement in self.statements],
+        }
+
+
+def check(runtime: Runtime) -> CheckReport:
+    """Check every part. A part that fails gives an error line, and the other parts are still checked."""
+    pipeline = runtime.pipeline
+    asked = [
+        _Asked.begin(runtime, "zookeeper", "ZooKeeper", pipeline.coordination.connection, _zookeeper),
+        _Asked.begin(runtime, "source", "source", pipeline.source.group[0], _source),
+        _Asked.begin(runtime, "store", f"segment store {runtime.store_uri}", "", _store),
+        *(
+            _Asked.begin(runtime, f"target {one.name}", "target", one.connection, partial(_target, name=one.name))
+            for one in pipeline.targets
+        ),
+    ]
+    findings = [
+        CheckFinding("ok", "pipeline", "file", runtime.name, "the file is valid"),
+        *_guard("pipeline", lambda: _places(runtime)),
+        *_guard("channel", lambda: _channel(runtime)),
+    ]
+    for one in asked[:3]:
+        findings += one.findings()
+    findings += _guard("rules", lambda: _rules(runtime))
+    for one in asked[3:]:
+        findings += one.findings()
+    copies: list[PlannedCopy] = []
+    if not any(f.severity == "error" and (f.part != "source" or f.setting in _SILENT) for f in findings):
+        findings += _guard("mapping", lambda: _tables(runtime, copies))
+    return CheckReport(tuple(findings), tuple(copies))
+
+
+def _places(runtime: Runtime) -> list[CheckFinding]:
+    return [
+        CheckFinding("warning" if one.fix else "ok", "pipeline", f"place of {one.stage}", one.value, one.why, one.fix)
+        for one in places(runtime)
+    ]
+
+
+ANSWER_S = 15.0
+"""Seconds to wait for each server; all are asked at the same time."""
+
+_SESSION_S = 5.0
+"""Seconds to wait for a ZooKeeper session."""
+
+_SILENT = {"no answer", "SourceUnavailable", "MissingConnection"}
+"""The findings after which nothing more can be asked of the source."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A server that is being asked for its part of the report."""
+
+    part: str
+    server: str
+    question: Question[list[CheckFinding]]
+
+    @classmethod
+    def begin(
+        cls, runtime: Runtime, part: str, what: str, connection: str, look: Callable[[Runtime], Sequence[CheckFinding]]
+    ) -> _Asked:
+        """Start the check in a thread, with its own session."""
+        own = replace(runtime, _state=None)
+        server = what
+        with suppress(SluiceError):  # the check itself reports what the connection lacks
+            server = server_name(what, runtime.resolver, connection) if connection else what
+        return cls(part, server, looks.begin(f"check of {server}", lambda: _guard(part, lambda: look(own))))
+
+    def findings(self) -> list[CheckFinding]:
+        """Return the findings of the check, or one that says that there was no answer."""
+        found = self.question.answer(ANSWER_S)
+        if not isinstance(found, NoAnswer):
+            return found.value
+        why = f"{self.server} did not answer within {ANSWER_S:.0f} s"
+        fix = "is it running, and can it be reached from here? A firewall that drops packets looks the same"
+        return [CheckFinding("error", self.part, "no answer", "", why, fix)]
+
+
+def make_missing(runtime: Runtime, report: CheckReport) -> None:
+    """Run the DDL of a report at its targets. Raises LoadError that names the statement; those before it stay.
+
+    Tables and columns that a target lacked are noted first: rows that it held before have no values in them, see
+    :mod:`sluice.flows.incomplete_tables`.
+    """
+    with runtime.state() as state:
+        for copy in report.copies:
+            note_absent(state, copy.target, copy.remarks, [copy.plan])
+    apply_missing(runtime, report.statements)
+
+
+def apply_missing(runtime: Runtime, statements: list[tuple[str, str]]) -> None:
+    """Run DDL at targets: (target, statement). Raises LoadError that names the statement; those before it stay."""
+    for name, statement in statements:
+        schema = runtime.open_target(name).schema()
+        assert schema is not None, "it proposed the statement"
+        schema.apply(statement)
+
+
+def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[CheckFinding]:
+    """Return one line per table without problems; otherwise one per finding."""
+    found, tables = planned_copies(runtime)
+    copies += found
+    with runtime.state() as state:
+        begun = {target.name for target in runtime.pipeline.targets if state.process(target.name) is not None}
+        incomplete = state.incomplete.all()
+    lines = [
+        *_unknown_names(runtime, tables),
+        *_unknown_unique(runtime, found),
+        *_guard("rules", lambda: _rules_on_tables(runtime, tables)),
+        *_guard("rules", lambda: _rules_before_snapshot(runtime, tables)),
+        *_guard("channel", lambda: _sent_back(runtime, tables)),
+        *_guard("channel", lambda: _into_itself(runtime, found)),
+    ]
+    lines += [
+        CheckFinding(
+            "error",
+            "source",
+            str(table.id),
+            f"{column} {kind}",
+            "the type is not understood",
+            "exclude the table from capture",
+        )
+        for table in tables
+        for column, kind in table.unknown
+    ]
+    for copy in found:
+        part, names = f"target {copy.target}", f"{copy.plan.source} -> {copy.plan.target}"
+        for remark in copy.remarks:
+            place = f"{names}, column {remark.column}" if remark.column else names
+            fix = remark.statement or remark.hint
+            if remark.absent and copy.target in begun:
+                one = IncompleteTable(copy.target, copy.plan.source.schema, copy.plan.source.table)
+                fix += f"; then `{copy_command(runtime.name, one)}`: rows that it had before lack what is made now until they are copied"
+            elif remark.statement and remark.column and copy.target in begun:
+                verify = f"sluice verify {runtime.name} --table {copy.plan.source} --target {copy.target} --repair"
+                fix += f"; then `{verify}`: rows that it had before keep what was cut"
+            lines.append(CheckFinding(remark.severity, part, "table", place, remark.why, fix))
+        if copy.key == "whole row":
+            fix = f"name its unique key: mapping: [{{from: {copy.plan.source}, to: {copy.plan.target}, key: [{', '.join(copy.unique)}]}}]"
+            fix = fix if copy.unique else "add a primary key at the source"
+            why = "it has no primary key: rows are told apart by all of their values, and an update costs a scan at the target"
+            lines.append(CheckFinding("warning", part, "table", names, why, fix))
+        if not copy.remarks:
+            words = f"{len(copy.plan.columns)} columns, about {copy.rows} rows, by {copy.key}"
+            if copy.left_out:
+                words += f"; without {', '.join(copy.left_out)}"
+            if copy.renamed:
+                words += f"; renamed {', '.join(f'{a} -> {b}' for a, b in copy.renamed)}"
+            lines.append(CheckFinding("ok", part, "table", names, words))
+    lines += [
+        CheckFinding(
+            "warning",
+            f"target {one.target}",
+            "rows",
+            str(one.source),
+            sentence(runtime.name, one),
+            f"`{copy_command(runtime.name, one)}`",
+        )
+        for one in incomplete
+    ]
+    lines += _guard("targets", lambda: _not_replaced(runtime, found))
+    lines += _shadows(runtime)
+    lines += _unseen(runtime, [table.id for table in tables])
+    if not found:
+        lines.append(
+            CheckFinding(
+                "warning", "source", "capture", "no table", "no table fits capture.include now", "look at the patterns"
+            )
+        )
+    return lines
+
+
+def _unknown_names(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFinding]:
+    """Return an error for each name in the mapping that no table of its line has, as the merge would raise it.
+
+    A line that no table matches is an error if its table is probably a misspelling of one that no line names; otherwise a warning, because the
+    table may still be created.
+    """
+    lines, known = runtime.pipeline.mapping, known_tables(tables)
+    by_line, found = tables_by_line(lines, known), []
+    misspelt = {wrong.name.number: wrong for wrong in misspelt_tables(lines, known)}
+    for number, line in enumerate(lines):
+        if number in by_line:
+            continue
+        place, wrong = f"mapping.{number} ({line.from_})", misspelt.get(number)
+        if wrong is not None:
+            found.append(CheckFinding("error", "mapping", place, "no table", wrong.why, wrong.fix))
+        else:
+            why = f"no captured table goes by this line{meant(line.from_, [str(table.id) for table in tables])}"
+            found.append(CheckFinding("warning", "mapping", place, "no table", why, "correct its from, or remove it"))
+    with runtime.state() as state:
+        seen = state.mapped_names.read()
+    for wrong in wrong_names(lines, known):
+        passed = wrong.name.stored in seen and wrong.name.column not in {
+            c for t in by_line[wrong.name.number] for c in t.columns
+        }
+        severity, why = ("warning", f"{wrong.why}; it was there") if passed else ("error", wrong.why)
+        found.append(CheckFinding(severity, "mapping", wrong.name.place, wrong.name.column, why, wrong.fix))
+    return found
+
+
+def _unknown_unique(runtime: Runtime, found: list[PlannedCopy]) -> list[CheckFinding]:
+    """Return an error for each column in ``mapping.unique`` that no target table of its line has."""
+    routes, lines = Mapping.compile(runtime.pipeline.mapping), runtime.pipeline.mapping
+    columns: dict[int, dict[str, None]] = {}
+    for copy in found:
+        if (matched := routes.matched(copy.plan.source)) is not None:
+            columns.setdefault(lines.index(matched[0]), {}).update(dict.fromkeys(c.name for c in copy.plan.columns))
+    lowered = {number: {name.lower() for name in names} for number, names in columns.items()}
+    return [
+        CheckFinding(
+            "error",
+            "mapping",
+            f"mapping.{number} ({lines[number].from_}): unique",
+            name,
+            f"no column {name!r} goes to the target{meant(name, known)}",
+            "unique names columns as they are at the target",
+        )
+        for number, known in columns.items()
+        for name in dict.fromkeys(name for group in lines[number].unique for name in group)
+        if name.lower() not in lowered[number]
+    ]
+
+
+def _into_itself(runtime: Runtime, found: list[PlannedCopy]) -> list[CheckFinding]:
+    """Warn of each captured table that the pipeline writes at the server it reads. Other tables of that server make no ring."""
+    mark = Channels(channels_folder()).mark(runtime.pipeline)
+    mine = sent_to_itself(runtime.pipeline, mark, runtime.resolver)
+    selection = Selection.compile(runtime.pipeline.capture)
+    return [
+        CheckFinding(
+            "warning",
+            "channel",
+            "ring",
+            f"{copy.plan.source} -> {copy.plan.target}",
+            f"target {copy.target} is the server that is read, and {copy.plan.target} is captured: what is loaded into it is captured again",
+            "give it a name there that is not captured (mapping: to; capture: exclude), or set mark and ignore_marks",
+        )
+        for copy in found
+        if copy.target in mine and selection.wants(copy.plan.target)
+    ]
+
+
+def _sent_back(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFinding]:
+    """Return an error for each table whose rows would be loaded where they already are, and for each that cannot send single columns."""
+    channel = Channels(channels_folder()).of(runtime.name)
+    if channel is None or channel.consistency == "none":
+        return []
+    why = f"it has no primary key, and channel {channel.channel} repairs rows by their keys: rows that come back would be there twice"
+    fix = "give it a primary key at both sites, or exclude it from capture in both pipelines"
+    found = [
+        CheckFinding("error", "channel", "primary key", str(table.id), why, fix)
+        for table in tables
+        if not table.schema.primary_key
+    ]
+    mapping = Mapping.compile(runtime.pipeline.mapping)
+    routes = [(table, mapping.route(table.id)) for table in tables]
+    return found + [
+        CheckFinding("error", "channel", "send: changed_columns", str(table.id), NOT_BY_COLUMN, whole_rows(route))
+        for table, route in routes
+        if route.changed_only and len(table.unique) > 1
+    ]
+
+
+def _rules_on_tables(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFinding]:
+    """Run built-in and SQL rules on no row of each table, which shows columns that it lacks and values that do not fit it."""
+    from sluice.rules import RuleSet, images, kinds
+    from sluice.rules.lookups import resolved
+    from sluice.rules.ruleset import emitted, matches
+
+    if runtime.rules_path is None:
+        return []
+    rules = RuleSet.load(runtime.rules_path)
+    ruling = StageRules.of(rules, runtime.pipeline, runtime.rules_path, runtime.resolver)
+    lines = []
+    for table in tables:
+        rows = images.unfold(merged_schema(table.schema.arrow_schema).empty_table())
+        sure = True
+        for rule in rules:
+            if not matches(rule, table.id):
+                continue
+            if rule.config.builtin is None and rule.kind is not RuleKind.SQL:
+                sure = False  # its columns are known only when it runs
+                continue
+            try:
+                held = resolved(rule.config.lookups, ruling.reader(rule))
+                key = key_columns(rows.schema)
+                made = kinds.run(kinds.Run(rule, table.id, held), rows)[table.id]
+                rows = emitted(rule, made, table.id, table.id, key)
+            except SluiceError as error:
+                elsewhere = "environment variable" in error.message and runtime.pipeline.spark.mode != "local"
+                severity = "error" if sure and not elsewhere else "warning"
+                lines.append(
+                    CheckFinding(
+                        severity,
+                        "rules",
+                        f"{rule.name} on {table.id}",
+                        error.where or "",
+                        error.message,
+                        error.hint or "",
+                    )
+                )
+                break
+    return lines
+
+
+def _rules_before_snapshot(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFinding]:
+    """Report tables whose rows cannot be read from the snapshot: only rows tell which columns the rules make, and none were noted."""
+    from sluice.rules import RuleSet
+
+    keyed = {target.name: target.snapshot_keys for target in runtime.pipeline.targets if target.snapshot_keys}
+    keys = ", ".join(sorted({key for keys in keyed.values() for key in keys}))
+    if runtime.rules_path is None or not keyed:
+        return []
+    rules, routes = RuleSet.load(runtime.rules_path), Mapping.compile(runtime.pipeline.mapping)
+    with runtime.state() as state:
+        held = state.process(SNAPSHOT)
+        if held is None:
+            return []
+        noted = noted_columns(runtime, state, held.batch, rules)
+    reader = snapshot_reader(runtime)
+    found = []
+    for table in tables:
+        why, target = known_when_it_runs(rules, table.id), routes.route(table.id).target
+        if not why or (table.id, target) in noted:
+            continue
+        version = reader.as_of(target, reader.whole(target, held.batch))
+        if version is not None and version.rows:
+            found.append(
+                CheckFinding(
+                    "error",
+                    "rules",
+                    str(table.id),
+                    f"{keys} of {', '.join(keyed)}",
+                    f"its rows cannot be read back from the snapshot: {why}, and its columns were not noted when they came",
+                    f"`sluice dump start {runtime.name} --target {SNAPSHOT}` copies it into the snapshot again",
+                )
+            )
+    return found
+
+
+def _not_replaced(runtime: Runtime, copies: Sequence[PlannedCopy]) -> list[CheckFinding]:
+    """Report tables of which a target that starts again from the snapshot could not remove rows that the snapshot lacks."""
+    found = []
+    for target in runtime.pipeline.targets:
+        fitting = (copy for copy in copies if all(remark.severity == "ok" for remark in copy.remarks))
+        mine = [copy.plan for copy in fitting if copy.target == target.name]
+        if target.on_lost_batches != "snapshot" or not mine:
+            continue
+        sources = [plan.source for plan in mine]
+        reasons, reconciler = why_not(runtime, sources, sources, ()), runtime.open_target(target.name).reconciler()
+        others = reconciler.others() if reconciler is not None else ()
+        for plan in mine:
+            key = replace(plan, columns=plan.key_columns)
+            kept = kept_on_purpose(runtime, target.name, others, plan.target)
+            why = kept or reasons.get(plan.source) or refuses(reconciler, key, listed=False)
+            if why:
+                doing = f"rows of {plan.target} that the snapshot does not have cannot be removed: {why}"
+                fix = "leave the line out; `sluice dump start` copies tables where batches are gone"
+                found.append(CheckFinding("error", f"target {target.name}", "on_lost_batches", "snapshot", doing, fix))
+    return found
+
+
+def _unseen(runtime: Runtime, tables: list[TableId]) -> list[CheckFinding]:
+    """Warn of each pattern that matches no table if there may be tables that the source's login cannot see."""
+    lost = [p for p in runtime.pipeline.capture.include if not any(re.fullmatch(p, str(table)) for table in tables)]
+    if not lost:
+        return []
+    with runtime.source.open() as source:
+        blind = source.blindness()
+    if blind is None:
+        return []
+    return [
+        CheckFinding(
+            "warning",
+            "source",
+            "capture.include",
+            pattern,
+            f"it fits no table that the login {blind.login!r} sees, and it does not see tables on which it has no privilege",
+            f"{blind.grant}, or ON the schema of these tables",
+        )
+        for pattern in lost
+    ]
+
+
+def _shadows(runtime: Runtime) -> list[CheckFinding]:
+    """Warn of the tables that are not captured because of their name alone."""
+    selection = Selection.compile(runtime.pipeline.capture)
+    with runtime.source.open() as source:
+        tables = source.table_rows()
+    names = [str(table) for table in sorted(tables) if selection.looks_like_shadow(table)]
+    if not names:
+        return []
+    listed = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return [
+        CheckFinding(
+            "warning",
+            "source",
+            "capture.shadow_tables",
+            listed,
+            "named as the tables that an online schema change (gh-ost, pt-online-schema-change) makes, and so not captured",
+            "if they are your own: capture: {shadow_tables: capture}",
+        )
+    ]
+
+
+def _guard(part: str, look: Any) -> list[CheckFinding]:
+    try:
+        return list(look())
+    except SluiceError as error:
+        return [CheckFinding("error", part, type(error).__name__, error.where or "", error.message, error.hint or "")]
+    except Exception as error:  # for example an answer that is not the protocol's
+        _log.debug("check_failed", part=part, exc_info=True)
+        why = f"what it answered is not understood: {type(error).__name__}: {error}"
+        return [
+            CheckFinding(
+                "error",
+                part,
+                type(error).__name__,
+                "",
+                why,
+                "is it the server that is meant, and not a proxy or another service?",
+            )
+        ]
+
+
+def _channel(runtime: Runtime) -> list[CheckFinding]:
+    """Check the channel as a whole: both pipelines exist, and each one's target is the other one's source."""
+    channels = Channels(channels_folder())
+    channel = channels.of(runtime.name)
+    round_ = ring(runtime.name, channels=channels, pipelines_folder=pipelines_folder(), resolver=runtime.resolver)
+    if round_:
+        why = "each of these reads what the one before it writes: changes of tables that all of them carry go round without end"
+        fix = f"`sluice channel new NAME --pipelines {' '.join(round_)} --main {round_[0]}`"
+        fix = fix if len(round_) == 2 else "take one of them away, or stop it with mark and ignore_marks"
+        return [CheckFinding("warning", "channel", "ring", " -> ".join(round_), why, fix)]
+    if channel is None:
+        return []
+    pair = members(channel, pipelines_folder())
+    ends = ends_of(channel, *pair, runtime.resolver)
+    words = "; ".join(f"{end.pipeline.pipeline} into {end.target}" for end in ends)
+    why = f"the ends meet: {words}; DDL goes with {channel.carrier}"
+    found = [CheckFinding("ok", "channel", channel.channel, f"main: {channel.main_pipeline}", why)]
+    return [*found, *_same_offsets([Runtime.build(one, resolver=runtime.resolver, runner="local") for one in pair])]
+
+
+def _same_offsets(runtimes: list[Runtime]) -> list[CheckFinding]:
+    """Warn if both sites number new rows in steps, but from the same first number."""
+    given = []
+    for runtime in runtimes:
+        with runtime.source.open() as source:
+            given.append(source.numbering())
+    numbers = [(step, first % step) for step, first in filter(None, given)]
+    if len(numbers) < 2 or min(step for step, _ in numbers) < 2 or len({first for _, first in numbers}) > 1:
+        return []  # the pre-flight reports a step of 1
+    why = "both sites give the same numbers to new rows, and one row overwrites the other"
+    fix = "SET PERSIST auto_increment_offset = 1 at one site and 2 at the other one; reconnect the applications"
+    value = " and ".join(str(first) for _, first in filter(None, given))
+    return [CheckFinding("warning", "channel", "auto_increment_offset", value, why, fix)]
+
+
+def _zookeeper(runtime: Runtime) -> list[CheckFinding]:
+    with runtime.state(connect_timeout_s=_SESSION_S) as state:
+        cursor = state.cursor()
+        value = str(cursor.position) if cursor else "none yet"
+        found = [CheckFinding("ok", "zookeeper", "captured position", value, "ZooKeeper answers")]
+        if missed := missed_copy(runtime, state):
+            fix = f"`sluice dump start {runtime.name}` copies all tables now"
+            found.append(CheckFinding("warning", "source", "start", "dump", missed, fix))
+        return found
+
+
+def _source(runtime: Runtime) -> list[CheckFinding]:
+    try:
+        with runtime.state(connect_timeout_s=_SESSION_S) as state:
+            cursor = state.cursor()
+    except SluiceError:
+        cursor = None
+    with runtime.source.open() as source:
+        found = source.preflight(cursor.position if cursor else None)
+        lines = [CheckFinding(f.severity, "source", f.setting, f.value, f.why, f.fix) for f in found]
+        if cursor and not any(line.severity == "error" for line in lines):
+            lines += _same_log(source, cursor.position)
+        who = source.identity
+        words = f"{who.dialect} {who.version}: no problems found"
+        lines = lines or [CheckFinding("ok", "source", "pre-flight", str(source.head), words)]
+    return lines + _others(runtime)
+
+
+def _others(runtime: Runtime) -> list[CheckFinding]:
+    """Check whether the group's other servers could be read instead of the current one."""
+    source = runtime.pipeline.source
+    if not source.connections:
+        return []
+    with runtime.state() as state:
+        now, cursor = runtime.member(state), state.cursor()
+    lines = []
+    for name in source.connections:
+        if name == now:
+            continue
+        try:
+            found = relocated(runtime, cursor, name) if cursor else None
+            place = str(found.position) if found else "nothing is captured yet"
+            if found is not None and found.lost:
+                why = f"a failover to it is possible, but {found.doubts}"
+                fix = f"compare the tables of the two servers; after a failover `sluice verify run {runtime.name}`"
+                lines.append(CheckFinding("warning", "source", f"server {name}", place, why, fix))
+                continue
+            lines.append(CheckFinding("ok", "source", f"server {name}", place, "a failover to it is possible"))
+        except SluiceError as error:
+            why = f"a failover to it is not possible now: {error.message}"
+            lines.append(CheckFinding("warning", "source", f"server {name}", source.failover, why, error.hint or ""))
+    return lines
+
+
+def _same_log(source: SourceSession, position: Position) -> list[CheckFinding]:
+    """Return an error if the log is no longer the one that was captured."""
+    try:
+        source.confirm(position)
+    except LostPosition as lost:
+        return [CheckFinding("error", "source", "position", str(position), lost.message, lost.hint or "")]
+    return []
+
+
+def _store(runtime: Runtime) -> list[CheckFinding]:
+    store = runtime.store
+    store.check_space()
+    store.require_writable()
+    return [CheckFinding("ok", "store", "segments", runtime.store_uri, f"batches stored: {len(store.batches())}")]
+
+
+def _rules(runtime: Runtime) -> list[CheckFinding]:
+    from sluice.rules import RuleSet
+
+    if runtime.rules_path is None:
+        return [CheckFinding("ok", "rules", "rules", "none", "rows go as they are")]
+    rules = RuleSet.load(runtime.rules_path)
+    rules.validate()
+    ruling = StageRules.of(rules, runtime.pipeline, runtime.rules_path, runtime.resolver)
+    found = [CheckFinding("ok", "rules", "rules", str(runtime.rules_path.name), f"rules loaded: {len(rules)}")]
+    for rule in rules:
+        for name, config in rule.config.lookups.items():
+            rows = len(ruling.reader(rule)(name, config))
+            found.append(
+                CheckFinding("ok", "rules", f"lookup {name} of {rule.name}", f"{rows:,} rows", "it can be read")
+            )
+    return found
+
+
+def _target(runtime: Runtime, name: str) -> list[CheckFinding]:
+    target = runtime.open_target(name)
+    if target.checkpoints is not None:
+        target.checkpoints.read()  # does it answer at all?
+    with runtime.state(connect_timeout_s=_SESSION_S) as state:
+        checkpoint = Sides(runtime, state, name, target).look()
+    batch = checkpoint.batch if checkpoint else 0
+    return [CheckFinding("ok", f"target {name}", "acknowledged batch", str(batch), "the target answers")]

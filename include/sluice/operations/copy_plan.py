@@ -1,0 +1,322 @@
+"""The copies that a pipeline would make: the source's current tables, through the mapping, compared with each target's tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from sluice.config.pipeline import ColumnConversion, TargetConfig
+from sluice.errors import SchemaUnknown, SluiceError
+from sluice.flows.incomplete_tables import with_definitions
+from sluice.flows.load.unique_keys import unique_at_target
+from sluice.flows.planned_columns import planned_columns, planned_table, wanted_type
+from sluice.flows.runtime import Runtime
+from sluice.flows.snapshot.columns import noted_columns
+from sluice.flows.stored import definitions_at
+from sluice.flows.transform.made_columns import known_when_it_runs, mapped_columns
+from sluice.flows.transform.stage_rules import StageRules
+from sluice.mapping import Mapping, TableRoute
+from sluice.mapping.convert import declared, refuse, remark
+from sluice.model.batches import Batch
+from sluice.model.definitions import Definitions
+from sluice.model.planned import PlannedColumn, PlannedTable
+from sluice.model.tables import TableId
+from sluice.rules import RuleSet
+from sluice.segments.changeset import columns_of, read_changeset
+from sluice.segments.snapshot_columns import Way
+from sluice.sources.base import SourceSession, SourceTable
+from sluice.sources.table_filter import Selection
+from sluice.sources.words import words_of
+from sluice.targets.port import Finding, Target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedCopy:
+    """One source table on its way to one target.
+
+    Attributes:
+        target: name of the target. plan: the table there and the columns that go.
+        rows: the source's estimate; left_out: columns that do not go; renamed: (source, target) names.
+        key: how rows are told apart: "primary key", the columns of mapping.key, or "whole row".
+        unique: columns of a unique key that could be mapping.key.
+        remarks: what the target said about it.
+    """
+
+    target: str
+    plan: PlannedTable
+    rows: int
+    left_out: tuple[str, ...]
+    renamed: tuple[tuple[str, str], ...]
+    key: str
+    remarks: tuple[Finding, ...] = ()
+    unique: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the planned copy as commands print it."""
+        return {
+            "target": self.target,
+            "source_table": str(self.plan.source),
+            "target_table": str(self.plan.target),
+            "rows": self.rows,
+            "columns": [
+                {"name": c.name, "type": c.sql_type, "key": c.key, "generated": c.generated} for c in self.plan.columns
+            ],
+            "left_out": list(self.left_out),
+            "renamed": dict(self.renamed),
+            "identified_by": self.key,
+            "remarks": [
+                {"severity": r.severity, "column": r.column, "why": r.why, "statement": r.statement}
+                for r in self.remarks
+            ],
+        }
+
+
+def planned_copies(runtime: Runtime) -> tuple[list[PlannedCopy], list[SourceTable]]:
+    """Return every captured table for every target, by target; and the source's tables themselves.
+
+    Batches that wait for a target tell what rules make: columns that the source does not have, and tables that only rules send rows to.
+
+    Raises:
+        MappingError: the mapping contradicts itself.
+        SegmentError: such a batch is damaged.
+        SourceUnavailable, TargetUnavailable, ConfigError.
+    """
+    selection = Selection.compile(runtime.pipeline.capture)
+    routes = Mapping.compile(runtime.pipeline.mapping)
+    with runtime.source.open() as source:
+        dialect = source.identity.dialect
+        tables = source.tables(selection.wants)
+        by_rules, told = _MadeByRules.of(runtime), _told_by_rules(runtime, tables, routes)
+        copies = []
+        for config in runtime.pipeline.targets:
+            target = runtime.open_target(config.name)
+            made = {**told, **by_rules.on_its_way_to(config)} if config.changes != "all" else {}
+            plans = [(table, _with_made(plan_of(table, routes.route(table.id), dialect), made)) for table in tables]
+            said = _said(target, [plan for _, plan in plans])
+            absent = {table: [r for r in remarks if r.absent] for table, remarks in said.items()}
+            if any(absent.values()):
+                known = _captured_definitions(runtime)
+                plans = [
+                    (table, _explained(source, table, plan, routes, absent.get(plan.target, ()), known))
+                    for table, plan in plans
+                ]
+                said = _said(target, [plan for _, plan in plans])
+            copies += [_copy(config.name, table, plan, routes, said.get(plan.target, ())) for table, plan in plans]
+            taken = {plan.target for _, plan in plans}
+            emitted = [replace(plan, flavour=dialect) for (_, to), plan in sorted(made.items()) if to not in taken]
+            said = _said(target, emitted)
+            copies += [_emitted(config.name, plan, said.get(plan.target, ())) for plan in emitted]
+    return copies, tables
+
+
+_Made = dict[Way, PlannedTable]
+
+
+@dataclass(frozen=True, slots=True)
+class _MadeByRules:
+    """The tables and columns that waiting batches and the snapshot have; empty if no rule sees rows.
+
+    Attributes:
+        held: the batch that each started target holds.
+        batches: merged ones, oldest first, with their tables.
+        snapshot: tables of the snapshot, for targets that will start from it.
+    """
+
+    held: dict[str, int]
+    batches: tuple[tuple[Batch, tuple[PlannedTable, ...]], ...] = ()
+    snapshot: tuple[PlannedTable, ...] = ()
+
+    @classmethod
+    def of(cls, runtime: Runtime) -> _MadeByRules:
+        """Read the tables of waiting batches. Raises SegmentError, ConfigError."""
+        if runtime.rules_path is None:
+            return cls({})
+        with runtime.state() as state:
+            known = {target.name: state.process(target.name) for target in runtime.pipeline.targets}
+            batches = [batch for number in state.undelivered() if (batch := state.batch(number)) is not None]
+            cursor = state.cursor()
+            rules = RuleSet.of(runtime.rules_path)
+            noted = noted_columns(runtime, state, cursor.next_batch, rules) if cursor is not None else {}
+        return cls(
+            {name: process.batch for name, process in known.items() if process is not None},
+            tuple((one, _tables_of(runtime, one.changeset)) for one in batches if one.changeset),
+            tuple(_noted_table(way, fields) for way, fields in noted.items()),
+        )
+
+    def on_its_way_to(self, target: TargetConfig) -> _Made:
+        """Return the tables of everything that the target does not have yet, with all of its columns."""
+        found: _Made = {}
+        if target.changes == "all":
+            return found
+        held = self.held.get(target.name)
+        plans = [*self.snapshot] if held is None and target.start == "snapshot" else []
+        for batch, tables in self.batches:
+            if batch.number > (held or 0) and batch.is_for(target.name):
+                plans += tables
+        for plan in plans:
+            way = (plan.source, plan.target)
+            found[way] = _with_columns(plan, found[way].columns) if way in found else plan
+        return found
+
+
+def _told_by_rules(runtime: Runtime, tables: Sequence[SourceTable], routes: Mapping) -> _Made:
+    """Return what built-in and SQL rules make of tables, found without a row. A broken rule is left to its own finding."""
+    found: _Made = {}
+    if runtime.rules_path is None:
+        return found
+    with suppress(SluiceError):
+        rules = RuleSet.load(runtime.rules_path)
+        ruling = StageRules.of(rules, runtime.pipeline, runtime.rules_path, runtime.resolver)
+        for table in tables:
+            if not rules.matching(table.id) or known_when_it_runs(rules, table.id):
+                continue
+            route = routes.route(table.id)
+            with suppress(SluiceError):
+                fields = mapped_columns(ruling, route, table.schema).schema
+                columns = planned_columns(columns_of(fields))
+                found[table.id, route.target] = PlannedTable(route.target, table.id, columns)
+    return found
+
+
+def _tables_of(runtime: Runtime, changeset: str) -> tuple[PlannedTable, ...]:
+    return tuple(map(planned_table, read_changeset(runtime.store, changeset).manifest.tables))
+
+
+def _noted_table(way: Way, fields: pa.Schema) -> PlannedTable:
+    source, target = way
+    return PlannedTable(target, source, planned_columns(columns_of(fields)))
+
+
+def _with_made(plan: PlannedTable, made: _Made) -> PlannedTable:
+    found = made.get((plan.source, plan.target))
+    if found is None:
+        return plan
+    whole = _with_columns(plan, found.columns)
+    return replace(whole, made=frozenset(column.name for column in whole.columns[len(plan.columns) :]))
+
+
+def _with_columns(plan: PlannedTable, columns: Sequence[PlannedColumn]) -> PlannedTable:
+    names = {column.name for column in plan.columns}
+    return replace(plan, columns=(*plan.columns, *(column for column in columns if column.name not in names)))
+
+
+def _emitted(target: str, plan: PlannedTable, remarks: Sequence[Finding]) -> PlannedCopy:
+    """Return the copy of a table that only rules send rows to. The number of rows is unknown."""
+    key = f"({', '.join(plan.key)})" if plan.key else "whole row"
+    return PlannedCopy(target=target, plan=plan, rows=0, left_out=(), renamed=(), key=key, remarks=tuple(remarks))
+
+
+def _said(target: Target, plans: Sequence[PlannedTable]) -> dict[TableId, list[Finding]]:
+    """Return the target's findings by table; empty if it compares no tables."""
+    schema = target.schema()
+    said: dict[TableId, list[Finding]] = {}
+    for finding in schema.compare(plans) if schema is not None else ():
+        said.setdefault(finding.table, []).append(finding)
+    return said
+
+
+def plan_of(table: SourceTable, route: TableRoute, flavour: str = "") -> PlannedTable:
+    """Return the plan of ``table``: names at the target, types as declared at the source."""
+    key = table.schema.primary_key or route.key
+    columns = []
+    for column in table.schema.columns:
+        if conversion := route.conversion(column.name):
+            refuse(column.name, column.sql_type, column.name in key, conversion, str(table.id))
+    for column in table.schema.columns:
+        ordinal = key.index(column.name) + 1 if column.name in key else 0
+        name = route.target_name(column.name)
+        if name is None and not ordinal:
+            continue
+        wanted, loses = _conversion(column.sql_type, route.conversion(column.name))
+        columns.append(
+            PlannedColumn(
+                name or dict(route.rename).get(column.name, column.name),
+                column.sql_type,
+                ordinal,
+                column.generated,
+                column.charset or "",
+                column.collation or "",
+                str(column.arrow_type),
+                column.nullable,
+                wanted,
+                loses,
+                type=column.type,
+                wanted_type=wanted_type(wanted),
+            )
+        )
+    return PlannedTable(
+        route.target,
+        table.id,
+        tuple(columns),
+        flavour=flavour,
+        unique=unique_at_target(table.unique, route),
+        promised=route.unique,
+    )
+
+
+def _conversion(sql_type: str, conversion: ColumnConversion | None) -> tuple[str, str]:
+    return ("", "") if conversion is None else (declared(sql_type, conversion), remark(sql_type, conversion))
+
+
+def _explained(
+    source: SourceSession,
+    table: SourceTable,
+    plan: PlannedTable,
+    routes: Mapping,
+    absent: Sequence[Finding],
+    known: Definitions | None,
+) -> PlannedTable:
+    """Add what is needed to create what the target lacks: the source's own CREATE TABLE, or the definitions of columns."""
+    if any(not finding.column for finding in absent):
+        return _with_statement(source, table, plan, routes)
+    if not absent or source.history is None or source.head is None:
+        return plan
+    stored = known.find(table.id) if known is not None else None
+    if stored is not None:
+        return with_definitions(plan, routes, stored)
+    try:
+        return with_definitions(plan, routes, source.history.definition(table.id, source.head))
+    except SchemaUnknown:  # the table was changed after it was read
+        return plan
+
+
+def _captured_definitions(runtime: Runtime) -> Definitions | None:
+    """Return the definitions as of the captured position; None before the first drain."""
+    with runtime.state() as state:
+        cursor = state.cursor()
+        return definitions_at(runtime, state, cursor.position) if cursor is not None else None
+
+
+def _with_statement(source: SourceSession, table: SourceTable, plan: PlannedTable, routes: Mapping) -> PlannedTable:
+    """Add the source's own CREATE TABLE if the whole table is copied: defaults, secondary keys and options are kept."""
+    route = routes.route(table.id)
+    if not route.keeps_columns:
+        return plan
+    sql = source.create_statement(table.id, plan.target)
+    made = words_of(plan.flavour.lower()).created_table(sql, plan.target.schema)
+    return replace(plan, create_sql=sql, created=made)
+
+
+def _copy(
+    target: str, table: SourceTable, plan: PlannedTable, routes: Mapping, remarks: Sequence[Finding]
+) -> PlannedCopy:
+    route = routes.route(table.id)
+    names = [column.name for column in table.schema.columns]
+    going = {column.name for column in plan.columns}
+    renamed = tuple((a, b) for a, b in route.rename if a in names)
+    left_out = tuple(n for n in names if dict(route.rename).get(n, n) not in going)
+    key = "primary key" if table.schema.primary_key else f"({', '.join(route.key)})" if route.key else "whole row"
+    return PlannedCopy(
+        target=target,
+        plan=plan,
+        rows=table.rows,
+        left_out=left_out,
+        renamed=renamed,
+        key=key,
+        remarks=tuple(remarks),
+        unique=table.unique_not_null,
+    )

@@ -1,0 +1,303 @@
+"""Rebuild ZooKeeper's state from the targets' checkpoints and the manifests, if it is gone or older than what the targets hold.
+
+The targets say which batch each of them holds and where it ends. The manifests say what follows. From their end on, the log is read. Numbers continue
+without a gap, and every epoch from then on is above every epoch that a target or a file has seen.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+
+from sluice.coordination.state import PipelineState
+from sluice.errors import ConfigError, SegmentError, SluiceError
+from sluice.flows.checkpoints import checkpoints_of
+from sluice.flows.runtime import Runtime
+from sluice.flows.stored import record_of
+from sluice.model.batches import Batch
+from sluice.model.positions import Position
+from sluice.operations.recover.plan import Measure, Question, StoreFinding
+from sluice.segments.manifest import SegmentManifest
+from sluice.segments.store import SegmentStore
+from sluice.targets.port import Checkpoint
+
+SUBJECT = "zookeeper"
+
+_EPOCH = re.compile(r"-e(\d{6,})\b")
+REDELIVER, DELIVERED = "redeliver", "delivered"
+"""The answers about a target without a checkpoint: it gets every stored batch again, or it counts as holding all of them."""
+
+
+@dataclass(kw_only=True)
+class RebuiltState:
+    """The state as it would be.
+
+    Attributes:
+        position, next_batch: the captured position, and the number after the last batch that is stored whole.
+        batches: those that some target lacks; acknowledged: batch and position of each target.
+        ahead: targets that hold a later batch than the last one stored: the log is read to them again.
+        rewound: targets whose own checkpoint has to be written; anew: that get again what they hold; epoch: the highest that anything has seen.
+        member: the connection of the source group whose log the position is of; "": no group, or that server does not answer.
+    """
+
+    position: Position
+    next_batch: int
+    batches: list[Batch] = field(default_factory=list)
+    acknowledged: dict[str, tuple[int, Position]] = field(default_factory=dict)
+    ahead: dict[str, Checkpoint] = field(default_factory=dict)
+    rewound: list[str] = field(default_factory=list)
+    anew: list[str] = field(default_factory=list)
+    epoch: int = 0
+    identity: str = ""
+    member: str = ""
+
+
+def checkpoints(runtime: Runtime, state: PipelineState) -> dict[str, Checkpoint | None]:
+    """Read each target's checkpoint. Raises TargetUnavailable: all of them have to answer."""
+    return {
+        config.name: checkpoints_of(runtime.open_target(config.name), state).read()
+        for config in runtime.pipeline.targets
+    }
+
+
+def is_lost(state: PipelineState, held: Mapping[str, Checkpoint | None], stored: list[int]) -> str:
+    """Return why ZooKeeper's state cannot be right, "" if it can."""
+    cursor = state.cursor()
+    known = {name: checkpoint for name, checkpoint in held.items() if checkpoint is not None}
+    if cursor is None:
+        return "ZooKeeper has no state of this pipeline" if stored or any(c.batch for c in known.values()) else ""
+    identity = state.identity()
+    for name, checkpoint in known.items():
+        if (
+            checkpoint.identity == identity
+            and not checkpoint.edited
+            and (checkpoint.batch >= cursor.next_batch or checkpoint.epoch > state.consumer_epoch(name))
+        ):
+            return (
+                f"ZooKeeper's state is older than target {name}: that holds batch {checkpoint.batch} of epoch {checkpoint.epoch}, and ZooKeeper "
+                f"would make batch {cursor.next_batch} next and has given out epoch {state.consumer_epoch(name)}"
+            )
+    return ""
+
+
+def look_at_zookeeper(
+    runtime: Runtime, state: PipelineState, answers: Mapping[str, str]
+) -> tuple[list[StoreFinding], list[Measure], list[Question], RebuiltState | None]:
+    """Compare ZooKeeper's state with the targets and the store.
+
+    Returns findings, measures, questions, and the state that would be rebuilt: None if that is needless or waits for an answer.
+    ``answers``: what a person chose, by target.
+    """
+    held, stored = checkpoints(runtime, state), runtime.store.batches()
+    why = is_lost(state, held, stored)
+    cursor = state.cursor()
+    if not why:
+        found = (
+            f"captured to {cursor.position}, next batch {cursor.next_batch}"
+            if cursor
+            else "nothing is captured yet, and no target holds anything"
+        )
+        return [StoreFinding(SUBJECT, "ok", f"{found}; {state.home}")], [], [], None
+    finding = StoreFinding(SUBJECT, "loss", f"{why}; {state.home}")
+    edited = [name for name, checkpoint in held.items() if checkpoint is not None and checkpoint.edited]
+    held |= dict.fromkeys(edited)  # an edited checkpoint was never written, so it tells nothing
+    silent = [name for name, checkpoint in held.items() if checkpoint is None]
+    if cursor is not None:  # the older state still has them
+        for name in list(silent):
+            process = state.process(name)
+            if process is not None:
+                held[name] = Checkpoint(0, process.batch, process.position, process.identity)
+                silent.remove(name)
+    questions = [
+        _unknown(name, edited=name in edited) for name in silent if answers.get(name) not in {REDELIVER, DELIVERED}
+    ]
+    if questions:
+        return [finding], [], questions, None
+    wanted = rebuilt(runtime, state, held, {name: answers[name] for name in silent})
+    wanted.rewound += edited
+    wanted.anew += [name for name in edited if answers.get(name) == REDELIVER]
+    wanted.member = _member(runtime, wanted.position)
+    measure = Measure(
+        SUBJECT, tuple(_steps(wanted)), partial(_write, runtime, state, wanted), cost="seconds", lost=_LOST, after=""
+    )
+    return [finding], [measure], [], wanted
+
+
+def _member(runtime: Runtime, position: Position) -> str:
+    """Find the server of the group that was read last, when ZooKeeper no longer says it; "" if none of those that answer is."""
+    for name in runtime.pipeline.source.connections:
+        try:
+            with runtime.source_at(name).open() as session:
+                if session.identity.server == position.log_names[0]:
+                    return name
+        except SluiceError:  # it does not answer: try the next one
+            continue
+    return ""
+
+
+_LOST = (
+    "what only ZooKeeper knew: the audit, pauses, quarantines, batches that were let go, and dumps that were under way. Start those anew "
+    "(`sluice dump start PIPELINE`); where that is not known, `sluice verify PIPELINE --repair` finds rows that lack",
+)
+
+
+def _unknown(name: str, *, edited: bool) -> Question:
+    def act() -> None:
+        raise AssertionError("an answer of this question makes another plan")
+
+    where = "says nothing of what it holds (it keeps its checkpoint in ZooKeeper, or its row is gone)"
+    if edited:
+        where = "says what was never written: its checkpoint was edited, as its batch and its position were not written together"
+    return Question(
+        name,
+        f"ZooKeeper is lost, and target {name} {where}",
+        {
+            REDELIVER: Measure(name, (f"{name} gets every batch that is stored again, in order; what it has already comes twice",), act),
+            DELIVERED: Measure(name, (f"{name} counts as holding every batch that is stored",), act, lost=(
+                "batches that it did not get yet",)),
+        },
+    )  # fmt: skip
+
+
+def rebuilt(
+    runtime: Runtime, state: PipelineState, held: Mapping[str, Checkpoint | None], silent: Mapping[str, str]
+) -> RebuiltState:
+    """Return the state that targets and manifests describe. Raises ConfigError if they describe none."""
+    store = runtime.store
+    files = store.list_files("")
+    epochs = [int(found) for path in files for found in _EPOCH.findall(path)]
+    known = {name: checkpoint for name, checkpoint in held.items() if checkpoint is not None}
+    manifests = _manifests(store, files)
+    ends = {name: _end_of(checkpoint, manifests) for name, checkpoint in known.items()}
+    lowest = _lowest(runtime, state, [checkpoint.batch for checkpoint in known.values()], manifests, silent)
+    chain: list[SegmentManifest] = []
+    while (following := manifests.get(lowest + len(chain) + 1)) is not None and _follows(following, chain):
+        chain.append(following)
+    top = lowest + len(chain)
+    at_lowest = [end for name, end in ends.items() if known[name].batch == lowest]
+    position = chain[-1].last.position if chain else at_lowest[0]
+    identities = {checkpoint.identity for checkpoint in known.values() if checkpoint.identity}
+    made = RebuiltState(
+        position=position,
+        next_batch=top + 1,
+        batches=[record_of(store, manifest, "recovered") for manifest in chain],
+        epoch=max([0, *epochs, *(c.epoch for c in known.values()), state.highest_epoch()]),
+        identity=identities.pop() if len(identities) == 1 else uuid.uuid4().hex,
+    )
+    at = {lowest + 1 + n: manifest for n, manifest in enumerate(chain)}
+    for name, checkpoint in known.items():
+        end = ends[name]
+        if checkpoint.batch > top or (checkpoint.batch in at and not at[checkpoint.batch].last.position.is_at(end)):
+            made.ahead[name] = checkpoint
+            made.acknowledged[name] = (top, position)
+        else:
+            made.acknowledged[name] = (checkpoint.batch, end)
+        if name in made.ahead or checkpoint.identity not in {"", made.identity}:
+            made.rewound.append(name)
+    for name, answer in silent.items():
+        first = chain[0].first.position if chain else position
+        made.acknowledged[name] = (lowest, first) if answer == REDELIVER else (top, position)
+    return made
+
+
+def _manifests(store: SegmentStore, files: list[str]) -> dict[int, SegmentManifest]:
+    """Return the valid manifest of each stored batch: the readable one of the highest epoch. A drain of a lower epoch never committed after it."""
+    paths: dict[int, list[str]] = {}
+    for path in files:
+        found = re.fullmatch(r"batch=(\d+)/manifest-e\d+\.json", path)
+        if found:
+            paths.setdefault(int(found[1]), []).append(path)
+    manifests: dict[int, SegmentManifest] = {}
+    for number, names in paths.items():
+        try:
+            manifests[number] = store.read_manifest(max(names))
+        except SegmentError:
+            continue
+    return manifests
+
+
+def _end_of(checkpoint: Checkpoint, manifests: Mapping[int, SegmentManifest]) -> Position:
+    """Return where the batch of a checkpoint ends. Raises ConfigError."""
+    if checkpoint.position is not None:
+        return checkpoint.position
+    manifest, following = manifests.get(checkpoint.batch), manifests.get(checkpoint.batch + 1)
+    if manifest is not None:
+        return manifest.last.position
+    if following is not None:
+        return following.first.position
+    raise ConfigError(
+        f"a target holds batch {checkpoint.batch} and does not say where it ends, and its manifest is not stored",
+        hint="an older version of Sluice wrote it: `sluice adopt PIPELINE TARGET --reset`, then `sluice verify PIPELINE --repair`",
+    )
+
+
+def _follows(manifest: SegmentManifest, before: list[SegmentManifest]) -> bool:
+    """Return True if the batch does not begin before the end of the previous one in the same log. Its files are checked with all others."""
+    if not before:
+        return True
+    last, first = before[-1].last.position, manifest.first.position
+    return last.log_epoch != first.log_epoch or first.order >= last.order
+
+
+def _lowest(
+    runtime: Runtime,
+    state: PipelineState,
+    held: list[int],
+    manifests: Mapping[int, SegmentManifest],
+    silent: Mapping[str, str],
+) -> int:
+    """Return the batch after which the state begins: the lowest one a target holds, or as far back as is stored if a target gets all again."""
+    if not held and not manifests:
+        raise ConfigError(
+            f"no target says what it holds of {runtime.name}, and no manifest is stored: there is nothing to rebuild the state from",
+            where=state.home,
+            hint=f"`sluice run {runtime.name}` begins at source.start; with `start: dump` it copies the tables",
+        )
+    lowest = min(held) if held else max(manifests)
+    if not held or REDELIVER in silent.values():
+        while lowest in manifests:
+            lowest -= 1
+    return lowest
+
+
+def _steps(wanted: RebuiltState) -> list[str]:
+    steps = [
+        f"the state is written anew: captured to {wanted.position}, next batch {wanted.next_batch}; epochs begin above {wanted.epoch}",
+        f"{len(wanted.batches)} stored batches that a target lacks are known again"
+        if wanted.batches
+        else "no stored batch is needed: every target has what is stored, or the log is read from where the targets are",
+    ]
+    if wanted.member:
+        steps.append(f"{wanted.member} of the source group is read, whose log this is")
+    for name, (batch, position) in wanted.acknowledged.items():
+        if name in wanted.ahead:
+            steps.append(
+                f"target {name} holds batch {wanted.ahead[name].batch}, of which the segments are gone: it counts as holding batch {batch}, and "
+                "the log from there is read again; a table without a key may get rows twice"
+            )
+        else:
+            steps.append(f"target {name} counts as holding batch {batch}, up to {position}")
+    return steps
+
+
+def _write(runtime: Runtime, state: PipelineState, wanted: RebuiltState) -> None:
+    """Write the rebuilt state. The targets' checkpoints move first: until the state is written, ZooKeeper is as lost as before."""
+    state.raise_epochs(wanted.epoch)
+    with ExitStack() as opened:
+        lease = opened.enter_context(state.replicator())
+        for name, (batch, position) in wanted.acknowledged.items():
+            if name not in wanted.rewound:
+                continue
+            loader = runtime.open_target(name)
+            with state.consumer(name, above=wanted.epoch) as own:
+                held = Checkpoint(own.epoch, batch, position, wanted.identity)
+                checkpoints_of(loader, state).rewind(held, anew=name in wanted.ahead or name in wanted.anew)
+        chosen = [state.member.chosen(wanted.member, int(time.time() * 1000))] if wanted.member else []
+        state.rebuild(
+            lease, wanted.position, wanted.batches, wanted.acknowledged, wanted.next_batch, wanted.identity, also=chosen
+        )

@@ -1,0 +1,106 @@
+"""show: what a pipeline's snapshot holds, and as of which batch."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from typing import Any
+
+from sluice.config.pipeline import SNAPSHOT
+from sluice.coordination.state import PipelineState
+from sluice.errors import ConfigError
+from sluice.flows.runtime import Runtime
+from sluice.flows.snapshot.columns import noted_columns
+from sluice.flows.snapshot.versions import snapshot_reader, whole_batch
+from sluice.flows.stored import tables_at
+from sluice.mapping import Mapping
+from sluice.model.nearest import meant
+from sluice.model.tables import TableId
+from sluice.rules import RuleSet
+from sluice.sources.table_filter import Selection
+from sluice.targets.port import TableVersion, VersionReader
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotShown:
+    """The tables as of ``batch``. Tables that are not there yet are left out.
+
+    Attributes:
+        asked: the batch that was meant; it is later than ``batch`` where several batches were written together, and it is one of them.
+        holds: the newest batch that the snapshot has.
+    """
+
+    batch: int
+    asked: int
+    holds: int
+    tables: tuple[TableVersion, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as plain JSON values."""
+        return {
+            "batch": self.batch,
+            "asked": self.asked,
+            "holds": self.holds,
+            "tables": [one.to_json() for one in self.tables],
+        }
+
+
+def require_snapshot(runtime: Runtime) -> None:
+    """Raise ConfigError for a pipeline without a snapshot."""
+    if runtime.pipeline.snapshot is None:
+        raise ConfigError(
+            f"{runtime.name} keeps no snapshot",
+            hint="snapshot: {uri: s3://bucket/snapshots} in the pipeline file",
+        )
+
+
+def show(
+    runtime: Runtime, table: str | None = None, *, batch: int | None = None, at: dt.datetime | None = None
+) -> SnapshotShown:
+    """Return the tables of the snapshot as of its newest batch, of ``batch``, or of the last batch that ended at ``at`` or before.
+
+    The source is not asked: the tables are those of the stored schema history.
+
+    Raises:
+        ConfigError: there is no snapshot, it holds nothing yet, or not that batch or table.
+        LoadError: that version is no longer kept.
+        TargetUnavailable.
+    """
+    require_snapshot(runtime)
+    reader = snapshot_reader(runtime)
+    with runtime.state() as state:
+        process = state.process(SNAPSHOT)
+        tables = snapshot_tables(runtime, state)
+    if process is None:
+        raise ConfigError(f"the snapshot of {runtime.name} has not begun", hint=f"`sluice run {runtime.name}`")
+    if table is not None:
+        if table not in map(str, tables):
+            raise ConfigError(f"the snapshot of {runtime.name} has no table {table}{meant(table, map(str, tables))}")
+        named = [one for one in tables if str(one) == table]
+    else:
+        named = tables
+    wanted = _wanted(reader, named, at) if at is not None else process.batch if batch is None else batch
+    if wanted > process.batch:
+        raise ConfigError(f"the snapshot of {runtime.name} holds batch {process.batch}; batch {wanted} comes later")
+    shown = whole_batch(reader, tables, wanted)
+    found = (reader.as_of(one, shown) for one in named)
+    return SnapshotShown(shown, wanted, process.batch, tuple(one for one in found if one is not None))
+
+
+def snapshot_tables(runtime: Runtime, state: PipelineState) -> list[TableId]:
+    """Return the target tables of captured tables, by the current definitions, and of tables that only rules send rows to."""
+    cursor = state.cursor()
+    if cursor is None:
+        return []
+    pipeline = runtime.pipeline
+    selection, routes = Selection.compile(pipeline.capture), Mapping.compile(pipeline.mapping)
+    known = tables_at(runtime, state, cursor.position)
+    emitted = {target for _, target in noted_columns(runtime, state, cursor.next_batch, RuleSet.of(runtime.rules_path))}
+    return sorted(emitted | {routes.route(table).target for table in known if selection.wants(table)})
+
+
+def _wanted(reader: VersionReader, tables: list[TableId], at: dt.datetime) -> int:
+    time_us = (at - _EPOCH) // dt.timedelta(microseconds=1)
+    return max((reader.batch_at(table, time_us) for table in tables), default=0)

@@ -1,0 +1,697 @@
+"""status: positions, batches and lag of one pipeline, as a value for pages, tables and metrics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import structlog
+
+from sluice.config.pipeline import TargetConfig
+from sluice.coordination.acknowledgements import Acknowledgement
+from sluice.coordination.bundling import WaitingBatches
+from sluice.coordination.cursor import Cursor
+from sluice.coordination.failures import StageFailure
+from sluice.coordination.state import PipelineState
+from sluice.coordination.target_holds import Hold
+from sluice.errors import CheckpointError, MissingConnection, SluiceError
+from sluice.flows.capture.drain import worker_grace_s
+from sluice.flows.checkpoints import Sides
+from sluice.flows.dump.progress import DumpView
+from sluice.flows.dump.progress import recent as recent_dumps
+from sluice.flows.incomplete_tables import sentence
+from sluice.flows.runtime import Runtime
+from sluice.flows.stage_sums import StageSums
+from sluice.flows.stages import Stage, StageKind, has_passed, stages_of
+from sluice.model.batches import Batch
+from sluice.model.positions import Position
+from sluice.model.restart_position import Queue, restart_position
+from sluice.operations.conflicts import counted
+from sluice.operations.looks import ANSWER_S, Answer, NoAnswer, Question, looks, server_name
+from sluice.operations.retention import space_warnings
+from sluice.operations.rule_stats import newest_rules, waiting_letters
+from sluice.operations.subscriptions import SubscriptionStatus, subscriptions
+from sluice.operations.verify.result import kept
+from sluice.sources.base import Finding, Source
+
+_log = structlog.get_logger()
+
+STATUS_TIMEOUT_S = 3.0
+"""Seconds to wait for a ZooKeeper session: a page asks for the status again and again."""
+
+SHOWN_TABLES = 20
+"""Tables of the last verification that are shown."""
+
+UNREAD_S = 30.0
+"""Seconds without a reader after which a dump gives a warning; a run that has just begun does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """A server that does not answer: its ``part`` in the pipeline (``source``, ``zookeeper``, ``store`` or ``target NAME``), since when (ISO 8601),
+    and all of it in a sentence."""
+
+    part: str
+    since: str
+    text: str
+
+    @classmethod
+    def of(cls, part: str, found: NoAnswer) -> Silence:
+        """Note that a part gives no answer, since when and why."""
+        return cls(part, found.since, str(found))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetStatus:
+    """The state of delivery to a target.
+
+    Attributes:
+        batch, position: delivered: the last acknowledged batch, and its end.
+        enqueued_batch, enqueued: the last batch that was made for it, and its end.
+        lag_ms, lag_bytes: against the source's head.
+        loading_by: who loads now.
+        alert_since: since when its lag is above ``alert_lag`` (ISO 8601), or None.
+        quarantined: since when and why it fails while the others continue; None: it is not quarantined.
+        waits: which batches wait on purpose, and until when (``commit_every``); None: none does.
+        starts_again: the batch with which it starts again from the snapshot, as those before it are gone (``on_lost_batches``); None: it does not.
+        no_answer_since: since when it does not answer (ISO 8601); None: it answers.
+    """
+
+    name: str
+    type: str
+    batch: int | None
+    position: Position | None
+    lag_ms: int | None
+    lag_bytes: int | None
+    loading_by: str | None
+    enqueued_batch: int | None = None
+    enqueued: Position | None = None
+    alert_since: str | None = None
+    quarantined: str | None = None
+    waits: str | None = None
+    starts_again: int | None = None
+    no_answer_since: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StageStatus:
+    """Progress of one stage of a pipeline.
+
+    Attributes:
+        name: of its task in the graph.
+        needs: stages that a batch passes before it.
+        batch: the last batch that has passed it, and with it all earlier ones; None: none was made yet.
+    """
+
+    name: str
+    needs: tuple[str, ...]
+    batch: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """One pipeline now.
+
+    Attributes:
+        state: idle (all delivered, nothing new), running, behind, paused, new (never drained), failing (a part of it failed and has not gone on),
+            not_configured (connections are defined nowhere), unreachable (the source or ZooKeeper), no_answer (a target or the segment store), or
+            stopped (a target and ZooKeeper do not agree on what was delivered, see ``errors``).
+        head, captured: end of the source's log, and how far it is drained.
+        lag_ms: age of the oldest change that some target lacks, 0 if none; lag_bytes: log between the slowest target and the head.
+        in_flight: batches that some target lacks, ascending; quarantined targets don't count, nor what waits on purpose.
+        installation: which one works on the pipeline (others stand by); paused: who paused it and why, "" if it is not paused.
+        reread_from: where the log would have to be read again from if the segment store were lost.
+        rules: what each rule did in the newest merged batch (``rules_batch``): rows in, out and changed, seconds, errors, dead letters.
+        dumps: those that run, are paused, or ended in the last ten minutes.
+        dead_letters: rows and skipped batches that wait in the dead-letter store.
+        server: the connection of the source group that is read, "" without a group.
+        verified: when it was verified last and what came of it, "" if it never was.
+        verification: that result without its differences; None: there is none.
+        subscriptions: of readers of the subscription service, by name.
+        conflicts: rows that both sites of its channel changed at the same time; None: it counts none. channel: that it belongs to, "" for none.
+        failures: parts that failed and have not gone on since, with the message: the pipeline stands still there.
+        incomplete: tables that may lack rows or values at a target, a sentence each.
+        stages: how far each stage has come, in their order.
+        errors: what could not be read, one sentence each; warnings: what will be a trouble soon. no_answer: servers that did not answer in time.
+    """
+
+    pipeline: str
+    state: str
+    head: Position | None
+    captured: Position | None
+    next_batch: int | None
+    lag_ms: int | None
+    lag_bytes: int | None
+    draining_by: str | None
+    targets: list[TargetStatus] = field(default_factory=list)
+    in_flight: list[Batch] = field(default_factory=list)
+    recent: list[Batch] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    installation: str | None = None
+    paused: str = ""
+    reread_from: Position | None = None
+    rules: list[dict[str, Any]] = field(default_factory=list)
+    rules_batch: int | None = None
+    dead_letters: int = 0
+    dumps: list[DumpView] = field(default_factory=list)
+    server: str = ""
+    verified: str = ""
+    verification: dict[str, Any] | None = None
+    conflicts: int | None = None
+    channel: str = ""
+    subscriptions: list[SubscriptionStatus] = field(default_factory=list)
+    no_answer: list[Silence] = field(default_factory=list)
+    failures: list[StageFailure] = field(default_factory=list)
+    incomplete: list[str] = field(default_factory=list)
+    stages: list[StageStatus] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the status as commands and the page show it."""
+        data = asdict(self)
+        data["in_flight"] = [b.to_json() for b in self.in_flight]
+        data["recent"] = [b.to_json() for b in self.recent]
+        data["dumps"] = [d.to_json() for d in self.dumps]
+        return data
+
+
+@dataclass(frozen=True, slots=True)
+class _Delivery:
+    """The delivery of a pipeline's batches, as recorded in ZooKeeper.
+
+    Attributes:
+        known: the newest batches and all that some target lacks, ascending.
+        done: the last batch that every target has that is not quarantined, or that waits for it on purpose.
+        acknowledged, holds, waiting: by target.
+    """
+
+    cursor: Cursor | None
+    known: list[Batch]
+    done: int
+    acknowledged: dict[str, Acknowledgement | None]
+    holds: dict[str, Hold]
+    waiting: dict[str, WaitingBatches]
+
+    @classmethod
+    def read(cls, state: PipelineState, targets: Sequence[str], recent: int) -> _Delivery:
+        """Read the state of delivery. ``recent``: how many of the newest batches are read, whoever has them."""
+        cursor = state.cursor()
+        numbers = state.numbers()
+        holds = state.holds.all()
+        acknowledged = {name: state.process(name) for name in targets}
+        done = state.passed()
+        found = cls(cursor, [], done, acknowledged, holds, state.waiting())
+        asked = {*numbers[-recent:], *(n for n in numbers if n > done), *found.first_lacking.intersection(numbers)}
+        return replace(found, known=[batch for batch in map(state.batch, sorted(asked)) if batch])
+
+    @property
+    def first_lacking(self) -> set[int]:
+        """The first batch that each quarantined target lacks, and each for which some wait."""
+        apart = {*self.holds, *self.waiting}
+        return {found.following for name, found in self.acknowledged.items() if found and name in apart}
+
+    @property
+    def in_flight(self) -> list[Batch]:
+        """Batches that some target lacks that is not quarantined; without those that wait on purpose."""
+        return [batch for batch in self.known if batch.number > self.done]
+
+    def reread_from(self, targets: Sequence[TargetStatus]) -> Position | None:
+        """Return the position from which the log would have to be read again if the segment store were lost."""
+        if self.cursor is None:
+            return None
+        lacking = [b.first for b in self.known if b.number > self.done or b.number in self.first_lacking]
+        began = min(lacking, key=lambda position: position.order, default=self.cursor.position)
+        queues = [Queue(t.enqueued, t.position) for t in targets if t.enqueued_batch != t.batch]
+        return restart_position(self.cursor.position, began, queues)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The source now: the end of its log, and how many bytes of log a position is away from it."""
+
+    now_ms: int
+    head: Position | None = None
+    lag_bytes: Callable[[Position], int | None] | None = None
+
+
+def batches_claimed(runtime: Runtime, claim: str) -> list[dict[str, Any]]:
+    """Return the batches that ``claim`` delivers and that are still known, oldest first, as JSON.
+
+    ``acknowledged_by`` names the targets that have each. Raises CoordinationError if ZooKeeper does not answer.
+    """
+    with runtime.state(connect_timeout_s=STATUS_TIMEOUT_S) as state:
+        found = state.claimed_all(claim)
+        sides = {target.name: state.process(target.name) for target in runtime.pipeline.targets}
+    return [
+        {
+            **batch.to_json(),
+            "acknowledged_by": [
+                name for name, side in sides.items() if side is not None and side.batch >= batch.number
+            ],
+        }
+        for batch in found
+    ]
+
+
+def stages_claimed(runtime: Runtime, claim: str) -> list[dict[str, Any]]:
+    """Return batches, rows, errors, seconds and rules of each stage in the run of ``claim``, in the order of the stages, as far as they are known.
+
+    Raises CoordinationError if ZooKeeper does not answer.
+    """
+    with runtime.state(connect_timeout_s=STATUS_TIMEOUT_S) as state:
+        names = [stage.name for stage in stages_of(runtime.pipeline, runtime.rules_folder)]
+        found = [(name, state.runs.read(claim, name)) for name in names]
+    return [
+        {"stage": name, "rules": [], **StageSums.from_json(one.sums).result()}
+        for name, one in found
+        if one is not None and one.sums
+    ]
+
+
+def status(runtime: Runtime, *, recent: int = 10, keep_s: float = 0.0) -> Status:
+    """Ask ZooKeeper, the source, the targets and the segment store at the same time, each for :data:`ANSWER_S` at most.
+
+    One that does not answer is named in ``no_answer``, anything else that cannot be read in ``errors``; neither raises.
+
+    Args:
+        recent: how many of the newest batches are listed, whoever has them.
+        keep_s: a target whose checkpoint was found to match within this time is not asked again.
+    """
+    missing = _missing_connections(runtime)
+    if missing:
+        return Status(
+            pipeline=runtime.name,
+            state="not_configured",
+            head=None,
+            captured=None,
+            next_batch=None,
+            lag_ms=None,
+            lag_bytes=None,
+            draining_by=None,
+            errors=[missing],
+        )
+    source = None if runtime.pipeline.source.connections else _ask_source(runtime, runtime.pipeline.source.connection)
+    silent: list[Silence] = []
+    try:
+        part = server_name("ZooKeeper", runtime.resolver, runtime.pipeline.coordination.connection)
+        read = partial(_read, runtime, source, recent, keep_s)
+        found = looks.ask(part, read, STATUS_TIMEOUT_S + 2 * ANSWER_S)
+        if not isinstance(found, NoAnswer):
+            return found.value
+        silent, errors = [Silence.of("zookeeper", found)], [str(found)]
+    except SluiceError as error:
+        errors = [str(error)]
+    now = _Source(int(time.time() * 1000))
+    if source is not None:
+        now, said = _answered_source(source, silent)
+        errors = [*said, *errors]
+    return Status(
+        pipeline=runtime.name,
+        state="unreachable",
+        head=now.head,
+        captured=None,
+        next_batch=None,
+        lag_ms=None,
+        lag_bytes=None,
+        draining_by=None,
+        errors=errors,
+        no_answer=silent,
+    )
+
+
+def _missing_connections(runtime: Runtime) -> str:
+    """Return the connections that the pipeline names and that are defined nowhere, in one sentence; "" if there is none."""
+    pipeline, missing = runtime.pipeline, []
+    named = (
+        *pipeline.source.group,
+        pipeline.coordination.connection,
+        *(target.connection for target in pipeline.targets),
+    )
+    for name in dict.fromkeys(named):
+        try:
+            runtime.resolver(name)
+        except MissingConnection as error:
+            missing.append((name, error))
+        except SluiceError:  # opening it reports what is wrong
+            continue
+    if len(missing) < 2:
+        return str(missing[0][1]) if missing else ""
+    return f"there are no connections {', '.join(name for name, _ in missing)} -> for each: {missing[0][1].hint}"
+
+
+def _ask_source(runtime: Runtime, connection: str) -> Question[_Source] | SluiceError:
+    """Ask a server for the end of its log. Returns the error if its connection is not configured."""
+
+    def look(source: Source) -> _Source:
+        with source.open() as session:
+            return _Source(int(time.time() * 1000), session.head, session.lag_bytes)
+
+    try:
+        name = server_name("source", runtime.resolver, connection)
+        return looks.begin(name, partial(look, runtime.source_at(connection)))
+    except SluiceError as error:
+        return error
+
+
+def _answered_source(asked: Question[_Source] | SluiceError, silent: list[Silence]) -> tuple[_Source, list[str]]:
+    """Return the source, and a sentence if it is unknown; a source that does not answer is added to ``silent``."""
+    unknown = _Source(int(time.time() * 1000))
+    if isinstance(asked, SluiceError):
+        return unknown, [str(asked)]
+    try:
+        found = asked.answer()
+    except SluiceError as error:
+        return unknown, [str(error)]
+    if isinstance(found, NoAnswer):
+        silent.append(Silence.of("source", found))
+        return unknown, [str(found)]
+    return found.value, []
+
+
+_filtered: dict[tuple[str, str], tuple[float, list[Finding]]] = {}
+"""(pipeline, server) -> when a server of a group was last asked what its replication leaves out (monotonic), and its answer."""
+
+
+def _ask_filters(runtime: Runtime, member: str, keep_s: float) -> Question[list[Finding]] | None:
+    """Ask the current server of a group whether its replication leaves out captured tables; None: asked within the last ``keep_s``."""
+    asked = _filtered.get((runtime.name, member))
+    if asked is not None and time.monotonic() - asked[0] < keep_s:
+        return None
+
+    def look(source: Source) -> list[Finding]:
+        with source.open() as session:
+            return session.replication_findings()
+
+    try:
+        return looks.begin(server_name("source", runtime.resolver, member), partial(look, runtime.source_at(member)))
+    except SluiceError:  # reading its log reports the error
+        return None
+
+
+def _left_out(runtime: Runtime, member: str, asked: Question[list[Finding]] | None) -> list[str]:
+    """Return what the server that is read leaves out of captured tables, a sentence each; the last answer while it gives none."""
+    known = (runtime.name, member)
+    try:
+        answer = asked.answer() if asked is not None else None
+        if isinstance(answer, Answer):
+            _filtered[known] = time.monotonic(), answer.value
+    except SluiceError as error:
+        _log.info("replication_filters_not_read", pipeline=runtime.name, server=member, because=str(error))
+    found = _filtered.get(known, (0.0, []))[1]
+    return [
+        f"source {member}: {one.setting} is {one.value}: {one.why}" + (f" -> {one.fix}" if one.fix else "")
+        for one in found
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """The part of :class:`Status` that the segment store tells."""
+
+    rules_batch: int | None = None
+    rules: list[dict[str, Any]] = field(default_factory=list)
+    dead_letters: int = 0
+    verified: dict[str, Any] = field(default_factory=dict)
+    conflicts: int | None = None
+    subscriptions: list[SubscriptionStatus] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, runtime: Runtime, state: PipelineState, known: Sequence[Batch]) -> _Stored:
+        """Read the store's part of the status. ``known``: the newest batches, ascending."""
+        return cls(
+            *newest_rules(runtime, known),
+            waiting_letters(runtime),
+            _verified(runtime),
+            counted(runtime),
+            subscriptions(runtime, state),
+            space_warnings(runtime),
+        )
+
+
+def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, recent: int, keep_s: float) -> Status:
+    """Read the status through a ZooKeeper session. Raises whatever makes ZooKeeper unreadable.
+
+    ``source``: None for a group of servers: its current server is asked.
+    """
+    with runtime.state(connect_timeout_s=STATUS_TIMEOUT_S) as state:
+        found = _Delivery.read(state, [config.name for config in runtime.pipeline.targets], recent)
+        member = runtime.member(state) if runtime.pipeline.source.connections else ""
+        asked_source = source if source is not None else _ask_source(runtime, member)
+        asked_filters = _ask_filters(runtime, member, keep_s) if member else None
+        asked_store = looks.begin(
+            f"segment store {runtime.store_uri}", partial(_Stored.read, runtime, state, found.known)
+        )
+        asked_targets = _ask_targets(runtime, state, keep_s)
+        draining_by, installation, dumps = state.owner(), state.turns.owner(), recent_dumps(state)
+        loading_by = {target.name: state.owner(target.name) for target in runtime.pipeline.targets}
+        alerts = {target.name: state.alerts.since(target.name) for target in runtime.pipeline.targets}
+        permit, failures, incomplete = state.permit(), state.failures(), state.incomplete.all()
+        silent: list[Silence] = []
+        now, errors = _answered_source(asked_source, silent)
+        disagree = _disagreements(runtime, asked_targets, silent)
+        stored = _Stored()
+        try:
+            answer = asked_store.answer()
+            if isinstance(answer, NoAnswer):
+                silent.append(Silence.of("store", answer))
+            else:
+                stored = answer.value
+        except SluiceError as error:
+            errors.append(str(error))
+        filters = _left_out(runtime, member, asked_filters)
+    paused = "" if permit.open else f"by {permit.by} since {permit.since}" + (permit.reason and f": {permit.reason}")
+    since = {one.part.removeprefix("target "): one.since for one in silent if one.part.startswith("target ")}
+    targets = [
+        replace(
+            _target_status(config, found, now),
+            loading_by=loading_by[config.name],
+            alert_since=alerts[config.name],
+            no_answer_since=since.get(config.name),
+        )
+        for config in runtime.pipeline.targets
+    ]
+    cursor = found.cursor
+    return Status(
+        pipeline=runtime.name,
+        state=_word(
+            found,
+            now,
+            stopped=bool(disagree),
+            paused=bool(paused),
+            unreachable=bool(errors),
+            failing=bool(failures),
+            silent=bool(silent),
+        ),
+        head=now.head,
+        captured=cursor.position if cursor else None,
+        next_batch=cursor.next_batch if cursor else None,
+        lag_ms=max((t.lag_ms for t in targets if t.lag_ms is not None), default=None),
+        lag_bytes=max((t.lag_bytes for t in targets if t.lag_bytes is not None), default=None),
+        draining_by=draining_by,
+        targets=targets,
+        in_flight=found.in_flight,
+        recent=found.known[-recent:],
+        errors=[*errors, *disagree],
+        warnings=[
+            *stored.warnings,
+            *filters,
+            *_warnings(runtime, targets, dumps, now.now_ms),
+            *(() if paused else _left_alone(found, any(loading_by.values()), worker_grace_s(runtime), now.now_ms)),
+            *(reader.warning for reader in stored.subscriptions if reader.warning),
+        ],
+        installation=installation,
+        server=member,
+        paused=paused,
+        reread_from=found.reread_from(targets),
+        rules=stored.rules,
+        rules_batch=stored.rules_batch,
+        dead_letters=stored.dead_letters,
+        dumps=dumps,
+        **stored.verified,
+        conflicts=stored.conflicts,
+        channel=runtime.membership.channel if runtime.membership else "",
+        subscriptions=stored.subscriptions,
+        no_answer=silent,
+        failures=failures,
+        incomplete=[sentence(runtime.name, one) for one in incomplete],
+        stages=_stages(stages_of(runtime.pipeline, runtime.rules_folder), found),
+    )
+
+
+def _stages(stages: Sequence[Stage], found: _Delivery) -> list[StageStatus]:
+    """Return the progress of each stage; a target that was not begun yet has passed nothing."""
+    if found.cursor is None:
+        return [StageStatus(stage.name, stage.needs, None) for stage in stages]
+    last = found.cursor.next_batch - 1
+    told = []
+    for stage in stages:
+        if stage.kind in {StageKind.LOAD, StageKind.ACKNOWLEDGE}:
+            side = found.acknowledged[stage.subject]
+            told.append(StageStatus(stage.name, stage.needs, side.batch if side is not None else None))
+            continue
+        waits = (one.number for one in found.in_flight if not has_passed(stage, stages, one))
+        told.append(StageStatus(stage.name, stage.needs, min(waits, default=last + 1) - 1))
+    return told
+
+
+def _verified(runtime: Runtime) -> dict[str, Any]:
+    """Return the last verification result, as one line and by table."""
+    try:
+        found = kept(runtime.store, 1)
+    except SluiceError as error:
+        return {"verified": f"the last result cannot be read: {error.message}"}
+    if not found:
+        return {}
+    began = time.strftime("%Y-%m-%d %H:%M", time.gmtime(found[-1].began_ms / 1000))
+    return {
+        "verified": f"{began} UTC: {found[-1].in_a_line()}",
+        "verification": found[-1].summary(SHOWN_TABLES),
+    }
+
+
+def _target_status(config: TargetConfig, found: _Delivery, source: _Source) -> TargetStatus:
+    cursor, acknowledged, hold = found.cursor, found.acknowledged[config.name], found.holds.get(config.name)
+    waiting = found.waiting.get(config.name)
+    position = acknowledged.position if acknowledged else None
+    if acknowledged and cursor and acknowledged.batch >= cursor.next_batch - 1:
+        position = cursor.position  # nothing is in flight: idle log does not hold the position back
+    return TargetStatus(
+        name=config.name,
+        type=config.type,
+        batch=acknowledged.batch if acknowledged else None,
+        position=acknowledged.position if acknowledged else None,
+        lag_ms=_lag_ms(found, acknowledged.batch if acknowledged else 0, source),
+        lag_bytes=source.lag_bytes(position) if source.lag_bytes and position else None,
+        loading_by=None,
+        enqueued_batch=cursor.next_batch - 1 if cursor else None,
+        enqueued=_end_of(found.known, cursor.next_batch - 1, acknowledged) if cursor else None,
+        quarantined=f"since {hold.since}, {hold.attempts} attempts: {hold.error}" if hold else None,
+        waits=str(waiting) if waiting else None,
+        starts_again=(acknowledged.restart or None) if acknowledged else None,
+    )
+
+
+def _word(
+    found: _Delivery, source: _Source, *, stopped: bool, paused: bool, unreachable: bool, failing: bool, silent: bool
+) -> str:
+    """Return the pipeline's state in one word, see :class:`Status`."""
+    captured = found.cursor.position if found.cursor else None
+    if stopped:
+        return "stopped"
+    if captured is None and not failing:
+        return "new"
+    if unreachable:
+        return "unreachable"
+    if paused:
+        return "paused"
+    if failing:
+        return "failing"
+    if silent:
+        return "no_answer"
+    if found.in_flight or found.waiting:
+        return "running"
+    return "idle" if captured and source.head and source.head.order == captured.order else "behind"
+
+
+def _left_alone(found: _Delivery, at_work: bool, grace_s: float, now_ms: int) -> list[str]:
+    """Return which run the oldest undelivered batch belongs to if no process loads it and its run has had its time."""
+    if at_work or not found.in_flight:
+        return []
+    batch = found.in_flight[0]
+    age_s = (now_ms - batch.created_ms) / 1000
+    if age_s <= grace_s:
+        return []
+    owner, _, rest = batch.claim.partition(":")
+    dag_id, _, run = rest.partition(":")[2].partition(":")
+    whose = f"run {run} of DAG {dag_id}" if owner == "airflow" and run else batch.claim
+    return [
+        f"batch {batch.number} is {age_s:.0f} s old, and no process loads it now: it belongs to {whose}. Clear on its red task goes on with it; "
+        "if the run is over, the next run takes the batch up"
+    ]
+
+
+def _warnings(runtime: Runtime, targets: Sequence[TargetStatus], dumps: Sequence[DumpView], now_ms: int) -> list[str]:
+    """Return what will become a problem soon, one sentence each."""
+    found = [f"target {t.name} is quarantined and the others go on, {t.quarantined}" for t in targets if t.quarantined]
+    found += [
+        f"target {t.name} lacks batches that are no longer stored: it starts again from the snapshot, with batch {t.starts_again}"
+        for t in targets
+        if t.starts_again
+    ]
+    unread = [d for d in dumps if d.no_reader and now_ms - d.no_reader_since_ms > UNREAD_S * 1000]
+    return found + [
+        f"dump {d.id}: {d.no_reader}; `sluice dump work {runtime.name} {d.id}` goes on with it, or Clear on its run in Airflow"
+        for d in unread
+    ]
+
+
+_agreed: dict[tuple[str, str], float] = {}
+"""(pipeline, target) -> when its checkpoint last matched (monotonic): a page asks again and again, and some targets take long to open."""
+
+
+def _ask_targets(
+    runtime: Runtime, state: PipelineState, keep_s: float
+) -> list[tuple[str, Question[Any] | SluiceError]]:
+    """Ask the targets whether their checkpoints match ZooKeeper, except those that matched within the last ``keep_s``.
+
+    The acknowledgements must have been read before.
+    """
+    asked: list[tuple[str, Question[Any] | SluiceError]] = []
+    for config in runtime.pipeline.targets:
+        if time.monotonic() - _agreed.get((runtime.name, config.name), -1e9) < keep_s:
+            continue
+        name = server_name("target", runtime.resolver, config.connection)
+        try:
+            asked.append((config.name, looks.begin(name, Sides(runtime, state, config.name).look)))
+        except SluiceError as error:
+            asked.append((config.name, error))
+    return asked
+
+
+def _disagreements(
+    runtime: Runtime, asked: Sequence[tuple[str, Question[Any] | SluiceError]], silent: list[Silence]
+) -> list[str]:
+    """Return the targets whose checkpoint does not match ZooKeeper.
+
+    Those that do not answer are added to ``silent``; any other fault is left to the next load.
+    """
+    found = []
+    for target, question in asked:
+        try:
+            if isinstance(question, SluiceError):
+                raise question
+            answer = question.answer()
+            if isinstance(answer, NoAnswer):
+                silent.append(Silence.of(f"target {target}", answer))
+            else:
+                _agreed[runtime.name, target] = time.monotonic()
+        except CheckpointError as error:
+            found.append(str(error))
+        except SluiceError as error:
+            _log.info("checkpoint_not_read", pipeline=runtime.name, consumer=target, because=str(error))
+    return found
+
+
+def _end_of(batches: list[Batch], number: int, process: Acknowledgement | None) -> Position | None:
+    """Return the end of batch ``number``, or of the last acknowledged batch if that one is no longer known."""
+    for batch in reversed(batches):
+        if batch.number == number:
+            return batch.last
+    return process.position if process else None
+
+
+def _lag_ms(found: _Delivery, acknowledged: int, source: _Source) -> int | None:
+    """Return the age of the oldest change after batch ``acknowledged``; 0: there is none; None: unknown."""
+    waiting = [batch for batch in found.known if batch.number > acknowledged]
+    if waiting:
+        return max(source.now_ms - waiting[0].first_commit_time_us // 1000, 0)
+    captured = found.cursor.position if found.cursor else None
+    if source.head is None or captured is None:
+        return None
+    if source.head.order == captured.order:
+        return 0
+    return max(source.now_ms - captured.commit_time_us // 1000, 0) if captured.commit_time_us else None

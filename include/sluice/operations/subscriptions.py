@@ -1,0 +1,187 @@
+"""Named subscriptions for operators: their lag, which one will expire, and what retention keeps for them.
+
+A batch that a subscription has not acknowledged is kept until it is ``subscriptions.expire`` old, and no longer, whether the reader is slow or gone:
+so what subscriptions hold back is bounded in time, and no reader can fill the disk. When such a batch is removed, the subscription has expired.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import structlog
+
+from sluice.coordination.state import PipelineState
+from sluice.coordination.subscriptions import Subscription
+from sluice.errors import ConfigError, SegmentError
+from sluice.flows.runtime import Runtime
+from sluice.flows.stored import stored_manifest
+from sluice.model.nearest import meant
+from sluice.operations.control import ActionPlan
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionStatus:
+    """One subscription now.
+
+    Attributes:
+        reader: whose it is. batch: the last acknowledged one.
+        lag_batches: stored after that; lag_ms: age of the oldest change of them, 0: there is none, None: not known.
+        connected_at, acknowledged_at: when a client connected, and acknowledged, last (ISO 8601); None: never.
+        expires_at: when retention may remove the first batch that is not acknowledged; None: that is more than half of the time away.
+        expired_at: when it did; None: it did not.
+        alert_since: since when people are told that it will expire.
+    """
+
+    name: str
+    reader: str
+    batch: int
+    lag_batches: int
+    lag_ms: int | None
+    connected_at: str | None
+    acknowledged_at: str | None
+    expires_at: str | None = None
+    expired_at: str | None = None
+    alert_since: str | None = None
+
+    @property
+    def warning(self) -> str:
+        """A sentence for operators; "" if there is nothing to do."""
+        who = f"subscription {self.name} of reader {self.reader}"
+        if self.expired_at:
+            return f"{who} expired at {self.expired_at}: batches after {self.batch} were removed unacknowledged; its client has to begin anew"
+        if self.expires_at:
+            return (
+                f"{who} has not acknowledged batch {self.batch + 1} and expires at {self.expires_at}: let its client go on, "
+                "or `sluice subscriptions delete` it"
+            )
+        return ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the status as commands print it."""
+        return asdict(self)
+
+
+def alert_key(subscription: str) -> str:
+    """Return the key under which a subscription's alert is recorded, as a target's is under its name."""
+    return f"subscription:{subscription}"
+
+
+def kept_s(runtime: Runtime) -> float:
+    """Return how many seconds a batch is kept for a subscription that has not acknowledged it."""
+    pipeline = runtime.pipeline
+    return max(pipeline.subscriptions.expire, pipeline.capture.segments.retain).total_seconds()
+
+
+def subscriptions(runtime: Runtime, state: PipelineState) -> list[SubscriptionStatus]:
+    """Return the status of all subscriptions of a pipeline, by name."""
+    cursor = state.cursor()
+    last = cursor.next_batch - 1 if cursor else 0
+    return [_status(runtime, state, found, last) for found in state.subscriptions.all()]
+
+
+def _status(runtime: Runtime, state: PipelineState, found: Subscription, last: int) -> SubscriptionStatus:
+    now_s = time.time()
+    lag_ms = 0 if found.batch >= last else _age_ms(runtime, state, found.batch + 1, now_s)
+    return SubscriptionStatus(
+        name=found.name,
+        reader=found.reader,
+        batch=found.batch,
+        lag_batches=max(last - found.batch, 0),
+        lag_ms=lag_ms,
+        connected_at=_iso(found.connected_ms / 1000),
+        acknowledged_at=_iso(found.acknowledged_ms / 1000),
+        expires_at=None if found.expired_ms else _expires_at(runtime, found, lag_ms, now_s),
+        expired_at=_iso(found.expired_ms / 1000),
+        alert_since=state.alerts.since(alert_key(found.name)),
+    )
+
+
+def _age_ms(runtime: Runtime, state: PipelineState, number: int, now_s: float) -> int | None:
+    """Return the age of the oldest change of a batch; None if the batch is no longer known."""
+    record = state.batch(number)
+    began_us = record.first_commit_time_us if record else 0
+    if not began_us:
+        try:
+            manifest = stored_manifest(runtime.store, number, record)
+        except SegmentError:
+            return None
+        began_us = manifest.first_commit_time_us if manifest else 0
+    return max(int(now_s * 1000) - began_us // 1000, 0) if began_us else None
+
+
+def _expires_at(runtime: Runtime, found: Subscription, lag_ms: int | None, now_s: float) -> str | None:
+    """Return when the subscription expires, once half of its time has passed, else None.
+
+    A file is no older than its changes, so it is only looked at if these are old enough.
+    """
+    limit_s = kept_s(runtime)
+    if not lag_ms or lag_ms / 1000 < limit_s / 2:
+        return None
+    at_s = runtime.store.written_s(found.batch + 1)
+    return _iso(at_s + limit_s) if at_s and now_s - at_s >= limit_s / 2 else None
+
+
+def _iso(at_s: float) -> str | None:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at_s)) if at_s else None
+
+
+class Held:
+    """The batches that retention has to keep for subscriptions, as of its start."""
+
+    def __init__(self, runtime: Runtime, state: PipelineState) -> None:
+        self._state = state
+        self._before_s = time.time() - kept_s(runtime)
+        self._live = [found for found in state.subscriptions.all() if not found.expired_ms]
+        self.expired: list[str] = []
+
+    def keeps(self, batch: int, written_at_s: float) -> bool:
+        """Return True if a subscription has not acknowledged the batch and the batch is not too old to be kept for it."""
+        return written_at_s >= self._before_s and any(found.batch < batch for found in self._live)
+
+    def let_go(self, batch: int, *, dry_run: bool) -> None:
+        """Expire the subscriptions that have not acknowledged the batch, before it is removed."""
+        for found in [one for one in self._live if one.batch < batch]:
+            if dry_run or self._state.subscriptions.expire(found.name, batch, int(time.time() * 1000)):
+                self._live.remove(found)
+                self.expired.append(found.name)
+                _log.warning(
+                    "subscription_expired",
+                    name=found.name,
+                    reader=found.reader,
+                    acknowledged=found.batch,
+                    dry_run=dry_run,
+                )
+
+
+def delete(runtime: Runtime, name: str, *, by: str, dry_run: bool) -> ActionPlan:
+    """Forget a subscription. It holds no batch any more; its client is told, and may make a new one of the same name.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    with runtime.state() as state:
+        found = state.subscriptions.get(name)
+        if found is None:
+            raise _unknown(runtime, name, [one.name for one in state.subscriptions.all()])
+        if not dry_run:
+            state.subscriptions.delete(name)
+            state.alerts.clear(alert_key(name))
+            state.audit(
+                by=by, what="subscription deleted", details={"name": name, "reader": found.reader, "batch": found.batch}
+            )
+    return ActionPlan(
+        "delete",
+        (f"subscription {name} of reader {found.reader}, which has acknowledged batch {found.batch}, is forgotten",),
+    )
+
+
+def _unknown(runtime: Runtime, name: str, known: Sequence[str]) -> ConfigError:
+    return ConfigError(
+        f"{runtime.name} has no subscription {name!r}{meant(name, known)}",
+        hint=f"`sluice subscriptions list {runtime.name}` shows them",
+    )

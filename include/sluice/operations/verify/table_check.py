@@ -1,0 +1,469 @@
+"""One table at one target, compared while the log flows.
+
+1. Ranges of the key. If both servers compute the same checksums, ranges with equal checksums are done, and others are cut smaller until few rows are
+   left. A range is read at the source first, and at the target once that holds the log up to the read.
+2. The rows of what is left (or of every range) are read, transformed into what would be loaded, and compared at the target. A difference is only a
+   suspect.
+3. Suspects are compared by their keys, between a low watermark and the position that the target has reached. A key that the log changed in this
+   window is compared with what the log left of it. One that it did not change differs.
+
+4. If a range of the source is none at the target, the target's own keys are listed at the end. Those not read at the source are suspects.
+
+So a row is reported after at least two looks, and during the last of them it cannot have been in flight.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from sluice.model.digests import RangeDigest
+from sluice.model.dumps import Chunk, ChunkId, TablePlanned, TableRequest
+from sluice.model.planned import PlannedTable
+from sluice.model.tables import TableSchema, stored_name
+from sluice.operations.verify.as_loaded import AsLoaded, Loaded
+from sluice.operations.verify.key_spool import KeySpool
+from sluice.operations.verify.log_window import LogWindow
+from sluice.operations.verify.seen_keys import SeenKeys, hashes_of
+from sluice.operations.verify.side_by_side import ahead, side_by_side
+from sluice.sources.base import ChunkKey, ChunkReader, DigestReader, Key, KeyText
+from sluice.targets.port import Comparer, KeyLister, KeyRange, RangeDifferences
+
+FEW_ROWS = 4_000
+"""Rows of a range up to which it is read and not cut again: each further cut waits for the log, and with changes everywhere all parts differ."""
+CUTS = 16
+"""Parts into which a range is cut whose checksums differ."""
+AHEAD = 32
+"""Checksums by which the source may be ahead of the target."""
+RANGES_AT_A_TIME = 32
+RANGES_AHEAD = 6
+"""Ranges of rows by which the source is ahead of the target, so that the target is waited for once for all of them."""
+DIGESTS_AT_A_TIME = 256
+KEYS_A_LOOK = 10_000
+KEYS_A_SELECT = 2_000
+LOOKS = 12
+"""Comparisons of a key that changes all the time, before it counts as undecided."""
+
+Kind = Literal["missing", "different", "extra"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A key range ``after < key <= upto``, as literals; empty: unbounded."""
+
+    after: Key = ()
+    upto: Key = ()
+
+
+_OPEN = Stretch()
+
+
+@dataclass(frozen=True, slots=True)
+class Odd:
+    """A row that differs."""
+
+    key: Key
+    kind: Kind
+    columns: tuple[str, ...] = ()
+    values: tuple[tuple[str | None, str | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RangeFound:
+    """A range that a worker compared: rows of the source, and the keys of which the target has something else; None: to be compared here.
+
+    ``hashes``: of the rows' keys, see :mod:`sluice.operations.verify.seen_keys`; empty where they are not asked for.
+    """
+
+    stretch: Stretch
+    rows: int
+    keys: tuple[Key, ...] | None
+    hashes: bytes = b""
+
+
+@dataclass(kw_only=True)
+class Found:
+    """The differences found so far.
+
+    Attributes:
+        most: number of differing rows of which details are kept.
+        odd: these rows.
+        keys: of all rows that differ, for a repair; None: they are not kept.
+    """
+
+    most: int = 100
+    rows: int = 0
+    ranges: int = 0
+    compared: int = 0
+    undecided: int = 0
+    missing: int = 0
+    different: int = 0
+    extra: int = 0
+    odd: list[Odd] = field(default_factory=list)
+    keys: KeySpool | None = None
+
+    @property
+    def differing(self) -> int:
+        """Rows that differ."""
+        return self.missing + self.different + self.extra
+
+    def add(self, odd: Iterable[Odd]) -> None:
+        """Add rows that differ, each once."""
+        for one in odd:
+            setattr(self, one.kind, getattr(self, one.kind) + 1)
+            if len(self.odd) < self.most:
+                self.odd.append(one)
+            if self.keys is not None:
+                self.keys.add([one.key])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """The way a table is compared.
+
+    Attributes:
+        request, schema, key: at the source.
+        plan: at the target, of a table without rules.
+        ranged: the target's range is the source's: rows that only the target has are searched for in each range.
+        lists: they are searched for at the end, by all of the target's keys.
+        digested: source columns of which both sides compute the same checksums; none: they do not.
+        digest_plan: the same columns at the target.
+        range_rows: rows of a range that is read.
+        sample: share of the ranges.
+    """
+
+    request: TableRequest
+    schema: TableSchema
+    key: ChunkKey
+    plan: PlannedTable
+    ranged: bool
+    digested: tuple[str, ...] = ()
+    digest_plan: PlannedTable | None = None
+    range_rows: int = 10_000
+    digest_rows: int = 50_000
+    sample: float = 1.0
+    lists: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the way, for display."""
+        return "checksums" if self.digested else "rows" if self.ranged or self.lists else "rows of the source"
+
+    def listed(self, keys: Sequence[Key]) -> KeyRange | None:
+        """Return these keys at the target; None if rows that only the target has are not searched for."""
+        return KeyRange(self.plan.key, listed=tuple(keys)) if self.ranged or self.lists else None
+
+    def stretch(self, stretch: Stretch) -> KeyRange:
+        """Return a source range as the target's range."""
+        return KeyRange(self.plan.key, after=stretch.after, upto=stretch.upto)
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Compares rows of the source with those of the target."""
+
+    comparer: Comparer
+    made: AsLoaded
+    texts: KeyText
+    way: Way
+
+    def compared(
+        self, pieces: Sequence[pa.Table], loaded: Sequence[Loaded], item: KeyRange | None, *, values: bool
+    ) -> tuple[dict[Key, Odd], RangeDifferences]:
+        """Return what differs now, by key at the source; and the target's last answer, which is the only one if there is a range."""
+        keys: list[Key] | None = None
+        found: dict[Key, Odd] = {}
+        differs = RangeDifferences()
+        for one in loaded:
+            differs = self.comparer.compare(one.plan, one.rows, item, values=values)
+            if (differs.missing or differs.different) and keys is None:
+                keys = self.keys(pieces)
+            found |= _by_key(differs, one, keys or [])
+        return found, differs
+
+    def hashes(self, pieces: Sequence[pa.Table]) -> bytes:
+        """Return the hashes of the keys of source rows if they are needed."""
+        return hashes_of(self.keys(pieces)) if self.way.lists else b""
+
+    def keys(self, pieces: Sequence[pa.Table]) -> list[Key]:
+        """Return the keys of source rows."""
+        places = [i for name in self.way.key.names for i, c in enumerate(self.way.schema.columns) if c.name == name]
+        keys: list[Key] = []
+        for piece in pieces:
+            table = pa.table([piece.column(i) for i in places], names=list(map(stored_name, self.way.key.names)))
+            keys += self.texts.literals(self.way.key.columns, table)
+        return keys
+
+
+@dataclass(kw_only=True)
+class TableCheck:
+    """Compares one table.
+
+    Attributes:
+        told: called with the number of source rows compared since the last call.
+        spread: has ranges compared by workers, ``spread_ranges`` at a time; None: all is compared here.
+        lanes: readers that compute checksums in parallel; all have read the table's definition. None: the one ``reader`` does all.
+    """
+
+    reader: ChunkReader
+    comparer: Comparer
+    log: LogWindow
+    made: AsLoaded
+    texts: KeyText
+    way: Way
+    values: bool = False
+    told: Callable[[int], None] = lambda rows: None
+    found: Found = field(default_factory=Found)
+    spread: Callable[[Sequence[Stretch]], Iterable[RangeFound]] | None = None
+    spread_ranges: int = 0
+    lanes: Callable[[], Sequence[ChunkReader]] = lambda: ()
+    _seen: SeenKeys = field(default_factory=SeenKeys)
+    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    @property
+    def _sides(self) -> Sides:
+        return Sides(self.comparer, self.made, self.texts, self.way)
+
+    def run(self) -> Found:
+        """Compare the whole table. Ranges are taken some at a time, so that memory stays bounded even if every row differs."""
+        way = self.way
+        whole = self._sampled(self._cut(Stretch(), way.digest_rows if way.digested else way.range_rows))
+        suspects: dict[Key, None] = {}
+        while True:
+            cut = self.found.ranges
+            some = itertools.islice(
+                whole, DIGESTS_AT_A_TIME if way.digested else self.spread_ranges or RANGES_AT_A_TIME
+            )
+            todo = deque(self._not_equal(some) if way.digested else some)
+            if self.found.ranges == cut:
+                break
+            if self.spread is not None and not way.digested:
+                todo = deque(self._left_over(self.spread(list(todo)), suspects))
+            while todo:
+                few = [todo.popleft() for _ in range(min(len(todo), RANGES_AT_A_TIME))]
+                for stretch, differs, keys in self._read_ranges(few):
+                    if differs.more:  # one half has all of them; compare the other one again
+                        todo.extend((
+                            replace(stretch, upto=differs.extra[-1]),
+                            replace(stretch, after=differs.extra[-1]),
+                        ))
+                        continue
+                    suspects |= dict.fromkeys(keys)
+                if len(suspects) >= self._keys_a_look:
+                    self.look_again(list(suspects))
+                    suspects.clear()
+        self.look_again(list(suspects))
+        if way.lists:
+            self._look_for_others()
+        return self.found
+
+    def _look_for_others(self) -> None:
+        """Compare again the target's keys that were not read at the source; rows that came meanwhile are among them."""
+        assert isinstance(self.comparer, KeyLister)
+        way = self.way
+        names = [stored_name(name) for name in way.key.names]
+        suspects: list[Key] = []
+        for piece in self.comparer.keys(way.plan):
+            keys = self.texts.literals(way.key.columns, piece.rename_columns(names))
+            suspects += [keys[at] for at in np.flatnonzero(~self._seen.among(keys))]
+            while len(suspects) >= self._keys_a_look:
+                self.look_again(suspects[: self._keys_a_look])
+                del suspects[: self._keys_a_look]
+        self.look_again(suspects)
+
+    def _left_over(self, found: Iterable[RangeFound], suspects: dict[Key, None]) -> Iterator[Stretch]:
+        """Take over what workers found; yield the ranges that have to be compared here."""
+        for one in found:
+            if one.keys is None:
+                yield one.stretch
+                continue
+            suspects |= dict.fromkeys(one.keys)
+            self._seen.add(one.hashes)
+            self._count(one.rows)
+
+    @property
+    def _keys_a_look(self) -> int:
+        """The number of keys of one comparison; their rows are in memory together."""
+        return min(KEYS_A_LOOK, self.way.range_rows)
+
+    @property
+    def _few_rows(self) -> int:
+        return max(min(FEW_ROWS, self.way.range_rows), 1)
+
+    @property
+    def _ranges_ahead(self) -> int:
+        """The number of ranges to read ahead, so that it is the same number of rows whatever the size of a range."""
+        return RANGES_AHEAD * self.way.range_rows // self._few_rows if self.way.digested else RANGES_AHEAD
+
+    # -- ranges --------------------------------------------------------------------------------------------------------
+    def _cut(self, stretch: Stretch, rows: int) -> Iterator[Stretch]:
+        """Yield ranges of about this many rows."""
+        request = replace(self.way.request, upper=stretch.upto)
+        planned = TablePlanned(stretch.after, 1 if stretch.after else 0)
+        while True:
+            border, last = self.reader.next_border(request, planned, rows)
+            yield Stretch(planned.upto, stretch.upto if last else border)
+            if last:
+                return
+            planned = TablePlanned(border, planned.chunks + 1)
+
+    def _sampled(self, stretches: Iterable[Stretch]) -> Iterator[Stretch]:
+        dice = random.Random()  # noqa: S311 - which ranges are compared is no secret
+        for stretch in stretches:
+            self.found.ranges += 1
+            if self.way.sample >= 1 or dice.random() < self.way.sample:
+                self.found.compared += 1
+                yield stretch
+
+    def _chunk(self, stretch: Stretch = _OPEN) -> Chunk:
+        return Chunk(ChunkId("verify", 0, next(self._numbers)), after=stretch.after, upto=stretch.upto)
+
+    # -- checksums -----------------------------------------------------------------------------------------------------
+    def _not_equal(self, whole: Iterator[Stretch]) -> Iterator[Stretch]:
+        """Yield small ranges whose checksums differ."""
+        todo: list[tuple[Stretch, int]] = []
+        for stretch, mine, equal in self._digests(whole):
+            if equal:
+                self._count(mine.rows)
+            else:
+                todo.append((stretch, mine.rows))
+        while todo:
+            most = self._few_rows
+            few = [stretch for stretch, rows in todo if rows <= most]
+            yield from few
+            many = [(stretch, rows) for stretch, rows in todo if rows > most]
+            todo = []
+            parts = (part for stretch, rows in many for part in self._cut(stretch, max(-(-rows // CUTS), most // 2)))
+            for stretch, mine, equal in self._digests(parts):
+                if equal:
+                    self._count(mine.rows)
+                else:
+                    todo.append((stretch, mine.rows))
+
+    def _digests(self, stretches: Iterator[Stretch]) -> Iterator[tuple[Stretch, RangeDigest, bool]]:
+        """Yield the digests of both sides and whether they are equal. The check's own reader finds the borders meanwhile."""
+        plan, request, columns = self.way.digest_plan, self.way.request, self.way.digested
+        assert plan is not None
+        free: queue.SimpleQueue[ChunkReader] = queue.SimpleQueue()
+
+        def at_source(stretch: Stretch) -> tuple[RangeDigest, str]:
+            reader = free.get()
+            try:
+                assert isinstance(reader, DigestReader)
+                return reader.digest(request, self._chunk(stretch), columns), reader.end_of_log()
+            finally:
+                free.put(reader)
+
+        def at_target(stretch: Stretch) -> RangeDigest:
+            return self.comparer.digest(plan, self.way.stretch(stretch))
+
+        def reached(said: tuple[RangeDigest, str]) -> None:
+            self.log.wait_for(said[1])
+
+        lanes = self.lanes() or [self.reader]
+        for reader in lanes:
+            free.put(reader)
+        if self.reader in lanes:
+            stretches = iter(list(stretches))
+        both = side_by_side(stretches, at_source, reached, at_target, lanes=len(lanes), most_ahead=AHEAD)
+        for stretch, (mine, _), theirs in both:
+            yield stretch, mine, theirs == mine
+
+    def _count(self, rows: int) -> None:
+        self.found.rows += rows
+        self.told(rows)
+
+    # -- rows ----------------------------------------------------------------------------------------------------------
+    def _read_ranges(self, stretches: Iterable[Stretch]) -> Iterator[tuple[Stretch, RangeDifferences, Iterable[Key]]]:
+        """Yield, range by range, the target's first answer on rows that only it has, and the keys of all rows that differ."""
+
+        def at_source() -> Iterator[tuple[Stretch, list[pa.Table], str]]:
+            for stretch in stretches:
+                pieces = list(self.reader.rows(self.way.request, self._chunk(stretch)))
+                yield stretch, pieces, self.reader.end_of_log()
+
+        for stretch, pieces, place in ahead(at_source(), self._ranges_ahead):
+            self.log.wait_for(place)
+            item = self.way.stretch(stretch) if self.way.ranged else None
+            odd, more = self._sides.compared(pieces, self.made(self.way.schema, pieces), item, values=False)
+            yield stretch, more, odd
+            self._seen.add(self._sides.hashes(pieces))
+            if not more.more:
+                self._count(sum(piece.num_rows for piece in pieces))
+
+    # -- suspects ------------------------------------------------------------------------------------------------------
+    def look_again(self, suspects: Sequence[Key]) -> None:
+        """Compare keys again until each is equal, or differs and was not changed meanwhile. Differences go to :attr:`found`."""
+        for _ in range(LOOKS):
+            if not suspects:
+                return
+            left: list[Key] = []
+            for start in range(0, len(suspects), self._keys_a_look):
+                left += self._look(suspects[start : start + self._keys_a_look])
+            suspects = left
+        self.found.undecided += len(suspects)
+
+    def _look(self, suspects: Sequence[Key]) -> list[Key]:
+        """Compare keys once; return those that are still undecided."""
+        way, marks = self.way, self.reader.watermarks
+        chunk = self._chunk()
+        request = replace(way.request, key_file="-")
+        some = [suspects[at : at + KEYS_A_SELECT] for at in range(0, len(suspects), KEYS_A_SELECT)]
+        newest = self.log.newest()
+        low = marks.low(chunk)
+        with marks.reading(chunk) as exact:
+            pieces = list(self.reader.rows(request, chunk, some))
+        seen = self.log.visible(exact if exact is not None else low, newest)
+        batch = self.log.wait_for(self.reader.end_of_log())
+        loaded = self.made(way.schema, pieces)
+        odd, _ = self._sides.compared(pieces, loaded, way.listed(suspects), values=self.values)
+        if not odd:
+            return []
+        if self.made.is_ruled(way.schema.table):
+            self.made.require_same(way.schema, pieces, loaded)
+        changed = self.log.changed(way.request.table, way.key, seen, self.log.touched())
+        if changed is None or not self.log.still_holds(batch):
+            return list(odd)
+        self.found.add(one for key, one in odd.items() if key not in changed)
+        return self._by_the_log([key for key in odd if key in changed], seen)
+
+    def _by_the_log(self, keys: Sequence[Key], seen: int) -> list[Key]:
+        """Compare keys that the log changed after batch ``seen`` with what it left of them; those of which it still cannot be told."""
+        way, table = self.way, self.way.request.table
+        if not keys:
+            return []
+        held = self.log.settled()
+        pieces, known = self.log.as_logged(way.schema, way.key, frozenset(keys), seen, held)
+        if not known:
+            return list(keys)
+        loaded = self.made(way.schema, pieces)
+        odd, _ = self._sides.compared(pieces, loaded, way.listed(tuple(known)), values=self.values)
+        later = self.log.changed(table, way.key, held, self.log.touched())
+        if later is None or not self.log.still_holds(held):
+            return list(keys)
+        self.found.add(one for key, one in odd.items() if key in known and key not in later)
+        return [key for key in keys if key not in known or key in later]
+
+
+def _by_key(differs: RangeDifferences, loaded: Loaded, keys: Sequence[Key]) -> dict[Key, Odd]:
+    found: dict[Key, Odd] = {}
+    for key in differs.extra:
+        found[key] = Odd(key, "extra")
+    for number in differs.missing:
+        key = keys[int(loaded.origin[number])]
+        found[key] = Odd(key, "missing")
+    for one in differs.different:
+        key = keys[int(loaded.origin[one.row])]
+        found[key] = Odd(key, "different", one.columns, one.values)
+    return found
+
+
+__all__ = ["Found", "Odd", "RangeFound", "Sides", "Stretch", "TableCheck", "Way"]

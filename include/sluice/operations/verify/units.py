@@ -1,0 +1,118 @@
+"""Ranges of a large table as work units: a worker reads them at the source, applies the rules, and asks the target. A difference is only a suspect.
+
+A unit does not wait for the log, so rows in flight are suspects, too. A range with many of them is left to the task, which waits first.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+
+from sluice.flows.runtime import Runtime
+from sluice.model.dumps import Chunk, ChunkId, Marking
+from sluice.operations.verify.as_loaded import AsLoaded
+from sluice.operations.verify.table_check import RangeFound, Sides, Stretch, Way
+from sluice.sources.base import KeyText
+from sluice.spark.base import UnitRunner
+from sluice.targets.port import Target, comparer_of
+from sluice.targets.registry import Kind, kind_of
+
+RANGES_A_UNIT = 8
+MOST_SUSPECTS = 1_000
+"""Suspects of one range that a worker returns, at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyUnit:
+    """Some ranges of one table. Picklable.
+
+    Attributes:
+        made: with a runtime that knows only the source's connection.
+        target: pickled, after ``kind`` is loaded.
+        rows: of a range, for the cost.
+    """
+
+    made: AsLoaded
+    texts: KeyText
+    marking: Marking
+    kind: Kind
+    target: bytes
+    way: Way
+    stretches: tuple[Stretch, ...]
+
+    @property
+    def cost(self) -> int:
+        """The cost of the unit, in rows."""
+        return len(self.stretches) * self.way.range_rows
+
+
+def run_verify_unit(unit: VerifyUnit) -> list[RangeFound]:
+    """Compare the unit's ranges. Raises SourceUnavailable, TargetUnavailable, RuleError, MappingError, LoadError."""
+    unit.kind.load()
+    target: Target = pickle.loads(unit.target)  # noqa: S301 - what this program pickled
+    comparer = comparer_of(target)
+    assert comparer is not None
+    found = []
+    with unit.made.runtime.source.open_chunks(unit.marking, "verify") as reader:
+        reader.schema(unit.way.request.table)
+        sides = Sides(comparer, unit.made, unit.texts, unit.way)
+        for number, stretch in enumerate(unit.stretches, 1):
+            chunk = Chunk(ChunkId("verify", 0, number), after=stretch.after, upto=stretch.upto)
+            pieces = list(reader.rows(unit.way.request, chunk))
+            item = unit.way.stretch(stretch) if unit.way.ranged else None
+            odd, told = sides.compared(pieces, unit.made(unit.way.schema, pieces), item, values=False)
+            rows = sum(piece.num_rows for piece in pieces)
+            suspects = None if told.more or len(odd) > MOST_SUSPECTS else tuple(odd)
+            found.append(RangeFound(stretch, rows, suspects, sides.hashes(pieces)))
+    return found
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Sends ranges to workers. ``unit``: a unit without ranges."""
+
+    runner: UnitRunner
+    unit: VerifyUnit
+    parallelism: int
+
+    @classmethod
+    def of(
+        cls, runtime: Runtime, made: AsLoaded, marking: Marking, target: Target, way: Way, parallelism: int
+    ) -> Spread:
+        """Build it with the connections resolved in this process."""
+        travels = copy(made)
+        with runtime.state() as state:
+            travels.runtime = runtime.at_workers(state)
+        kind = kind_of(target.config.type, target.config.name)
+        unit = VerifyUnit(
+            made=travels,
+            texts=runtime.source.keys,
+            marking=marking,
+            kind=kind,
+            target=pickle.dumps(target),
+            way=way,
+            stretches=(),
+        )
+        return cls(runtime.runner, unit, parallelism)
+
+    @property
+    def ranges(self) -> int:
+        """The number of ranges that are sent together."""
+        return self.parallelism * 2 * RANGES_A_UNIT
+
+    def __call__(self, stretches: Sequence[Stretch]) -> Iterator[RangeFound]:
+        """Compare ranges by workers; yield the results in any order."""
+        units = [
+            replace(self.unit, stretches=tuple(stretches[at : at + RANGES_A_UNIT]))
+            for at in range(0, len(stretches), RANGES_A_UNIT)
+        ]
+        table = self.unit.way.request.table
+        for found in self.runner.run(
+            run_verify_unit, units, parallelism=self.parallelism, description=f"verify {table}"
+        ):
+            yield from found
+
+
+__all__ = ["Spread", "VerifyUnit", "run_verify_unit"]

@@ -1,0 +1,598 @@
+"""verify: compare what the targets hold with the source while the log flows, and repair what differs through the pipeline."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
+from functools import cache, partial
+
+import structlog
+
+from sluice.config.masking import SHOWN, Masking
+from sluice.config.pipeline import Event, TargetConfig
+from sluice.coordination.leases import owner_label
+from sluice.coordination.state import PipelineState
+from sluice.errors import CheckpointError, ConfigError, DumpRefused, TerminalError
+from sluice.flows.capture.lost_tables import lost_tables
+from sluice.flows.checkpoints import Sides, checkpoints_of
+from sluice.flows.dump.key_lists import write_key_pieces
+from sluice.flows.dump.other_site import require_overwrite
+from sluice.flows.dump.planner import DumpSpec, require_together
+from sluice.flows.dump.reconcile import kept_on_purpose, key_plan, why_not
+from sluice.flows.dump.start import DumpOrder, captured_tables, new_id, record_dump
+from sluice.flows.dump.worker import work
+from sluice.flows.runtime import Runtime
+from sluice.mapping import TableRoute
+from sluice.model.dumps import Marking, TableRequest
+from sluice.model.nearest import meant
+from sluice.model.planned import PlannedTable
+from sluice.model.tables import TableId, TableSchema
+from sluice.operations.verify.as_loaded import AsLoaded
+from sluice.operations.verify.key_spool import KeySpool
+from sluice.operations.verify.keyless_check import KeylessCheck
+from sluice.operations.verify.log_window import LogWindow
+from sluice.operations.verify.progress import Progress, Told
+from sluice.operations.verify.result import Difference, TableResult, VerifyResult, keep
+from sluice.operations.verify.table_check import KEYS_A_LOOK, Found, Odd, TableCheck, Way
+from sluice.operations.verify.units import Spread
+from sluice.sources.base import ChunkKey, ChunkReader, DigestReader, SourceSession, SourceTable
+from sluice.targets.port import (
+    Comparer,
+    CountingComparer,
+    KeyLister,
+    OtherWriter,
+    RowCount,
+    Target,
+    comparer_of,
+    refuses,
+)
+from sluice.targets.registry import comparable_kinds
+
+_log = structlog.get_logger()
+
+READ_BYTES = 8 * 2**20
+"""Bytes of the rows of a range, by the server's own estimate of their size. Some ranges are in memory at the same time."""
+MOST_RANGE_ROWS = 10_000
+SHOWN_COLUMNS = 5
+"""Columns that are shown of a row without a key."""
+REASON = "repair"
+"""The reason of a dump that repairs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifySpec:
+    """The request of a verification.
+
+    Attributes:
+        tables: ``schema.table`` names; none: all captured.
+        targets: names; none: all.
+        sample: share of the key ranges.
+        repair: copy what differs.
+        values: keep the values that differ, too.
+        most: differences of a table that are kept.
+        patience_s: how long the pipeline may stand still.
+        where: a condition on columns of the one table, at the source.
+        overwrite: a repair may overwrite what a channel's other site wrote.
+    """
+
+    tables: Sequence[str] = ()
+    targets: Sequence[str] = ()
+    sample: float = 1.0
+    repair: bool = False
+    values: bool = False
+    most: int = 100
+    by: str = ""
+    patience_s: float = 120.0
+    where: str = ""
+    overwrite: bool = False
+
+
+def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: None) -> VerifyResult:
+    """Compare, repair if that is asked for, and store the result.
+
+    Raises:
+        ConfigError: a table or target is not known, or no target can be read back; a repair of a channel's site, see
+            :func:`sluice.flows.dump.other_site.require_overwrite`.
+        OutOfOrder, Paused: the pipeline does not go on.
+        CheckpointError: a target and ZooKeeper do not agree on what was delivered.
+        RetryableError.
+    """
+    if not 0 < asked.sample <= 1:
+        raise ConfigError(f"a sample of {asked.sample:.0%} cannot be verified", hint="more than 0%, 100% at most")
+    configs = [runtime.pipeline.target(name) for name in asked.targets] or list(runtime.pipeline.targets)
+    if asked.repair:
+        require_overwrite(runtime, asked.targets, overwrite=asked.overwrite, removes=True)
+    began = int(time.time() * 1000)
+    with runtime.state() as state, ExitStack() as stack:
+        cursor = state.cursor()  # read before connecting to the source, so that a failover in between is noticed
+        if cursor is None:
+            raise ConfigError(
+                f"{runtime.name} has not captured anything yet", hint=f"`sluice run {runtime.name}`, then verify"
+            )
+        source = stack.enter_context(runtime.source.open())
+        captured = captured_tables(runtime, source)
+        names = _named(captured, asked.tables)
+        require_together(DumpSpec(where=asked.where), len(names))
+        conditioned = {table: _conditioned(source, table, asked.where) for table in names if asked.where}
+        opened = [(config, runtime.open_target(config.name)) for config in configs]
+        if all(_comparer(config, target) is None for config, target in opened):
+            raise ConfigError(
+                "; ".join(_unreadable(config) for config in configs),
+                hint=f"targets of type {', '.join(comparable_kinds())} can be verified, where `changes` is latest",
+            )
+        tables = source.tables(lambda table: table in names)
+        one = _Verification(
+            runtime=runtime,
+            state=state,
+            source=source,
+            asked=asked,
+            told=told,
+            id=_new_id(),
+            marking=source.choose_marking(),
+            captured=captured,
+            sizes=tables,
+            conditioned=conditioned,
+            keyless=source.keyless(),
+            log_epoch=cursor.position.log_epoch,
+        )
+        results, repairs = [], []
+        for config, target in opened:
+            found, repair = one.target(config, target)
+            results += found
+            repairs += [repair] if repair else []
+        if not asked.tables:
+            gone = lost_tables(runtime, state, source, cursor.position, [config.name for config in configs])
+            results += [
+                TableResult(
+                    table=str(lost.table), target=lost.target, skipped=f"{lost.why}; it was never dropped in the log"
+                )
+                for lost in gone
+                if lost.missing
+            ]
+        made = VerifyResult(
+            id=one.id,
+            pipeline=runtime.name,
+            by=asked.by or owner_label(),
+            began_ms=began,
+            ended_ms=int(time.time() * 1000),
+            sample=asked.sample,
+            where=next((request.where for request in conditioned.values()), ""),
+            repair=tuple(repairs),
+            tables=tuple(results),
+        )
+    keep(runtime.store, made)
+    with runtime.state() as state:
+        _complete(state, made)
+    _log.info(
+        "verified", pipeline=runtime.name, id=made.id, outcome=made.outcome, rows=made.rows, differ=made.differing
+    )
+    return made
+
+
+def _complete(state: PipelineState, result: VerifyResult) -> None:
+    """Mark the tables as complete that a verification compared whole and found equal, or made equal."""
+    if result.sample < 1 or result.where:
+        return
+    equal = {(one.table, one.target) for one in result.tables if not (one.skipped or one.undecided or one.differing)}
+    state.incomplete.complete(lambda one: (str(one.source), one.target) in equal and one.since_ms <= result.began_ms)
+
+
+def _named(captured: Mapping[TableId, int], names: Sequence[str]) -> frozenset[TableId]:
+    known = {str(table): table for table in captured}
+    for name in names:
+        if name not in known:
+            raise ConfigError(
+                f"table {name!r} is not captured, or the source does not have it{meant(name, known)}",
+                hint=f"captured are: {', '.join(list(known)[:20]) or 'none'}",
+            )
+    return frozenset(known[name] for name in names) or frozenset(captured)
+
+
+def _new_id() -> str:
+    """Return an id that sorts by time, also after another one of the same second."""
+    stamp, _, rest = new_id().partition("-")
+    return f"{stamp}.{time.time_ns() // 1_000_000 % 1000:03d}-{rest}"
+
+
+def _conditioned(source: SourceSession, table: TableId, condition: str) -> TableRequest:
+    """Return the request for the rows that meet a condition. Raises ConfigError, also if the server rejects the condition."""
+    there = source.chunk_table(table)
+    request = TableRequest(table, where=there.condition(condition))
+    return replace(request, estimate=there.estimate(request, ChunkKey((), "")))
+
+
+def _comparer(config: TargetConfig, target: Target) -> Comparer | None:
+    return None if config.changes == "all" else comparer_of(target)
+
+
+def _unreadable(config: TargetConfig) -> str:
+    why = (
+        "it gets every change, and not the newest row of each key"
+        if config.changes == "all"
+        else "what it holds is not read back"
+    )
+    return f"target {config.name} (type {config.type}) cannot be verified: {why}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Verification:
+    """One verification. ``sizes``: the wanted tables; ``conditioned``: of one of them only some rows; ``log_epoch``: when it began."""
+
+    runtime: Runtime
+    state: PipelineState
+    source: SourceSession
+    asked: VerifySpec
+    told: Told
+    id: str
+    marking: Marking
+    captured: Mapping[TableId, int]
+    sizes: Sequence[SourceTable]
+    conditioned: Mapping[TableId, TableRequest]
+    keyless: Collection[TableId]
+    log_epoch: str = ""
+
+    def target(self, config: TargetConfig, target: Target) -> tuple[list[TableResult], str]:
+        """Verify all tables at one target; return the results and the dump that repaired them, "" for none."""
+        comparer = _comparer(config, target)
+        if comparer is None:
+            why, names = _unreadable(config), [str(table.id) for table in self.sizes]
+            return [TableResult(table=name, target=config.name, skipped=why) for name in names], ""
+        Sides(self.runtime, self.state, config.name, target).look()
+        reconciler = target.reconciler()
+        others = reconciler.others() if reconciler is not None else ()
+        sides = _Side(self, config, target, comparer, AsLoaded(self.runtime, self.source.identity.dialect), others)
+        checked = [sides.table(table) for table in self.sizes]
+        wanted = [one for one in checked if one.check is not None and one.check.found.differing]
+        repair = sides.repair(wanted) if self.asked.repair and wanted else ""
+        return [one.result for one in checked], repair
+
+
+@dataclass
+class _Checked:
+    """A table after its check; ``check`` None: it was not compared."""
+
+    result: TableResult
+    check: TableCheck | None = None
+    replace: bool = False
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One target of a verification. ``others``: pipelines that deliver to the same place."""
+
+    whole: _Verification
+    config: TargetConfig
+    target: Target
+    comparer: Comparer
+    made: AsLoaded
+    others: tuple[OtherWriter, ...] = ()
+
+    def table(self, size: SourceTable) -> _Checked:
+        """Compare one table. What makes it impossible is in the result."""
+        whole, table = self.whole, size.id
+        began = time.monotonic()
+        try:
+            refused = self._refused()
+            if refused:
+                return _Checked(TableResult(table=str(table), target=self.config.name, skipped=refused))
+            return self._checked(size, began)
+        except CheckpointError:
+            raise
+        except DumpRefused as error:
+            if self.whole.asked.where:
+                hint = "ask for a condition that can be computed for every row, of a table with a key"
+                raise ConfigError(error.message, hint=hint) from error
+            return _Checked(TableResult(table=str(table), target=self.config.name, skipped=str(error)))
+        except TerminalError as error:
+            _log.warning("not_verified", pipeline=whole.runtime.name, table=str(table), error=str(error))
+            return _Checked(TableResult(table=str(table), target=self.config.name, skipped=str(error)))
+
+    def _refused(self) -> str:
+        """Return why it cannot be known what the target should hold, "" if it can."""
+        lost = {Event.INSERT, Event.UPDATE} - set(self.whole.runtime.pipeline.capture.events)
+        if lost:
+            return f"the pipeline does not capture every {min(lost)}: the target holds other rows on purpose"
+        return ""
+
+    def _checked(self, size: SourceTable, began: float) -> _Checked:
+        whole, table = self.whole, size.id
+        with self._reader() as reader, ExitStack() as more:
+            if table in whole.keyless:
+                return self._counted(reader, size, began)
+            way, note, may_replace = self._way(reader, size)
+            spread = self._spread(way, size)
+            check = self._check(reader, way, of_about=way.request.estimate or size.rows, keeps=whole.asked.repair)
+            if spread is not None:
+                check.spread, check.spread_ranges = spread, spread.ranges
+            if size.rows > way.digest_rows:
+                check.lanes = cache(partial(self._lanes, more, table))
+            found = check.run()
+        result = TableResult(
+            table=str(table),
+            target=self.config.name,
+            way=way.name,
+            rows=found.rows,
+            ranges=found.ranges,
+            ranges_compared=found.compared,
+            differences=self._shown(way, found.odd),
+            note=note,
+            seconds=round(time.monotonic() - began, 3),
+            **_counts(found, found.rows, found.undecided),
+        )
+        return _Checked(result, check, may_replace)
+
+    def _log(self) -> LogWindow:
+        one = self.whole
+        checkpoints = checkpoints_of(self.target, one.state)
+        patience_s = one.asked.patience_s + one.runtime.commit_every.get(self.config.name, 0.0)
+        return LogWindow(one.runtime, one.state, self.config.name, one.marking, patience_s, one.log_epoch, checkpoints)
+
+    def _reader(self) -> AbstractContextManager[ChunkReader]:
+        return self.whole.runtime.source.open_chunks(self.whole.marking, f"{owner_label()}:verify")
+
+    def _lanes(self, stack: ExitStack, table: TableId) -> list[ChunkReader]:
+        """Open further readers at the source: as many as a dump has and the target accepts."""
+        lanes = min(self.whole.runtime.pipeline.dump.parallelism, self.config.parallelism)
+        readers = [stack.enter_context(self._reader()) for _ in range(lanes)]
+        for reader in readers:
+            reader.schema(table)
+        return readers
+
+    def _spread(self, way: Way, size: SourceTable) -> Spread | None:
+        """Return Spark workers if many row ranges are to be compared, by the same rule as for loading batches; else None."""
+        runtime = self.whole.runtime
+        small = runtime.mode != "connect" or size.rows < max(runtime.pipeline.spark.from_changes, way.range_rows)
+        alone = self.target.capabilities.compares_in_one_process or self.made.needs_spark(size.id)
+        if way.digested or small or alone:
+            return None
+        return Spread.of(runtime, self.made, self.whole.marking, self.target, way, self.config.parallelism)
+
+    def _counted(self, reader: ChunkReader, size: SourceTable, began: float) -> _Checked:
+        """Compare a table without a key. Raises TerminalError."""
+        whole, table, comparer = self.whole, size.id, self.comparer
+        runtime, schema = whole.runtime, reader.schema(table)
+        why = why_not(runtime, [table], whole.captured, ()).get(table, "")
+        if why or not isinstance(comparer, CountingComparer):
+            why = why or f"a target of type {self.config.type} does not count rows"
+            raise ConfigError(f"{table} has no primary key, and {why}", hint="give it a primary key")
+        request = replace(whole.conditioned.get(table) or TableRequest(table), keyless=True)
+        names = [column.name for column in schema.columns]
+        hidden = Masking(runtime.pipeline.masked).hidden(table.schema, table.table, names)
+        route = self.made.routes.route(table)
+        shown = [name for n in names if n not in hidden and (name := route.target_name(n)) is not None]
+        log = self._log()
+        check = KeylessCheck(
+            reader=reader,
+            comparer=comparer,
+            log=log,
+            made=self.made,
+            request=request,
+            schema=schema,
+            whole=not request.where,
+            shown=shown[:SHOWN_COLUMNS],
+            most=whole.asked.most,
+        )
+        rows = 0
+
+        def told(more: int) -> None:
+            nonlocal rows
+            rows += more
+            whole.told(Progress(str(table), self.config.name, rows, request.estimate or size.rows))
+
+        check.told = told
+        found = check.run()
+        differing = found.missing + found.extra
+        notes = ["it has no key: rows are counted by all of their values"]
+        if request.where:
+            notes.append(
+                f"rows that only the target has were not looked for: the condition is one on rows of the source: {request.where}"
+            )
+        if found.more:
+            notes.append("more rows differ than were counted")
+        if differing and whole.asked.repair:
+            again = f"`sluice dump start {runtime.name} --table {table} --replace`"
+            notes.append(f"it is not repaired, as nothing tells its rows apart: {again} copies it whole")
+        result = TableResult(
+            table=str(table),
+            target=self.config.name,
+            way="counts",
+            rows=found.rows,
+            equal=max(found.rows - found.missing - found.undecided, 0),
+            missing=found.missing,
+            extra=found.extra,
+            undecided=found.undecided,
+            ranges=1,
+            ranges_compared=1,
+            differences=tuple(_of_count(one) for one in found.first),
+            note="; ".join(notes),
+            seconds=round(time.monotonic() - began, 3),
+        )
+        return _Checked(result)
+
+    def _check(
+        self, reader: ChunkReader, way: Way, of_about: int = 0, doing: str = "verifying", *, keeps: bool = False
+    ) -> TableCheck:
+        """Return the check of a table. ``keeps``: keep the keys of all rows that differ."""
+        whole = self.whole
+        log = self._log()
+        texts = whole.runtime.source.keys
+        found = Found(most=whole.asked.most, keys=KeySpool() if keeps else None)
+        check = TableCheck(
+            reader=reader,
+            comparer=self.comparer,
+            log=log,
+            made=self.made,
+            texts=texts,
+            way=way,
+            values=whole.asked.values,
+            found=found,
+        )
+
+        def told(rows: int) -> None:
+            whole.told(Progress(str(way.request.table), self.config.name, check.found.rows, of_about, doing))
+
+        check.told = told
+        return check
+
+    # -- how -----------------------------------------------------------------------------------------------------------
+    def _way(self, reader: ChunkReader, size: SourceTable) -> tuple[Way, str, bool]:
+        """Return the way a table is compared, a note, and True if a repair may delete rows. Raises TerminalError."""
+        whole, table = self.whole, size.id
+        there = whole.source.chunk_table(table)
+        request = whole.conditioned.get(table) or TableRequest(table)
+        key = there.key(request)
+        if not key.columns or there.has_prefix_key(key):
+            raise ConfigError(
+                f"the key of {table} is a prefix of a column", hint="give it a primary key of whole columns"
+            )
+        schema = reader.schema(table)
+        route = self.made.routes.route(table)
+        plan = self.made.plan(schema)
+        why = self._no_range(schema, key.names, route)
+        if request.where:
+            why = f"the condition is one on rows of the source: {request.where}"
+        digested, digest_plan = ((), None) if why else self._digested(reader, schema, route, plan)
+        lists, why = self._lists(plan, key.names, route, why) if why and not request.where else (False, why)
+        rows = max(100, min(MOST_RANGE_ROWS, READ_BYTES * max(size.rows, 1) // max(size.size_bytes, 1)))
+        way = Way(
+            request=request,
+            schema=schema,
+            key=key,
+            plan=plan,
+            ranged=not why and not lists,
+            digested=digested,
+            digest_plan=digest_plan,
+            range_rows=rows,
+            digest_rows=whole.runtime.pipeline.dump.chunk_rows,
+            sample=whole.asked.sample,
+            lists=lists,
+        )
+        if why:
+            return way, f"rows that only the target has were not looked for: {why}", False
+        stays = kept_on_purpose(whole.runtime, self.config.name, self.others, route.target)
+        if lists and not stays:
+            stays = refuses(self.target.reconciler(), self._key_plan(schema, key.names, route), listed=True)
+        return way, f"a repair removes no rows: {stays}" if stays else "", not stays
+
+    def _lists(self, plan: PlannedTable, key: Sequence[str], route: TableRoute, why: str) -> tuple[bool, str]:
+        """Return whether rows that only the target has are found by listing its keys, as it has no range (``why``); and why not."""
+        runtime, table, comparer = self.whole.runtime, plan.source, self.comparer
+        not_by_table = why_not(runtime, [table], self.whole.captured, ()).get(table, "")
+        if not_by_table or not isinstance(comparer, KeyLister):
+            return False, why
+        if self.whole.asked.sample < 1:
+            return False, "that needs all rows of the source, and a sample was asked for"
+        if any(route.conversion(name) is not None for name in key):
+            return False, "the mapping converts values of its key"
+        not_listed = comparer.not_listed(plan)
+        return not not_listed, not_listed
+
+    def _no_range(self, schema: TableSchema, key: Sequence[str], route: TableRoute) -> str:
+        """Return why a range of the source's keys is no range at the target, "" if it is one."""
+        whole, table = self.whole, schema.table
+        why = why_not(whole.runtime, [table], whole.captured, ()).get(table, "")
+        if why:
+            return why
+        reconciler = self.target.reconciler()
+        if reconciler is None:
+            return f"a target of type {self.config.type} has no ranges"
+        return reconciler.refuses(self._key_plan(schema, key, route))
+
+    def _key_plan(self, schema: TableSchema, key: Sequence[str], route: TableRoute) -> PlannedTable:
+        return key_plan(schema.table, schema.arrow_schema, key, route, self.whole.source.identity.dialect)
+
+    def _digested(
+        self, reader: ChunkReader, schema: TableSchema, route: TableRoute, plan: PlannedTable
+    ) -> tuple[tuple[str, ...], PlannedTable | None]:
+        """Return the source columns of which both sides compute the same checksums, and the same at the target; empty if they do not."""
+        if not isinstance(reader, DigestReader) or route.convert:
+            return (), None
+        words = self.comparer.digest_words(plan)
+        sent = [c.name for c in schema.columns if route.target_name(c.name) is not None or c.name in schema.primary_key]
+        if not words or len(sent) != len(plan.columns):
+            return (), None
+        pairs = [(n, c) for n, c, word in zip(sent, plan.columns, words[1:], strict=True) if word]
+        names = tuple(name for name, _ in pairs)
+        if reader.digest_words(schema.table, names) != (words[0], *filter(None, words[1:])):
+            return (), None
+        return names, replace(plan, columns=tuple(column for _, column in pairs))
+
+    # -- repair --------------------------------------------------------------------------------------------------------
+    def repair(self, wanted: Sequence[_Checked]) -> str:
+        """Copy exactly the keys that differ, as a dump; look at them again. Returns the dump's id."""
+        whole, runtime = self.whole, self.whole.runtime
+        dump, by = new_id(), whole.asked.by or owner_label()
+        requests, counts = [], {}
+        for ordinal, one in enumerate(wanted):
+            assert one.check is not None
+            way, keys = one.check.way, one.check.found.keys
+            assert keys is not None
+            path = f"dumps/{dump}/keys-{ordinal:04d}.parquet"
+            write_key_pieces(runtime.store, path, keys.pieces(KEYS_A_LOOK))
+            requests.append(replace(way.request, where="", key_file=path, estimate=len(keys), replace=one.replace))
+            counts[str(way.request.table)] = len(keys)
+            whole.told(Progress(str(way.request.table), self.config.name, 0, len(keys), "repairing"))
+        targets = (self.config.name,) if len(runtime.pipeline.targets) > 1 else ()
+        order = DumpOrder(REASON, dump, targets, by=by)
+        recorded = record_dump(runtime, whole.state, whole.source, requests, order, note=f"verify {whole.id}")
+        details = {"verify": whole.id, "dump": recorded.id, "target": self.config.name, "rows": counts}
+        whole.state.audit(by=by, what="repair", details=details)
+        stop = threading.Event()
+        with self._log().while_it_moves(stop, f"the rows of repair {recorded.id}"):
+            work(replace(runtime, _state=None), recorded.id, stop=stop, why_stop="the pipeline stands still")
+        for one in wanted:
+            self._looked_again(one)
+        return recorded.id
+
+    def _looked_again(self, one: _Checked) -> None:
+        """Compare the same keys again after the repair."""
+        assert one.check is not None
+        before = one.check
+        keys = before.found.keys
+        assert keys is not None
+        with self._reader() as reader:
+            reader.schema(before.way.request.table)
+            check = self._check(reader, before.way, len(keys), "repairing")
+            for piece in keys.pieces(KEYS_A_LOOK):
+                check.look_again(piece)
+        left = check.found
+        undecided = one.result.undecided + left.undecided
+        repaired = len(keys) - left.differing - left.undecided
+        one.result = one.result.model_copy(update={**_counts(left, one.result.rows, undecided), "repaired": repaired})
+
+    # -- for people ----------------------------------------------------------------------------------------------------
+    def _shown(self, way: Way, odd: Sequence[Odd]) -> tuple[Difference, ...]:
+        """Return the differences for display, masked values hidden."""
+        runtime, table = self.whole.runtime, way.request.table
+        names = [column.name for column in way.schema.columns]
+        hidden = Masking(runtime.pipeline.masked).hidden(table.schema, table.table, names)
+        route = self.made.routes.route(table)
+        secret = {(route.target_name(name) or name).casefold() for name in hidden}
+        every = bool(hidden) and self.made.is_ruled(table)  # a rule may have copied masked values into any column
+
+        def key(one: Odd) -> tuple[str, ...]:
+            texts = runtime.source.keys.shown(one.key)
+            return tuple(SHOWN if n in hidden else text for n, text in zip(way.key.names, texts, strict=True))
+
+        def values(one: Odd) -> tuple[tuple[str | None, str | None], ...]:
+            pairs = zip(one.columns, one.values, strict=True) if one.values else ()
+            return tuple((SHOWN, SHOWN) if every or name.casefold() in secret else pair for name, pair in pairs)
+
+        return tuple(Difference(key=key(one), kind=one.kind, columns=one.columns, values=values(one)) for one in odd)
+
+
+def _of_count(one: RowCount) -> Difference:
+    key = tuple("NULL" if value is None else value for value in one.values)
+    return Difference(key=key, kind="missing" if one.here > one.there else "extra", copies=abs(one.here - one.there))
+
+
+def _counts(found: Found, rows: int, undecided: int) -> dict[str, int]:
+    counts = {"different": found.different, "missing": found.missing, "extra": found.extra}
+    equal = max(rows - found.different - found.missing - undecided, 0)
+    return {**counts, "equal": equal, "undecided": undecided}
+
+
+__all__ = ["Progress", "VerifySpec", "verify"]

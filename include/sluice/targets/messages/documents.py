@@ -1,0 +1,301 @@
+"""Rows of a batch as messages: keys, values, headers, and what keeps messages in order."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.formats import FORMATS, cloudevents, columns, connect
+from sluice.formats.common import changed, columns_of
+from sluice.formats.keys import key_text
+from sluice.formats.rows import changes_of
+from sluice.model.batches import Op
+from sluice.model.changes import Change
+from sluice.model.positions import Position
+from sluice.model.tables import TableId
+from sluice.targets.messages.envelopes import Encoder, Envelope, Numbers, Registered, WithSchemas, encoder_of
+from sluice.targets.messages.form import MessageForm
+from sluice.targets.messages.transactions import NumberedPiece, places_of
+from sluice.targets.port import ChangePiece
+
+Header = tuple[str, bytes]
+_CONTENT_TYPES = {"cloudevents-json": [("content-type", f"{cloudevents.CONTENT_TYPE}; charset=UTF-8".encode())]}
+_RARE = 50
+"""One row in this number: if more change their key, the whole piece is made the slow way."""
+
+
+@dataclass(slots=True)
+class Messages:
+    """Messages of one table, in order.
+
+    Attributes:
+        rows: for each message, the number of the row it was made from.
+        keys, values: bytes, or null.
+        routes: the bytes that messages have in common which stay in order; a queue with partitions hashes them.
+        headers: of each message; None: no message has any.
+    """
+
+    rows: np.ndarray[Any, Any]
+    keys: pa.Array
+    values: pa.Array
+    routes: pa.Array
+    headers: list[list[Header]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def too_large(self, limit: int) -> list[tuple[int, int]]:
+        """Return (number, bytes) of each message of more than ``limit`` bytes, key and value together."""
+        key, value = (pc.fill_null(pc.binary_length(part), 0) for part in (self.keys, self.values))
+        sizes = pc.add(key, value).to_numpy(zero_copy_only=False)
+        return [(int(number), int(sizes[number])) for number in np.flatnonzero(sizes > limit)]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageWriter:
+    """Makes messages as the options say.
+
+    Args:
+        source: the name under which documents refer to their source.
+        at: the end of the batch, for changes: latest; None: changes: all.
+        numbers: of the schemas, for formats with a registry.
+    """
+
+    form: MessageForm
+    source: str
+    batch: int
+    at: Position | None = None
+    numbers: Numbers | None = None
+    _encoders: dict[tuple[TableId | str, str, str], tuple[bytes, Encoder]] = field(default_factory=dict, init=False)
+
+    def key_of(self, table: TableId, key: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the columns of the message key."""
+        return self.form.key_columns.get(str(table), key)
+
+    def messages(self, piece: ChangePiece) -> Messages:
+        """Return the messages of the rows of a piece, in its order."""
+        piece, envelope = self._enveloped(piece)
+        if not self.form.enveloped or not columns.can(piece.rows):
+            return self._one_by_one(piece, envelope)
+        key = self.key_of(piece.table, piece.key)
+        rows = columns.Rows(piece.rows, piece.table, at=self.at)
+        moved = np.flatnonzero(rows.moved(tuple(dict.fromkeys((*key, *piece.key)))))
+        if not len(moved):
+            return self._together(piece, rows, key, envelope)
+        if len(moved) * _RARE > piece.rows.num_rows:
+            return self._one_by_one(piece, envelope)
+        made, begin = [], 0
+        for end in (*moved.tolist(), piece.rows.num_rows):  # a row whose key changed is more than one message
+            if end > begin:
+                part = piece.slice(begin, end - begin)
+                made.append((
+                    begin,
+                    self._together(part, columns.Rows(part.rows, part.table, at=self.at), key, envelope),
+                ))
+            if end < piece.rows.num_rows:
+                made.append((end, self._one_by_one(piece.slice(end, 1), envelope)))
+            begin = end + 1
+        return _after_another(made)
+
+    def tombstones(self, piece: ChangePiece) -> Messages:
+        """Return a message without a value for each row's key. Only the key's columns of the rows are needed."""
+        key, form = self.key_of(piece.table, piece.key), self.form
+        rows, envelope = piece.rows, Envelope()
+        if form.schemas or form.registered:
+            rows = connect.exact(rows)
+            envelope = self._keys_alone(piece.table, connect.key_schema(rows.schema, piece.table, key, self.source))
+        keys: list[bytes] = []
+        routes: list[bytes] = []
+        headers: list[list[Header]] = []
+        for one, part in zip(changes_of(rows, piece.table, piece.key, at=self.at), piece.part.to_pylist(), strict=True):
+            image = one.before or {}
+            keys.append(envelope.key(self._key(one, image, key)))
+            routes.append(self._route(one, image, keys[-1]))
+            headers.append(self._headers(one, part, 0))
+        kind, count = pa.large_binary(), len(keys)
+        made = pa.array(keys, kind), pa.nulls(count, kind), pa.array(routes, kind)
+        return Messages(np.arange(count), *made, headers if form.headers else None)
+
+    def _keys_alone(self, table: TableId, key_schema: str) -> Envelope:
+        if self.form.schemas:
+            return WithSchemas(key_schema, "")
+        encoder = self._encoder(table, "key", key_schema)
+        return Registered(encoder, encoder)
+
+    def _enveloped(self, piece: ChangePiece) -> tuple[ChangePiece, Envelope]:
+        """Return the rows as they go into documents, and the envelope around these."""
+        if not self.form.schemas and not self.form.registered:
+            return piece, Envelope()
+        rows, key = connect.exact(piece.rows), self.key_of(piece.table, piece.key)
+        key_schema = connect.key_schema(rows.schema, piece.table, key, self.source) if key else ""
+        value_schema = connect.value_schema(rows.schema, piece.table, self.source, whole=columns.can(rows))
+        return replace(piece, rows=rows), self.envelope(piece.table, key_schema, value_schema)
+
+    def envelope(self, table: TableId | str, key_schema: str, value_schema: str) -> Envelope:
+        """Return the envelope for a table, or for a topic without rows, whose schemas these are. ``key_schema``: "" for no keys."""
+        if self.form.schemas:
+            return WithSchemas(key_schema, value_schema)
+        if not self.form.registered:
+            return Envelope()
+        keyed = self._encoder(table, "key", key_schema) if key_schema else None
+        return Registered(keyed, self._encoder(table, "value", value_schema))
+
+    def _encoder(self, table: TableId | str, side: str, connect_schema: str) -> tuple[bytes, Encoder]:
+        """Return what precedes each message, and the encoder. Raises what :class:`Numbers` raises."""
+        found = self._encoders.get((table, side, connect_schema))
+        if found is None:
+            assert self.numbers is not None
+            encoder, kind, head = encoder_of(self.form.format, connect_schema)
+            number = self.numbers.number_of(table, side, encoder.name, encoder.schema, kind)
+            found = self._encoders[table, side, connect_schema] = struct.pack(">bI", 0, number) + head, encoder
+        return found
+
+    def _together(self, piece: ChangePiece, rows: columns.Rows, key: tuple[str, ...], envelope: Envelope) -> Messages:
+        """Make messages the fast way, for rows whose keys did not change."""
+        count, ops = piece.rows.num_rows, piece.rows["_op"].combine_chunks()
+        places: pa.Array | str = "null"
+        if isinstance(piece, NumberedPiece):
+            places = columns.places(piece.transaction, piece.total_order, piece.table_order)
+        values = envelope.values(rows.documents(self.source, places)).cast(pa.large_binary())
+        keys = pa.nulls(count, pa.large_binary())
+        if key:
+            keys = envelope.keys(rows.keys("debezium-json", key)).cast(pa.large_binary())
+        routes = self._routes(piece, rows, keys)
+        number, step = np.arange(count), np.zeros(count, np.int64)
+        gone = pc.equal(ops, Op.DELETE.value).to_numpy(zero_copy_only=False)
+        if key and self.form.tombstones and gone.any():
+            if self.at is not None:
+                values = pc.if_else(pa.array(gone), pa.scalar(None, pa.large_binary()), values)
+            else:
+                number = np.repeat(number, gone + 1)
+                step[:] = 0
+                step = np.concatenate(([False], number[1:] == number[:-1])).astype(np.int64)
+                values = values.take(pa.array(number, mask=step.astype(bool)))
+                keys, routes = keys.take(pa.array(number)), routes.take(pa.array(number))
+        headers = self._all_headers(piece, number, step) if self.form.headers else None
+        return Messages(number, keys, values, routes, headers)
+
+    def _routes(self, piece: ChangePiece, rows: columns.Rows, keys: pa.Array) -> pa.Array:
+        names = self.form.ordered_by(piece.table)
+        if names is None and not keys.null_count:
+            return keys
+        if names:
+            return rows.keys("debezium-json", names).cast(pa.large_binary())
+        return pa.repeat(pa.scalar(str(piece.table).encode(), pa.large_binary()), piece.rows.num_rows)
+
+    def _all_headers(self, piece: ChangePiece, number: Any, step: Any) -> list[list[Header]]:
+        rows, batch = piece.rows, ("sluice.batch", str(self.batch).encode())
+        seq, parts = rows["_seq"].to_numpy()[number].tolist(), piece.part.to_numpy()[number].tolist()
+        steps = step.tolist()
+        if self.at is not None:
+            ops = rows["_op"].take(pa.array(number)).to_pylist()
+            return [
+                [batch, ("sluice.change", b"%d.%b.%d.%d" % (s, o.encode(), p, n))]
+                for s, o, p, n in zip(seq, ops, parts, steps, strict=True)
+            ]
+        row, offset = rows["_row"].to_numpy()[number].tolist(), rows["_offset"].to_numpy()[number].tolist()
+        texts = {}
+        for name in ("_file", "_gtid", "_origin"):
+            coded = rows[name].combine_chunks().dictionary_encode().take(pa.array(number))
+            known = [None if one is None else str(one).encode() for one in coded.dictionary.to_pylist()]
+            texts[name] = [None if at is None else known[at] for at in coded.indices.to_pylist()]
+        origins = [("sluice.origin", one) for one in texts["_origin"]]
+        return [
+            [
+                batch,
+                ("sluice.change", b"%d.%d.%d.%d" % (s, r, p, n)),
+                ("sluice.position", b"%b:%d" % (file, at)),
+                origin,
+                *((("sluice.gtid", gtid),) if gtid else ()),
+            ]
+            for s, r, p, n, file, at, origin, gtid in zip(
+                seq, row, parts, steps, texts["_file"], offset, origins, texts["_gtid"], strict=True
+            )
+        ]
+
+    def one_by_one(self, piece: ChangePiece) -> Messages:
+        """Make messages the slow way, which is right for every row: through the formats of single changes."""
+        return self._one_by_one(*self._enveloped(piece))
+
+    def _one_by_one(self, piece: ChangePiece, envelope: Envelope) -> Messages:
+        headers: list[list[Header]] = []
+        key = self.key_of(piece.table, piece.key)
+        form = FORMATS["debezium-json" if self.form.registered else self.form.format]
+        parts = piece.part.to_pylist()
+        rows = changes_of(piece.rows, piece.table, piece.key, txn_row=piece.txn_row, at=self.at)
+        numbers: list[int] = []
+        keys: list[bytes | None] = []
+        values: list[bytes | None] = []
+        routes: list[bytes] = []
+        for number, (one, place) in enumerate(zip(rows, places_of(piece), strict=True)):
+            one = one if place is None else replace(one, in_transaction=place)
+            for step, (image, text) in enumerate(self._documents(form.row(one, self.source), one, key)):
+                key_bytes = envelope.key(self._key(one, image, key)) if key else None
+                numbers.append(number)
+                keys.append(key_bytes)
+                values.append(None if text is None else envelope.value(text))
+                routes.append(self._route(one, image, key_bytes))
+                if self.form.headers:
+                    typed = _CONTENT_TYPES.get(self.form.format, ()) if text is not None else ()
+                    headers.append([*typed, *self._headers(one, parts[number], step)])
+        kind = pa.large_binary()
+        arrays = pa.array(keys, kind), pa.array(values, kind), pa.array(routes, kind)
+        return Messages(np.array(numbers, np.int64), *arrays, headers if self.form.headers else None)
+
+    def _documents(
+        self, texts: tuple[str, ...], one: Change, key: tuple[str, ...]
+    ) -> list[tuple[dict[str, Any], str | None]]:
+        """Return (the row whose key it is, document) for each message; a document of None is a tombstone."""
+        before, after = one.before or {}, one.after if one.after is not None else one.before or {}
+        tombstone: list[tuple[dict[str, Any], str | None]] = [(before, None)] if key and self.form.tombstones else []
+        if one.op == Op.DELETE:
+            if self.at is not None and tombstone:
+                return tombstone
+            return [(before, texts[0]), *tombstone]
+        moved = one.op == Op.UPDATE and not set(changed(one)).isdisjoint(key)
+        if len(texts) == 2:
+            return [(before, texts[0]), *tombstone, (after, texts[1])]
+        return [*(tombstone if moved else ()), (after, texts[0])]
+
+    def _key(self, one: Change, image: dict[str, Any], key: tuple[str, ...]) -> str:
+        whole = {**(one.before or {}), **image}  # an after image may lack unchanged columns
+        return key_text(self.form.format, one.table, key, whole, columns_of(one.fields))
+
+    def _route(self, one: Change, image: dict[str, Any], key: bytes | None) -> bytes:
+        columns = self.form.ordered_by(one.table)
+        if columns is None and key is not None:
+            return key
+        if columns:
+            whole = {**(one.before or {}), **image}
+            return key_text("debezium-json", one.table, columns, whole, columns_of(one.fields)).encode()
+        return str(one.table).encode()
+
+    def _headers(self, one: Change, part: int, step: int) -> list[Header]:
+        found = [("sluice.batch", str(self.batch).encode())]
+        if self.at is not None:
+            return [*found, ("sluice.change", f"{one.seq}.{one.op}.{part}.{step}".encode())]
+        found += [
+            ("sluice.change", f"{one.seq}.{one.row}.{part}.{step}".encode()),
+            ("sluice.position", f"{one.file}:{one.offset}".encode()),
+            ("sluice.origin", str(one.origin).encode()),
+        ]
+        return [*found, ("sluice.gtid", one.gtid.encode())] if one.gtid else found
+
+
+def _after_another(made: list[tuple[int, Messages]]) -> Messages:
+    """Concatenate messages; each part comes with the number of its first row."""
+    rows = np.concatenate([part.rows + begin for begin, part in made])
+    parts = [part for _, part in made]
+    listed = [part.headers for part in parts if part.headers is not None]
+    return Messages(
+        rows,
+        pa.concat_arrays([part.keys for part in parts]),
+        pa.concat_arrays([part.values for part in parts]),
+        pa.concat_arrays([part.routes for part in parts]),
+        [one for part in listed for one in part] if listed else None,
+    )
