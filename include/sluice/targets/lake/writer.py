@@ -62,6 +62,8 @@ def capabilities_of(changes: Input) -> Capabilities:
         conversions=frozenset() if every else CONVERSIONS,
         max_writers=1 if every else None,
         compares=True,
+        lists_keys=True,
+        removes_listed_keys=True,
         maintains_files=True,
         keeps_versions=True,
     )

@@ -82,6 +82,7 @@ class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
         features=frozenset(Feature) - {Feature.BUNDLES, Feature.RECOPIES},
         conversions=frozenset(StepKind),
         compares=True,
+        counts_rows=True,
         marks_loads=True,
     )
 
