@@ -31,6 +31,7 @@ from sluice.targets.port import Finding, Upkeep
 
 RETRIES = "commit.retry.num-retries"
 """The property that keeps the library from committing a lost race by itself."""
+_HINT = f"`sluice check PIPELINE --apply` sets {RETRIES} to 0"
 _TOTALS = ("total-records", "total-data-files", "total-files-size", "total-delete-files")
 _MOST_SNAPSHOTS = 20
 """Snapshots of the checkpoint's table."""
@@ -76,14 +77,14 @@ class IcebergFormat:
 
     def require_fenced(self, table: TableId, found: Any) -> None:
         if self.property_of(found, RETRIES) != "0":
-            hint = f"`sluice check --apply` sets {RETRIES} to 0"
-            raise LoadError(_unfenced(self.uri(table)), where=str(table), hint=hint)
+            raise LoadError(_unfenced(self.uri(table)), where=str(table), hint=_HINT)
 
     def refusal(self, table: TableId, found: Any, *, every: bool) -> Finding | None:
         if self.property_of(found, RETRIES) == "0":
             return None
-        hint, statement = f"`sluice check --apply` sets {RETRIES} to 0", set_text(self.sql_name(table), RETRIES, "0")
-        return Finding("error", table, "", _unfenced(self.uri(table)), statement, hint)
+        return Finding(
+            "error", table, "", _unfenced(self.uri(table)), set_text(self.sql_name(table), RETRIES, "0"), _HINT
+        )
 
     def info(self, found: Any) -> TableInfo:
         return info_of(found)

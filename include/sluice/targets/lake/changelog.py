@@ -88,7 +88,7 @@ def _require_envelope(piece: ChangePiece, info: TableInfo) -> None:
         raise MappingError(
             f"the table of {piece.table} is no table of changes: it lacks {(wrong or [BEFORE])[0]!r}, or has it as another type",
             where=f"{piece.table}.{(wrong or [BEFORE])[0]}",
-            hint="changes: all needs tables of its own: another location, or options: {table: …}; `sluice check --apply` makes them",
+            hint="changes: all needs tables of its own: another location, or options: {table: …}; `sluice check PIPELINE --apply` makes them",
         )
 
 

@@ -173,7 +173,7 @@ class LakeCheckpointStore:
         return Fenced(
             "the target's checkpoint is gone",
             where=self.place,
-            hint="was the folder deleted by hand? `sluice check` says what to do",
+            hint=f"was the folder deleted by hand? `sluice check {self.owner.partition('/')[0]}` says what to do",
         )
 
 

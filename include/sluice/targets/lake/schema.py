@@ -38,6 +38,7 @@ class LakeSchema:
 
     def require(self, plan: PlannedTable) -> None:
         """Raise MappingError unless the table can hold the planned rows."""
+        applies = f"`sluice check {self.tables.pipeline} --apply` does it"
         for one in self._compare(plan):
             if one.severity != "error":
                 continue
@@ -46,8 +47,7 @@ class LakeSchema:
             raise MappingError(
                 f"table {plan.target}: {one.why}",
                 where=f"{plan.target}.{one.column}" if one.column else str(plan.target),
-                hint="; ".join(filter(None, (one.hint, "`sluice check --apply` does it" if one.statement else "")))
-                or None,
+                hint="; ".join(filter(None, (one.hint, applies if one.statement else ""))) or None,
             )
 
     def apply(self, statement: str) -> None:

@@ -66,7 +66,7 @@ class LakeTables:
         return MappingError(
             f"the target has no table {table}: there is no {self.format.NAME} table at {self.format.uri(table)}",
             where=str(table),
-            hint="`sluice check --apply` makes it",
+            hint=f"`sluice check {self.pipeline} --apply` makes it",
         )
 
     def noted(self, found: Any, scope: str, delivery: int) -> int:

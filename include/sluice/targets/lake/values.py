@@ -55,7 +55,7 @@ def sent_columns(fields: Sequence[pa.Field], info: TableInfo, table: TableId, na
             raise MappingError(
                 f"table {table} at the target has no column {name!r}",
                 where=f"{table}.{name}",
-                hint="`sluice check --apply` adds it; or leave it out: mapping.columns.exclude",
+                hint="`sluice check PIPELINE --apply` adds it; or leave it out: mapping.columns.exclude",
             )
         made = values_of(field)
         if not isinstance(column.kind, str) or not takes(made, column.kind):
