@@ -273,7 +273,9 @@ class LakeFollower:
 
     def say(self, done: str) -> None:
         """Log what is done."""
-        _log.info("target_ddl", consumer=self.tables.owner.replace("/", "."), statement=done, source=self.change.where)
+        _log.info(
+            "target_ddl_issued", target=self.tables.owner.replace("/", "."), statement=done, source=self.change.where
+        )
 
     def by_hand(self, why: str) -> LoadError:
         """Return the error that people have to follow the change."""
