@@ -40,9 +40,9 @@ from sluice.mysql.ddl.row_effects import row_effects
 from sluice.mysql.source_words import MySQLWords
 from sluice.mysql.type_loss import SqlType
 from sluice.targets.bundles import joined
+from sluice.targets.feature_check import require_features, require_kinds, require_offered
 from sluice.targets.memory.checkpoints import MemoryCheckpoints
 from sluice.targets.memory.store import MemoryStore
-from sluice.targets.offers import require_features, require_kinds, require_offered
 from sluice.targets.port import (
     BatchInput,
     BatchWriter,

@@ -18,6 +18,7 @@ from sluice.model.definitions import ColumnDefinition, TableDefinition
 from sluice.model.row_effects import Step
 from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId
+from sluice.targets.feature_check import to_ignore
 from sluice.targets.lake.changelog import BEFORE, columns_of
 from sluice.targets.lake.checkpoints import Raced
 from sluice.targets.lake.column_types import TOO_WIDE, own_type, takes
@@ -27,7 +28,6 @@ from sluice.targets.lake.conversions import converted as after_steps
 from sluice.targets.lake.held import LakeHeld
 from sluice.targets.lake.site import LakeSite, Note
 from sluice.targets.lake.values import converted
-from sluice.targets.offers import to_ignore
 from sluice.targets.port import Fence, SchemaChange
 from sluice.targets.schema.conversions import broken, effects_on, not_converted
 from sluice.targets.schema.plan import (
