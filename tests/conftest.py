@@ -227,6 +227,6 @@ def logging_as_before() -> Iterator[None]:
 def no_kept_producers() -> Iterator[None]:
     """A process keeps the Kafka producer of each target, with a dozen open files; a test run has hundreds of targets."""
     yield
-    channels = sys.modules.get("sluice.targets.kafka.channel")
+    channels = sys.modules.get("sluice.targets.kafka.transactions")
     if channels is not None:
         channels.end_all()

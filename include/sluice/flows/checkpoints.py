@@ -21,7 +21,7 @@ from sluice.errors import CheckpointError, Fenced, SluiceError
 from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.runtime import Runtime
 from sluice.flows.stored import known_again
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.targets.port import Agrees, Checkpoint, CheckpointStore, Target
 
 _log = structlog.get_logger()
@@ -177,7 +177,7 @@ class CheckpointCheck:
             error.restored = self._was_true(checkpoint)
             return error
         if checkpoint.position is not None:
-            ends: Position | None = process.position
+            ends: Offset | None = process.position
             if checkpoint.batch > process.batch:
                 record = state.batch(checkpoint.batch)
                 ends = record.last if record else None
@@ -267,7 +267,7 @@ def require_no_checkpoints(runtime: Runtime, state: PipelineState) -> None:
         except CheckpointError:
             raise
         except SluiceError as error:
-            _log.info("checkpoint_not_read", pipeline=runtime.name, consumer=config.name, because=str(error))
+            _log.info("checkpoint_read_failed", pipeline=runtime.name, target=config.name, error=str(error))
 
 
 def _foreign(process: Acknowledgement | None, identity: str, next_batch: int) -> str:

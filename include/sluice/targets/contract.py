@@ -31,7 +31,7 @@ from sluice.mapping import Mapping as Routes
 from sluice.model.changes import Change
 from sluice.model.column_types import ColumnKind
 from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.model.row_effects import REQUIRES, Ran
 from sluice.model.schema_changes import ChangeKind, TableChange, column_changes
 from sluice.model.source_words import StatementMeaning
@@ -212,8 +212,8 @@ class Pipe:
         found = self.checkpoints.read()
         return found.batch if found else 0
 
-    def position(self, batch: int) -> Position:
-        return Position("uuid", "log.000001", 100 * batch + 4)
+    def position(self, batch: int) -> Offset:
+        return Offset.at("uuid", "log.000001", 100 * batch + 4)
 
     def given(self, tables: Tables, **more: Any) -> BatchInput:
         """Return the next batch."""

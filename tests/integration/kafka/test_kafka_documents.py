@@ -15,17 +15,19 @@ from devstack.kafka import find_connect, java_program
 from sluice.flows.load.batch_changes import stored_changes
 from sluice.flows.load.units import batch_input
 from sluice.formats import columns
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.segments.changeset import read_changeset
 from sluice.targets.changes_in_order import in_log_order
-from sluice.targets.kafka.documents import Messages, Writer, merged_piece
 from sluice.targets.kafka.options import KafkaOptions
+from sluice.targets.messages.documents import Messages, MessageWriter
+from sluice.targets.messages.form import MessageForm
+from sluice.targets.messages.pieces import merged_piece
 from sluice.targets.port import ChangePiece
 from tests.support.pipelines.kafka_pipelines import ROWS, captured, statements_of_all_types
 from tests.support.values import random_values as values
 
 
-def same(writer: Writer, piece: ChangePiece) -> Messages:
+def same(writer: MessageWriter, piece: ChangePiece) -> Messages:
     """Both ways; the quick one must have been taken."""
     assert columns.can(piece.rows)
     quick, slow = writer.messages(piece), writer.one_by_one(piece)
@@ -62,7 +64,7 @@ def test_documents_of_all_types(
                 {"partitioning": "table"},
                 {"schemas": True, "tombstones": False},
             ):
-                writer = Writer(KafkaOptions.model_validate(options), "shop", number)
+                writer = MessageWriter(KafkaOptions.model_validate(options).form, "shop", number)
                 for piece in pieces:
                     written = same(writer, piece)
                     seen += len(written)
@@ -71,7 +73,7 @@ def test_documents_of_all_types(
             assert sum(p.rows.num_rows for some in in_log_order(pieces, 7) for p in some) == sum(
                 piece.rows.num_rows for piece in pieces
             )
-            merged = Writer(KafkaOptions(), "shop", number, Position("u", "binlog.000007", 77))
+            merged = MessageWriter(MessageForm(), "shop", number, Offset.at("u", "binlog.000007", 77))
             changeset = read_changeset(runtime.store, stored.changeset)
             given = batch_input(runtime.store, changeset)
             for table in given.tables:
@@ -115,7 +117,7 @@ def test_schemas_say_what_the_server_says(
             stored = state.require(runtime.store.batches()[-1])
         manifest = runtime.store.read_manifest(stored.manifest)
         [piece] = stored_changes(runtime, "copy", manifest, stored.manifest).change_pieces()
-        writer = Writer(KafkaOptions(schemas=True), "shop", stored.number)
+        writer = MessageWriter(MessageForm(schemas=True), "shop", stored.number)
         [[key, row]] = read_by_connect(tmp_path, list(_lines(piece, writer.messages(piece))))
         [[d]] = mysql_source.execute(f"SELECT CAST(d AS CHAR) FROM {schema}.t")
     decimal = "org.apache.kafka.connect.data.Decimal"

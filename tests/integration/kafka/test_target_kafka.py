@@ -21,7 +21,7 @@ from sluice.model.dumps import DumpState
 from sluice.model.tables import TableId
 from sluice.operations.check import apply_missing, check
 from sluice.targets.contract import Pipe, changed, gone, new, people
-from sluice.targets.kafka import channel
+from sluice.targets.kafka import ack_topic, place, transactions
 from sluice.targets.kafka.partitioning import partition_of
 from sluice.targets.kafka.target import KafkaTarget
 from tests.support.benches.kafka_bench import KafkaBench
@@ -225,9 +225,10 @@ def test_a_topic_that_is_gone_and_one_with_more_partitions(kafka: Any) -> None:
 
 def test_more_messages_than_wait_at_a_time(kafka: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client's queue would take later messages and leave out earlier ones."""
-    monkeypatch.setattr(channel, "_QUEUE", 40)
-    monkeypatch.setattr(channel, "_QUEUE_BYTES", 20_000)
-    monkeypatch.setattr("sluice.targets.kafka.target._ROWS", 30)
+    monkeypatch.setattr(place, "QUEUE", 40)
+    monkeypatch.setattr(transactions, "QUEUE", 40)
+    monkeypatch.setattr(transactions, "_QUEUE_BYTES", 20_000)
+    monkeypatch.setattr("sluice.targets.kafka.sender._ROWS", 30)
     bench = KafkaBench(kafka, "all", {"headers": False, "create_topics": {"when": "needed"}})
     table = people(bench.schema)
     Pipe(bench).deliver((table, [new(n, "a", n) for n in range(500)]))
@@ -290,7 +291,7 @@ def test_connections_that_do_not_work(
     kafka: Any, caplog: Any, monkeypatch: Any, extra: dict[str, Any], error: Any, match: str
 ) -> None:
     monkeypatch.setattr("sluice.targets.kafka.client.ANSWER_S", 5.0)
-    monkeypatch.setattr(channel, "ANSWER_S", 5.0)
+    monkeypatch.setattr(ack_topic, "ANSWER_S", 5.0)
     caplog.set_level(logging.DEBUG)
     endpoint = Endpoint("broker", "kafka", "", extra={"bootstrap.servers": f"127.0.0.1:{kafka.login_port}", **extra})
     target = KafkaTarget(TargetConfig(name="copy", type="kafka", connection="broker"), endpoint, "p")
@@ -300,7 +301,7 @@ def test_connections_that_do_not_work(
 
 
 def test_no_broker_answers(monkeypatch: Any) -> None:
-    monkeypatch.setattr(channel, "ANSWER_S", 1.0)
+    monkeypatch.setattr(ack_topic, "ANSWER_S", 1.0)
     endpoint = parse_connection("broker", '{"conn_type": "kafka", "host": "127.0.0.1", "port": 1}')
     target = KafkaTarget(TargetConfig(name="copy", type="kafka", connection="broker"), endpoint, "p")
     with pytest.raises(TargetUnavailable):

@@ -17,7 +17,7 @@ import pytest
 from sluice.errors import Fenced, LoadError, RetryableError
 from sluice.model.schema_changes import ChangeKind
 from sluice.targets.contract import Pipe, _definition, _schema_change, changed, gone, new, people
-from sluice.targets.kafka.channel import Place
+from sluice.targets.kafka.place import Place
 from sluice.targets.rows_in_memory import MemoryReader
 from tests.support.benches.kafka_bench import KafkaBench
 from tests.support.crashes import kafka_child
@@ -165,15 +165,15 @@ def test_a_process_that_is_out_of_date_does_not_disturb_a_newer_one(kafka: Any) 
 
 def _elsewhere(work: Any) -> None:
     """As another process would: without this one's producer."""
-    from sluice.targets.kafka import channel
+    from sluice.targets.kafka import transactions
 
-    mine = dict(channel._slots)
-    channel._slots.clear()
+    mine = dict(transactions._slots)
+    transactions._slots.clear()
     try:
         work()
     finally:
-        channel._slots.clear()
-        channel._slots.update(mine)
+        transactions._slots.clear()
+        transactions._slots.update(mine)
 
 
 @dataclass(frozen=True)
@@ -205,9 +205,9 @@ def test_readers_see_a_batch_whole_or_not_at_all(kafka: Any, monkeypatch: pytest
     topics = [f"{bench.schema}.one", f"{bench.schema}.two"]
 
     def look() -> None:
-        from sluice.targets.kafka import channel
+        from sluice.targets.kafka import transactions
 
-        for mine in channel._slots.values():
+        for mine in transactions._slots.values():
             if mine.channel is not None and mine.channel.place.pipeline.startswith(bench.schema):
                 mine.channel.producer.flush(30)
         seen.append(tuple(len(kafka_reading.read(kafka, *topics, committed=c)) for c in (True, False)))
@@ -260,9 +260,9 @@ def test_a_batch_that_takes_longer_than_its_transaction_may(kafka: Any) -> None:
         consumer = place.client("Consumer", **{"group.id": "x", "isolation.level": "read_committed"})
         from confluent_kafka import TopicPartition
 
-        from sluice.targets.kafka import channel
+        from sluice.targets.kafka import transactions
 
-        for mine in channel._slots.values():
+        for mine in transactions._slots.values():
             if mine.channel is not None and mine.channel.place == place:
                 mine.channel.producer.flush(30)
         everything = len(kafka_reading.read(kafka, topic, committed=False))

@@ -16,7 +16,7 @@ from sluice.targets.contract import Pipe, changed, new, people
 
 pytest.importorskip("confluent_kafka")
 
-from sluice.targets.kafka import channel
+from sluice.targets.kafka import ack_topic
 from tests.support.benches.kafka_bench import KafkaBench
 from tests.support.readers import kafka_reading
 from tests.support.servers.certificates import self_signed
@@ -98,7 +98,7 @@ def test_a_side_that_is_not_trusted_is_told(
 ) -> None:
     """The error has the reason, which the client tells in its log alone."""
     monkeypatch.setattr("sluice.targets.kafka.client.ANSWER_S", 2.0)
-    monkeypatch.setattr(channel, "ANSWER_S", 2.0)
+    monkeypatch.setattr(ack_topic, "ANSWER_S", 2.0)
     target: Any = over_tls(broker, certificates, trusted, client).target()
     with pytest.raises(SluiceError, match=said):
         target.checkpoints.read()

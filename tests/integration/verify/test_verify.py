@@ -24,7 +24,7 @@ from sluice.operations.verify import units
 from sluice.operations.verify import verify as flow
 from sluice.operations.verify.result import TableResult, VerifyResult
 from sluice.operations.verify.verify import VerifySpec, verify
-from sluice.targets.kafka.arrow_messages import stream
+from sluice.targets.messages.arrow_messages import stream
 from sluice.targets.postgresql import comparing as listing
 from sluice.targets.sql import comparing
 from tests.support.pipelines.case import Case, case

@@ -10,8 +10,8 @@ from typing import Any
 from sluice.config.connections import Endpoint
 from sluice.model.tables import TableSchema
 from sluice.targets.contract import Bench, Received
-from sluice.targets.kafka.channel import end_all
 from sluice.targets.kafka.target import KafkaTarget
+from sluice.targets.kafka.transactions import end_all
 from sluice.targets.port import Input, Target
 from tests.support.readers import kafka_reading
 

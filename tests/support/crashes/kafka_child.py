@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sluice.targets.kafka import channel as module
+from sluice.targets.kafka.place import Place
 from tests.support.crashes.strikes import At, deliver
 
 
@@ -21,6 +21,6 @@ class Watched:
 
 def load(bench: Any, batch: Any, epoch: int, at: At, said: Any) -> None:
     """See :func:`tests.support.crashes.strikes.deliver`."""
-    make = module.Place.producer
-    module.Place.producer = lambda place, report: Watched(make(place, report), at)  # type: ignore[method-assign,assignment]
+    make = Place.producer
+    Place.producer = lambda place, report: Watched(make(place, report), at)  # type: ignore[method-assign,assignment]
     deliver(bench, [batch], epoch, at, said)

@@ -15,8 +15,8 @@ import numpy as np
 
 from devstack.registry import RegistryServer
 from sluice.flows.load.batch_changes import stored_changes
-from sluice.targets.kafka.documents import Writer
-from sluice.targets.kafka.options import KafkaOptions
+from sluice.targets.messages.documents import MessageWriter
+from sluice.targets.messages.form import MessageForm
 from tests.support.pipelines.case import case
 from tests.support.values import random_values as values
 
@@ -124,8 +124,8 @@ def assert_says_the_same(
             with runtime.state() as state:
                 stored = state.require(number)
             manifest = runtime.store.read_manifest(stored.manifest)
-            plain = Writer(KafkaOptions(schemas=True), "shop", number)
-            binary = Writer(KafkaOptions(format=form), "shop", number, numbers=numbers)
+            plain = MessageWriter(MessageForm(schemas=True), "shop", number)
+            binary = MessageWriter(MessageForm(format=form), "shop", number, numbers=numbers)
             for piece in stored_changes(runtime, "copy", manifest, stored.manifest).change_pieces():
                 expected = plain.messages(piece)
                 for found in (binary.messages(piece), binary.one_by_one(piece)):

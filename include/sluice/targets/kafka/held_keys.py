@@ -16,7 +16,7 @@ from typing import Any
 from sluice.errors import LoadError
 from sluice.formats.keys import key_document
 from sluice.model.tables import TableId
-from sluice.targets.kafka.channel import Place
+from sluice.targets.kafka.place import Place
 from sluice.targets.kafka.topic_reader import MESSAGES, TopicReader, committed_ends
 
 
@@ -75,7 +75,7 @@ class HeldKeys:
     def _writer(self, value: bytes) -> str:
         """Return the pipeline that a message names; "" if its format does not name it."""
         options = self.place.options
-        if not options.debezium or options.registered:
+        if not options.form.debezium or options.form.registered:
             return ""
         try:
             document = json.loads(value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import string
 from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Literal
@@ -12,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sluice.config.pipeline import Span
 from sluice.model.tables import TableId
+from sluice.targets.messages.form import MessageForm
+from sluice.targets.messages.templates import fields_of, listed, require_known
 
 Setting = str | int | float | bool
 OURS = frozenset({
@@ -146,28 +147,25 @@ class KafkaOptions(BaseModel):
             ("transaction_topic", self.transaction_topic, ()),
             ("schema_topic", self.schema_topic, ()),
         ):
-            fields = _fields(name, template)
             known = {"pipeline", "target", *(("schema", "table") if name == "topic" else ())}
-            if fields - known:
-                raise ValueError(f"{name}: {{{min(fields - known)}}} is not known; write {_listed(known)}")
-            if not set(needed) <= fields:
-                raise ValueError(f"{name} must have {_listed(set(needed))} in it: each target has a topic of its own")
-        one = not _fields("topic", self.topic) & {"schema", "table"}
+            if not set(needed) <= require_known(name, template, known):
+                raise ValueError(f"{name} must have {listed(needed)} in it: each target has a topic of its own")
+        one = not fields_of("topic", self.topic) & {"schema", "table"}
         if self.partitioning is Partitioning.GLOBAL and not one:
             raise ValueError(
                 "partitioning: global needs one topic for all tables: leave {schema} and {table} out of topic"
             )
-        if self.arrow and (self.schema_topic or self.key_columns):
+        if self.form.arrow and (self.schema_topic or self.key_columns):
             raise ValueError(
                 "format: arrow has no keys and no documents of statements: leave out key_columns and schema_topic"
             )
-        if self.arrow and self.partitioning not in {Partitioning.TABLE, Partitioning.GLOBAL}:
+        if self.form.arrow and self.partitioning not in {Partitioning.TABLE, Partitioning.GLOBAL}:
             raise ValueError("format: arrow has many rows in a message: write partitioning: table, or global")
-        if self.transaction_topic and not self.debezium:
+        if self.transaction_topic and not self.form.debezium:
             raise ValueError("transaction_topic goes with the debezium formats and cloudevents-json")
         if self.schemas and self.format != "debezium-json":
             raise ValueError("schemas goes with format: debezium-json")
-        if self.registered and one and self.subjects is Subjects.TOPIC:
+        if self.form.registered and one and self.subjects is Subjects.TOPIC:
             raise ValueError(
                 "subjects: topic has one schema a topic, and topic is one for all tables: write subjects: topic_record"
             )
@@ -179,34 +177,27 @@ class KafkaOptions(BaseModel):
         return self
 
     @property
-    def enveloped(self) -> bool:
-        """Are messages Debezium's envelopes, whatever they are encoded in?"""
-        return self.registered or self.format == "debezium-json"
-
-    @property
-    def debezium(self) -> bool:
-        """True if messages have the contents of Debezium's."""
-        return self.enveloped or self.format == "cloudevents-json"
-
-    @property
-    def keys_are_alike(self) -> bool:
-        """True if messages of two tables may have the same key."""
-        return self.format not in {"maxwell-json", "arrow"}
+    def form(self) -> MessageForm:
+        """The form of messages."""
+        by = {
+            Partitioning.KEY: None,
+            Partitioning.COLUMNS: self.partition_columns,
+            Partitioning.TABLE: {},
+            Partitioning.GLOBAL: {},
+        }
+        return MessageForm(
+            format=self.format,
+            schemas=self.schemas,
+            tombstones=self.tombstones,
+            headers=self.headers,
+            key_columns=self.key_columns,
+            order_columns=by[self.partitioning],
+        )
 
     @property
     def of_one_table(self) -> bool:
         """Has a topic the rows of one table alone, as far as its name says?"""
-        return {"schema", "table"} <= _fields("topic", self.topic)
-
-    @property
-    def arrow(self) -> bool:
-        """Are messages record batches, without keys?"""
-        return self.format == "arrow"
-
-    @property
-    def registered(self) -> bool:
-        """Are messages binary, with schemas in a registry?"""
-        return self.format in {"debezium-avro", "debezium-protobuf"}
+        return {"schema", "table"} <= fields_of("topic", self.topic)
 
     def topic_of(self, table: TableId, pipeline: str, target: str) -> str:
         """Return the name of the topic; characters that Kafka does not accept become _, as in Debezium."""
@@ -229,20 +220,6 @@ class KafkaOptions(BaseModel):
 
 def _legal(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "_", name)[:249]
-
-
-def _fields(name: str, template: str) -> set[str]:
-    try:
-        found = [(field, spec, conversion) for _, field, spec, conversion in string.Formatter().parse(template)]
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
-    if any(spec or conversion for _, spec, conversion in found):
-        raise ValueError(f"{name}: write names in braces alone")
-    return {field for field, _, _ in found if field is not None}
-
-
-def _listed(names: set[str]) -> str:
-    return ", ".join(f"{{{name}}}" for name in sorted(names))
 
 
 __all__ = ["OURS", "KafkaOptions", "MissingTopics", "Partitioning", "Subjects"]

@@ -12,9 +12,9 @@ from sluice.config.connections import Endpoint
 from sluice.errors import ConfigError, LoadError, TargetUnavailable
 from sluice.model.client_packages import install_hint
 from sluice.model.tables import TableId
-from sluice.targets.kafka.channel import Place
 from sluice.targets.kafka.client import REGISTRY, scrubbed
 from sluice.targets.kafka.options import Subjects
+from sluice.targets.kafka.place import Place
 
 _ANSWER_S = 30.0
 _INCOMPATIBLE = 409

@@ -15,8 +15,8 @@ from sluice.errors import LoadError
 from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId
 from sluice.targets.feature_check import to_ignore
-from sluice.targets.kafka.key_forms import KeyForms
 from sluice.targets.kafka.options import KafkaOptions
+from sluice.targets.messages.key_forms import KeyForms
 from sluice.targets.port import SchemaChange
 
 _K = ChangeKind
@@ -113,7 +113,7 @@ def _stays(change: SchemaChange, table: TableChange) -> bool:
 
 def why_not_emptied(options: KafkaOptions) -> str:
     """Return why no topic of a target gets messages without a value for its keys; "" if topics do."""
-    if options.arrow:
+    if options.form.arrow:
         return "messages of format arrow have no key, so that none can be removed by it"
     if not options.tombstones:
         return "options.tombstones is false, and a delete needs the whole row then"

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sluice.errors import TargetUnavailable
-from sluice.targets.kafka.channel import Place
 from sluice.targets.kafka.client import ANSWER_S, errors, library, translated
+from sluice.targets.kafka.place import Place
 
 MESSAGES = 10_000
 """Messages that are requested at a time."""

@@ -8,14 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.errors import ConfigError, LoadError, MappingError, SluiceError
-from sluice.model.planned import PlannedTable
+from sluice.errors import LoadError, MappingError
 from sluice.model.tables import TableId
-from sluice.targets.kafka.channel import KicksOut, Place
-from sluice.targets.kafka.client import ANSWER_S, errors, kafka_error, library
+from sluice.targets.kafka.client import ANSWER_S, KicksOut, errors, kafka_error, library
 from sluice.targets.kafka.options import MissingTopics, Partitioning
-from sluice.targets.kafka.registry import Registry
-from sluice.targets.port import Finding, Input
+from sluice.targets.kafka.place import Place
 
 _NOT_ORDERED = "messages of one row may then be in two partitions, so that their order is not kept"
 
@@ -62,7 +59,7 @@ class Topics:
         if made.when == "needed":
             for topic in missing:
                 create(self.place, topic, made)
-            self.counts.update(_wait(self.place, missing))
+            self.counts.update(wait_for(self.place, missing))
             missing = {topic: table for topic, table in missing.items() if topic not in self.counts}
         for topic, table in missing.items():
             raise MappingError(
@@ -123,7 +120,7 @@ def create(place: Place, topic: str, how: MissingTopics) -> None:
         raise LoadError(f"{doing}: {error}") from None
 
 
-def _wait(place: Place, topics: Iterable[str]) -> dict[str, int]:
+def wait_for(place: Place, topics: Iterable[str]) -> dict[str, int]:
     """Wait until all brokers know the new topics; they learn of them one after the other."""
     wanted, end = set(topics), time.monotonic() + ANSWER_S
     while True:
@@ -143,100 +140,6 @@ def statement(topic: str, how: MissingTopics) -> str:
     return shlex.join(words)
 
 
-@dataclass(frozen=True)
-class KafkaSchema:
-    """See :class:`sluice.targets.port.TargetSchema`: the topics of planned tables."""
-
-    place: Place
-    input: Input
-
-    def compare(self, tables: Sequence[PlannedTable]) -> Sequence[Finding]:
-        """Return findings on what is missing, what cannot be loaded, and where each table goes."""
-        topics = Topics.look(self.place)
-        configs = configs_of(self.place, [t for t in {topics.topic_of(p.target) for p in tables} if t in topics.counts])
-        found: list[Finding] = []
-        for plan in tables:
-            found += self._about(plan, topics, configs)
-        for option, topic in topics.side.items() if tables else ():
-            if topic not in topics.counts:
-                missing = statement(topic, self.place.options.create_topics.model_copy(update={"partitions": 1}))
-                found.append(
-                    Finding(
-                        "error", tables[0].target, "", f"the topic {topic} of options.{option} is not there", missing
-                    )
-                )
-        if self.place.options.registered:
-            try:
-                Registry(self.place).check()
-            except SluiceError as error:
-                found += [Finding("error", p.target, "", error.message, hint=error.hint or "") for p in tables[:1]]
-        if self.input is Input.MERGED and self.place.options.keys_are_alike:
-            try:
-                topics.require_own([plan.target for plan in tables])
-            except MappingError as error:
-                found += [Finding("error", p.target, "", error.message, hint=error.hint or "") for p in tables[:1]]
-        return found
-
-    def _about(self, plan: PlannedTable, topics: Topics, configs: Mapping[str, Mapping[str, str]]) -> list[Finding]:
-        options, topic, merged = self.place.options, topics.topic_of(plan.target), self.input is Input.MERGED
-        key = () if options.arrow else options.key_columns.get(str(plan.target), plan.key)
-        names = {column.name for column in plan.columns}
-        found = []
-        for option, columns in (("key_columns", options.key_columns), ("partition_columns", options.partition_columns)):
-            found += [
-                Finding("error", plan.target, name, f"options.{option} names a column that is not sent")
-                for name in columns.get(str(plan.target), ())
-                if name not in names
-            ]
-        if merged and not plan.key:
-            found.append(Finding(
-                "error", plan.target, "", "it has no key, and changes: latest needs one",
-                hint="give it a primary key, name one (mapping: key), or give the target changes: all",
-            ))  # fmt: skip
-        if topic not in topics.counts:
-            made = options.create_topics
-            wanted = {"cleanup.policy": "compact", **made.config} if merged and key else made.config
-            missing = made.model_copy(update={"config": wanted})
-            return [
-                *found,
-                Finding("error", plan.target, "", f"the topic {topic} is not there", statement(topic, missing)),
-            ]
-        config = configs.get(topic, {})
-        largest = int(config.get("max.message.bytes", "0") or 0)
-        if 0 < largest < options.max_message_bytes:
-            found.append(Finding(
-                "warning", plan.target, "", f"topic {topic} takes messages of {largest:,} bytes (compressed), and options.max_message_bytes is "
-                f"{options.max_message_bytes:,}: a message between the two stops the batch",
-                hint="make the two equal",
-            ))  # fmt: skip
-        if "compact" in config.get("cleanup.policy", "") and not key:
-            found.append(Finding(
-                "error", plan.target, "", f"topic {topic} is compacted, and rows without a key have messages without one, which it refuses",
-                hint=f"kafka-configs --alter --topic {topic} --add-config cleanup.policy=delete",
-            ))  # fmt: skip
-        keyed = f"key ({', '.join(key)})" if key else "no key"
-        words = f"topic {topic}, {topics.counts[topic]} partitions by {options.partitioning}, {keyed}, {options.format}"
-        return found or [Finding("ok", plan.target, "", words)]
-
-    def apply(self, statement: str) -> None:
-        """Make a topic. Raises LoadError."""
-        words = shlex.split(statement)
-        try:
-            assert words[:2] == ["kafka-topics", "--create"]
-            pairs = list(zip(words[2::2], words[3::2], strict=True))
-            plain = {name: value for name, value in pairs if name != "--config"}
-            config = dict(value.split("=", 1) for name, value in pairs if name == "--config")
-            how = MissingTopics(
-                partitions=int(plain["--partitions"]),
-                replication=int(plain.get("--replication-factor", "-1")),
-                config=config,
-            )
-        except (AssertionError, KeyError, ValueError) as error:
-            raise LoadError(f"this is no statement of a Kafka target: {statement[:300]}") from error
-        create(self.place, plain["--topic"], how)
-        _wait(self.place, [plain["--topic"]])
-
-
 def configs_of(place: Place, topics: Sequence[str]) -> dict[str, dict[str, str]]:
     """Return the settings of topics; empty if the login may not read them."""
     from confluent_kafka.admin import ConfigResource
@@ -252,6 +155,3 @@ def configs_of(place: Place, topics: Sequence[str]) -> dict[str, dict[str, str]]
         except library().KafkaException:
             continue
     return found
-
-
-__all__ = ["ConfigError", "KafkaSchema", "Topics", "create", "statement"]

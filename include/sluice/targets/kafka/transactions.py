@@ -1,156 +1,201 @@
-"""Transactions of the source as Debezium reports them: two events each in a separate topic, and in each document its place in the transaction.
+"""The transactions of the one producer of a pipeline and target.
 
-Only what arrives is counted: a change that a rule left out does not count, and an update of the primary key is two documents in Debezium's formats.
-Rows that a dump read belong to no transaction.
+``transactional.id`` is the pipeline's and target's. Everything that moves the checkpoint is a transaction of it, and the checkpoint is a record in
+the same transaction as the rows. So two fences work together:
+
+* Kafka's: ``init_transactions`` ends what an older producer left open, waits for what it is committing, and refuses it from then on;
+* Sluice's: the epoch in the record. Kafka's fence favours whoever came last. So the record is read before (a process that is out of date does not
+  disturb a newer one) and after ``init_transactions`` (nothing can be committed in between any more), and a higher epoch in it stops this process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
+from sluice.errors import LoadError, TargetUnavailable
+from sluice.targets.kafka.ack_topic import AckTopic, KafkaCheckpoint
+from sluice.targets.kafka.client import KicksOut, errors, is_out, settings, translated
+from sluice.targets.kafka.place import QUEUE, Place
 
-from sluice.formats import columns
-from sluice.formats.common import changed
-from sluice.formats.rows import changes_of
-from sluice.model.batches import Op
-from sluice.model.changes import PlaceInTransaction
-from sluice.model.tables import TableId
-from sluice.targets.port import ChangePiece
-
-_Numbers = np.ndarray[Any, Any]
+_SECONDS_OF_INIT = 90.0
+_SETTLES_S = 5.0
+_RECORD_AND_MARKER = 2
+_QUEUE_BYTES = 200 * 2**20
+"""Bytes of messages that wait in this process for the broker."""
 
 
-@dataclass(frozen=True, slots=True)
-class NumberedPiece(ChangePiece):
-    """Changes that know their place in their transaction.
+@dataclass
+class Failure:
+    """The first message that was not taken."""
 
-    Attributes:
-        transaction: id of each change's transaction (string; null: a dump read the row).
-        total_order, table_order: of its first document, from 1 (uint64).
-    """
+    error: Any = None
+    topic: str = ""
+    key: bytes | None = None
 
-    transaction: pa.Array
-    total_order: pa.Array
-    table_order: pa.Array
-
-    def slice(self, start: int, rows: int) -> NumberedPiece:
-        """Return some of the rows."""
-        parts = (self.rows, self.txn_row, self.part, self.transaction, self.total_order, self.table_order)
-        return NumberedPiece(self.table, self.key, *(part.slice(start, rows) for part in parts))
+    def note(self, error: Any, message: Any) -> None:
+        """Note a failed delivery; a callback for the client's delivery reports."""
+        if error is not None and (self.error is None or self.error.name().startswith("_PURGE")):
+            self.error, self.topic, self.key = error, message.topic() or "", message.key()
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
-    """One of the source's. ``counts``: documents of each table."""
+class Channel:
+    """A producer that began (``init_transactions``), and what the target held when it did, or since by its own commits."""
 
-    id: str
-    commit_time_us: int
-    counts: dict[TableId, int]
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._topic = AckTopic(place)
+        self.failure = Failure()
+        self.usable = True
+        self.hidden: set[str] = set()
+        self._queued_bytes = 0
+        self.producer = place.producer(lambda error, message: self.failure.note(error, message))
+        with errors(place.endpoint, f"beginning transactions as {place.transactional_id}", asked=self.producer):
+            self.producer.init_transactions(_SECONDS_OF_INIT)
+        self._admin = place.client("AdminClient")
+        self._end = self._topic.end(self._admin)
+        self.held = self._topic.read(settled=True)
+
+    def knows(self) -> bool:
+        """Return True if the newest record is the one that was read, or that this channel wrote: no other process wrote to the topic.
+
+        Each transaction of this channel adds one record and one marker. The marker of the last one may not be there yet. A person may write to the
+        topic.
+        """
+        until = time.monotonic() + _SETTLES_S
+        while (end := self._topic.end(self._admin)) is not None and self._end is not None:
+            if end >= self._end or time.monotonic() > until:
+                return end == self._end
+            time.sleep(0.005)
+        return False
+
+    def commit(self, held: KafkaCheckpoint | None, send: Callable[[Any], None] | None = None) -> None:
+        """Commit a transaction: what ``send`` produces, and the record (None: the record is removed).
+
+        Raises:
+            KicksOut: another producer began. Then, and after any other error, this channel is unusable.
+        """
+        place = self.place
+        doing = f"writing to {place.owner}"
+        started = time.monotonic()
+        self.failure.error = None
+        self._queued_bytes = 0
+        try:
+            with errors(place.endpoint, doing):
+                self.producer.begin_transaction()
+                if send is not None:
+                    send(self)
+                value = self._topic.record(held) if held is not None else None
+                self.producer.produce(place.ack_topic, value=value, key=place.key, partition=0)
+                left = max(place.timeout_s - (time.monotonic() - started), 1.0)
+                if self.producer.flush(left):
+                    raise TargetUnavailable(f"{doing}: Kafka did not take all messages within {place.timeout_s:.0f} s")
+                self.require_taken()
+                self.producer.commit_transaction(max(place.timeout_s - (time.monotonic() - started), 10.0))
+            self.held = held
+            self._end = None if self._end is None else self._end + _RECORD_AND_MARKER
+        except BaseException as error:
+            self.close()
+            if isinstance(error, KicksOut) and time.monotonic() - started >= place.timeout_s:
+                raise LoadError(
+                    f"{doing}: the transaction took longer than {place.timeout_s:.0f} s, and Kafka gave it up",
+                    where=place.owner,
+                    hint="raise options.transaction_timeout of the target, or make batches smaller: capture: {batch: {max_changes: …}}",
+                ) from error
+            raise
+
+    def produce_each(
+        self,
+        topic: str,
+        keys: Sequence[bytes | None],
+        values: Sequence[bytes | None],
+        partitions: Sequence[int],
+        headers: Sequence[list[tuple[str, bytes]]],
+    ) -> None:
+        """Produce messages with headers, in order; waits if the client's queue is full."""
+        produce = self.producer.produce
+        for key, value, partition, header in zip(keys, values, partitions, headers, strict=True):
+            while True:
+                try:
+                    produce(topic, value=value, key=key, partition=partition, headers=header)
+                    break
+                except BufferError:
+                    self.breathe(0.1)
+        self.breathe()
+
+    def produce_all(self, topic: str, messages: list[dict[str, Any]], size_bytes: int) -> None:
+        """Produce messages without headers, in order.
+
+        The client's queue must never be full: it would accept later ones and leave out earlier ones.
+        """
+        while len(self.producer) and len(self.producer) + len(messages) > QUEUE:
+            self.breathe(0.05)
+        if self._queued_bytes > _QUEUE_BYTES:
+            while len(self.producer):
+                self.breathe(0.05)
+            self._queued_bytes = 0
+        self._queued_bytes += size_bytes
+        if self.producer.produce_batch(topic, messages) != len(messages):
+            first = next(one for one in messages if "_error" in one)
+            self.failure.error, self.failure.topic, self.failure.key = first["_error"], topic, first.get("key")
+        self.breathe()
+
+    def breathe(self, wait_s: float = 0.0) -> None:
+        """Process delivery reports. Raises what went wrong."""
+        self.producer.poll(wait_s)
+        self.require_taken()
+
+    def require_taken(self) -> None:
+        """Raise the error for which a message was refused, with its topic and key."""
+        failure = self.failure
+        if failure.error is None:
+            return
+        if is_out(failure.error):
+            raise KicksOut(str(failure.error.str()))
+        key = (failure.key or b"").decode("utf-8", "replace")[:300] or "none"
+        key = "(masked)" if failure.topic in self.hidden else key
+        where = f"topic {failure.topic}, key {key}"
+        raise translated(failure.error, self.place.endpoint, f"writing to {self.place.owner}", where=where)
+
+    def close(self) -> None:
+        """Abort what is open, as far as the broker answers; the next producer of the same id does it otherwise."""
+        if not self.usable:
+            return
+        self.usable = False
+        with suppress(Exception):
+            self.producer.purge()
+        with suppress(Exception):
+            self.producer.abort_transaction(10)
 
 
-def numbered(pieces: Sequence[ChangePiece]) -> tuple[list[NumberedPiece], list[Transaction]]:
-    """Return the same pieces with each change's place, and the transactions in log order.
-
-    Pass all pieces of a batch, as their places depend on each other.
-    """
-    if not pieces:
-        return [], []
-    of_piece = np.concatenate([np.full(piece.rows.num_rows, number) for number, piece in enumerate(pieces)])
-    tables = sorted({piece.table for piece in pieces})
-    table = np.array([tables.index(piece.table) for piece in pieces])[of_piece]
-    seq, row, txn, offset, us = (
-        np.concatenate([_numbers(piece.rows[name]) for piece in pieces])
-        for name in ("_seq", "_row", "_txn", "_offset", "_commit_ts")
-    )
-    logged = np.concatenate([_is_logged(piece) for piece in pieces])
-    weight = np.concatenate([1 + _moves_key(piece) for piece in pieces])
-    file, gtid = (pa.concat_arrays([_whole(piece.rows[name]) for piece in pieces]) for name in ("_file", "_gtid"))
-
-    order = np.lexsort((np.arange(len(seq)), row, seq))
-    order = order[logged[order]]
-    total, own, which = (np.full(len(seq), -1) for _ in range(3))
-    which[order] = np.cumsum(_begins(txn[order])) - 1
-    total[order] = _places(_begins(txn[order]), weight[order])
-    by_table = order[np.lexsort((np.arange(len(order)), table[order], which[order]))]
-    begins = _begins(which[by_table] * len(tables) + table[by_table])
-    own[by_table] = _places(begins, weight[by_table])
-
-    ids, made = [], []
-    for first in order[_begins(txn[order])].tolist():
-        ids.append(gtid[first].as_py() or f"file={file[first].as_py()},pos={offset[first]}")
-        made.append(Transaction(ids[-1], int(us[first]), {}))
-    starts = np.flatnonzero(begins)
-    sums = np.add.reduceat(weight[by_table], starts) if len(starts) else starts
-    for first, count in zip(by_table[starts].tolist(), sums.tolist(), strict=True):
-        made[which[first]].counts[tables[table[first]]] = count
-
-    known = pa.array(ids, pa.string())
-    found = []
-    for number, piece in enumerate(pieces):
-        mine = of_piece == number
-        at = pa.array(which[mine], pa.int64(), mask=which[mine] < 0)
-        orders = (pa.array(one[mine].astype(np.uint64)) for one in (total, own))
-        found.append(
-            NumberedPiece(piece.table, piece.key, piece.rows, piece.txn_row, piece.part, known.take(at), *orders)
-        )
-    return found, made
+@dataclass
+class _Slot:
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    channel: Channel | None = None
 
 
-def places_of(piece: ChangePiece) -> Iterator[PlaceInTransaction | None]:
-    """Yield the place of each change in its transaction."""
-    if not isinstance(piece, NumberedPiece):
-        yield from [None] * piece.rows.num_rows
-        return
-    parts = (piece.transaction, piece.total_order, piece.table_order)
-    for name, total, own in zip(*(part.to_pylist() for part in parts), strict=True):
-        yield None if name is None else PlaceInTransaction(name, total, own)
+_slots: dict[tuple[int, str, str], _Slot] = {}
+_guard = threading.Lock()
 
 
-def _begins(groups: _Numbers) -> _Numbers:
-    """Return a mask of the first of each run of equal numbers."""
-    found = np.ones(len(groups), bool)
-    found[1:] = groups[1:] != groups[:-1]
-    return found
+@contextmanager
+def slot(place: Place) -> Iterator[_Slot]:
+    """Yield this process's channel of a target, for one thread at a time."""
+    name = (os.getpid(), str(settings(place.endpoint)["bootstrap.servers"]), place.transactional_id)
+    with _guard:
+        found = _slots.setdefault(name, _Slot())
+    with found.lock:
+        if found.channel is not None and (not found.channel.usable or found.channel.place != place):
+            found.channel = None
+        yield found
 
 
-def _places(begins: _Numbers, weights: _Numbers) -> _Numbers:
-    """Return how many documents of its run precede each, plus one."""
-    before = np.cumsum(weights) - weights
-    found: _Numbers = before - np.maximum.accumulate(np.where(begins, before, 0)) + 1
-    return found
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    found = column.combine_chunks()
-    whole = found if isinstance(found, pa.Array) else found.chunk(0)
-    return whole.cast(pa.string())
-
-
-def _numbers(column: pa.ChunkedArray) -> _Numbers:
-    if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.int64())
-    found: _Numbers = column.to_numpy().astype(np.int64)
-    return found
-
-
-def _is_logged(piece: ChangePiece) -> _Numbers:
-    found: _Numbers = pc.not_equal(piece.rows["_op"], Op.READ.value).to_numpy(zero_copy_only=False)
-    return found
-
-
-def _moves_key(piece: ChangePiece) -> _Numbers:
-    """Return 1 for each update that changes the primary key, which is two documents; else 0."""
-    if columns.can(piece.rows):
-        return columns.moved(piece.rows, piece.key).astype(np.int64)
-    rows = changes_of(piece.rows, piece.table, piece.key)
-    return np.array(
-        [one.op == Op.UPDATE and not set(changed(one)).isdisjoint(piece.key) for one in rows], dtype=np.int64
-    )
-
-
-__all__ = ["NumberedPiece", "Transaction", "numbered", "places_of"]
+def end_all() -> None:
+    """Drop every channel of this process, as a crash does: nothing is committed or aborted."""
+    with _guard:
+        _slots.clear()

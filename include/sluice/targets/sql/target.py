@@ -16,8 +16,8 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_aft
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError, LoadError
+from sluice.model.offset import Offset
 from sluice.model.planned import PlannedTable
-from sluice.model.positions import Position
 from sluice.model.tables import TableId
 from sluice.targets.options import options_of
 from sluice.targets.port import (
@@ -274,7 +274,7 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
         changes: Sequence[TableChanges],
         *,
         one_transaction: bool = False,
-        acknowledge: Position | None = None,
+        acknowledge: Offset | None = None,
         rejected: RejectedRows | None = None,
         unit: str = "",
     ) -> WriteResult:
@@ -331,9 +331,8 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
         return result, attempt.retry_state.attempt_number - 1
 
     def _tried_again(self, session: _S, doing: str, state: RetryCallState) -> None:
-        because = self._blocker(session).removeprefix("; ")
-        more = {"because": because} if because else {}
-        _log.info("target_contention", target=self.name, doing=doing, attempt=state.attempt_number, **more)
+        reason = self._blocker(session).removeprefix("; ")
+        _log.info("target_retried", target=self.name, doing=doing, attempt=state.attempt_number, reason=reason)
 
 
 def _names(group: Sequence[TableChanges]) -> str:

@@ -8,7 +8,10 @@ from dataclasses import replace
 
 from sluice.errors import CheckpointError, Fenced, SluiceError, TargetUnavailable
 from sluice.targets.fencing import require_batch, require_no_newer, require_own
-from sluice.targets.kafka.channel import Channel, Held, KicksOut, Place, slot
+from sluice.targets.kafka.ack_topic import AckTopic, KafkaCheckpoint
+from sluice.targets.kafka.client import KicksOut
+from sluice.targets.kafka.place import Place
+from sluice.targets.kafka.transactions import Channel, slot
 from sluice.targets.port import Agrees, Checkpoint, Fence
 
 
@@ -25,16 +28,16 @@ class KafkaCheckpoints:
 
     def read(self) -> Checkpoint | None:
         """Return the target's checkpoint, None if there is none."""
-        found = self._place.read()
+        found = AckTopic(self._place).read()
         return found.checkpoint if found is not None else None
 
     def take_over(self, epoch: int, first: int = 0, *, identity: str = "", agrees: Agrees | None = None) -> Checkpoint:
         """Take the target over. Raises Fenced, and what ``agrees`` raises."""
 
-        def made(found: Held | None) -> Held:
+        def made(found: KafkaCheckpoint | None) -> KafkaCheckpoint:
             if agrees is not None:
                 agrees(found.checkpoint if found else None)
-            found = found or Held(Checkpoint(0, first))
+            found = found or KafkaCheckpoint(Checkpoint(0, first))
             held = found.checkpoint
             require_no_newer(held, epoch, self._place.record_place)
             return replace(found, checkpoint=replace(held, epoch=epoch, identity=identity or held.identity))
@@ -44,7 +47,7 @@ class KafkaCheckpoints:
     def advance(self, to: Checkpoint) -> None:
         """Store a later checkpoint. Raises Fenced."""
 
-        def made(found: Held | None) -> Held:
+        def made(found: KafkaCheckpoint | None) -> KafkaCheckpoint:
             held = self._own(found, to.epoch)
             if held.checkpoint.batch >= to.batch:
                 return held
@@ -55,41 +58,43 @@ class KafkaCheckpoints:
     def rewind(self, to: Checkpoint, *, anew: bool = False) -> None:
         """Store a checkpoint that may be earlier. Raises Fenced."""
 
-        def made(found: Held | None) -> Held:
+        def made(found: KafkaCheckpoint | None) -> KafkaCheckpoint:
             held = found.checkpoint if found else Checkpoint(0, to.batch)
             require_no_newer(held, to.epoch, self._place.record_place)
             checkpoint = Checkpoint(to.epoch, to.batch, to.position, to.identity or held.identity)
-            return Held(checkpoint, found.partitions if found else {})
+            return KafkaCheckpoint(checkpoint, found.partitions if found else {})
 
         self._moved(to.epoch, made)
 
     def forget(self) -> None:
         """Remove the record; messages stay."""
-        if self._place.read() is None:
+        if AckTopic(self._place).read() is None:
             return
         with slot(self._place) as mine:
             mine.channel = _begun(self._place)
             with _kicked(self._place):
                 mine.channel.commit(None)
 
-    def _own(self, found: Held | None, epoch: int) -> Held:
+    def _own(self, found: KafkaCheckpoint | None, epoch: int) -> KafkaCheckpoint:
         if found is None:
             raise gone(self._place)
         require_own(found.checkpoint, epoch, self._place.record_place)
         return found
 
-    def _moved(self, epoch: int, made: Callable[[Held | None], Held], *, make: bool = True) -> Held:
+    def _moved(
+        self, epoch: int, made: Callable[[KafkaCheckpoint | None], KafkaCheckpoint], *, make: bool = True
+    ) -> KafkaCheckpoint:
         """Change the record to what ``made`` returns for it, with every other producer fenced off."""
         place = self._place
         with slot(place) as mine:
             moved = self._moved_by(mine.channel, made)
             if moved is not None:
                 return moved
-            before = place.read(0)
+            before = AckTopic(place).read(0)
             if before is not None:
                 require_no_newer(before.checkpoint, epoch, place.record_place)  # does not disturb it
             elif make:
-                place.make_ack_topic()
+                AckTopic(place).make()
             else:
                 raise gone(place)
             mine.channel = channel = _begun(place)
@@ -99,7 +104,9 @@ class KafkaCheckpoints:
                     channel.commit(held)
             return held
 
-    def _moved_by(self, channel: Channel | None, made: Callable[[Held | None], Held]) -> Held | None:
+    def _moved_by(
+        self, channel: Channel | None, made: Callable[[KafkaCheckpoint | None], KafkaCheckpoint]
+    ) -> KafkaCheckpoint | None:
         """Change the record through this process's existing producer; return None if that fails.
 
         What the producer knows is true only if its commit succeeds, so nothing else is concluded. If another process wrote to the topic, the topic is
@@ -148,7 +155,7 @@ def gone(place: Place) -> Fenced:
     )
 
 
-def guarded(place: Place, fence: Fence, held: Held | None) -> Held:
+def guarded(place: Place, fence: Fence, held: KafkaCheckpoint | None) -> KafkaCheckpoint:
     """Return what is held, if it is what a unit of ``fence`` was told. Raises Fenced."""
     if held is None:
         raise gone(place)

@@ -15,18 +15,19 @@ import pyarrow as pa
 from sluice.errors import SluiceError
 from sluice.model.column_types import ColumnType
 from sluice.model.definitions import ColumnDefinition, TableDefinition
+from sluice.model.offset import Offset
 from sluice.model.planned import PlannedColumn, PlannedTable
-from sluice.model.positions import Position
 from sluice.model.schema_changes import TableChange
 from sluice.model.tables import TableId, stored_name
-from sluice.targets.kafka.documents import Writer, removed_piece
-from sluice.targets.kafka.options import KafkaOptions
+from sluice.targets.messages.documents import MessageWriter
+from sluice.targets.messages.form import MessageForm
+from sluice.targets.messages.pieces import removed_piece
 from sluice.targets.port import SchemaChange
 from sluice.targets.schema.columns import NAMES, changed_columns
 
 _SECOND_US = 981_173_106_000_000
 """2001-02-03 04:05:06: a timestamp without fractional digits, in every calendar and zone."""
-_NOWHERE = Position("", "binlog.000001", 4)
+_NOWHERE = Offset.at("", "binlog.000001", 4)
 
 
 class _Numbers:
@@ -43,12 +44,12 @@ class _Numbers:
 class KeyForms:
     """The keys of a target's messages. ``source``: the name under which documents refer to their source."""
 
-    options: KafkaOptions
+    form: MessageForm
     source: str
 
     def differ(self, change: SchemaChange, one: TableChange) -> str:
         """Return how message keys of the rows that are there differ after the change, "" if they do not."""
-        if one.before is None or one.after is None or self.options.arrow:
+        if one.before is None or one.after is None or self.form.arrow:
             return ""
         before, after = _key(change, one.before), _key(change, one.after)
         if not after:
@@ -79,7 +80,7 @@ class KeyForms:
         pairs = list(_samples(was.arrow_type, is_now.arrow_type))
         if not pairs:
             return True
-        writer = Writer(self.options, self.source, 0, _NOWHERE, _Numbers())
+        writer = MessageWriter(self.form, self.source, 0, _NOWHERE, _Numbers())
         made: list[list[bytes]] = []
         for definition, made_of, values in (
             (old, was, [value for value, _ in pairs]),

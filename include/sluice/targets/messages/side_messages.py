@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sluice.formats import FORMATS, Statement, connect, debezium
-from sluice.targets.kafka.documents import Writer
-from sluice.targets.kafka.transactions import Transaction
+from sluice.targets.messages.documents import MessageWriter
+from sluice.targets.messages.transactions import Transaction
 from sluice.targets.port import SchemaChange
 
 Made = list[tuple[bytes | None, bytes]]
 """Keys and values, in order."""
 
 
-def transaction_messages(writer: Writer, topic: str, transactions: Iterable[Transaction]) -> Made:
+def transaction_messages(writer: MessageWriter, topic: str, transactions: Iterable[Transaction]) -> Made:
     """Return two messages per transaction: where it begins, and where it ends."""
     envelope = writer.envelope(topic, connect.TRANSACTION_KEY, connect.TRANSACTION_VALUE)
     made: Made = []
@@ -24,10 +24,10 @@ def transaction_messages(writer: Writer, topic: str, transactions: Iterable[Tran
     return made
 
 
-def statement_messages(writer: Writer, topic: str, statements: Iterable[Statement]) -> Made:
+def statement_messages(writer: MessageWriter, topic: str, statements: Iterable[Statement]) -> Made:
     """Return the messages of statements, as the format's program writes them. Those of canal and Maxwell have no key."""
-    if not writer.options.enveloped:
-        form = FORMATS[writer.options.format]
+    if not writer.form.enveloped:
+        form = FORMATS[writer.form.format]
         return [(None, text.encode()) for one in statements for text in form.statement(one, writer.source)]
     envelope = writer.envelope(topic, connect.SCHEMA_CHANGE_KEY, connect.SCHEMA_CHANGE_VALUE)
     return [

@@ -1,11 +1,10 @@
-"""Rows of a batch as messages: keys, values, what chooses the partition, and headers."""
+"""Rows of a batch as messages: keys, values, headers, and what keeps messages in order."""
 
 from __future__ import annotations
 
 import struct
-import time
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,11 +16,11 @@ from sluice.formats.keys import key_text
 from sluice.formats.rows import changes_of
 from sluice.model.batches import Op
 from sluice.model.changes import Change
-from sluice.model.planned import PlannedTable
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.model.tables import TableId
-from sluice.targets.kafka.options import KafkaOptions, Partitioning
-from sluice.targets.kafka.transactions import NumberedPiece, places_of
+from sluice.targets.messages.envelopes import Encoder, Envelope, Numbers, Registered, WithSchemas, encoder_of
+from sluice.targets.messages.form import MessageForm
+from sluice.targets.messages.transactions import NumberedPiece, places_of
 from sluice.targets.port import ChangePiece
 
 Header = tuple[str, bytes]
@@ -37,7 +36,7 @@ class Messages:
     Attributes:
         rows: for each message, the number of the row it was made from.
         keys, values: bytes, or null.
-        routes: the bytes whose hash is the partition.
+        routes: the bytes that messages have in common which stay in order; a queue with partitions hashes them.
         headers: of each message; None: no message has any.
     """
 
@@ -57,96 +56,8 @@ class Messages:
         return [(int(number), int(sizes[number])) for number in np.flatnonzero(sizes > limit)]
 
 
-class Envelope:
-    """Converts texts of keys and documents to the bytes of messages: as they are."""
-
-    def key(self, text: str) -> bytes:
-        """Return the bytes of a key."""
-        return text.encode()
-
-    def value(self, text: str) -> bytes:
-        """Return the bytes of a document."""
-        return text.encode()
-
-    def keys(self, texts: pa.Array) -> pa.Array:
-        """Return the bytes of many keys."""
-        return texts
-
-    def values(self, texts: pa.Array) -> pa.Array:
-        """Return the bytes of many documents."""
-        return texts
-
-
 @dataclass(frozen=True, slots=True)
-class WithSchemas(Envelope):
-    """Wraps each key and document with its schema, as JSON. ``key_schema``: "" for messages without keys."""
-
-    key_schema: str
-    value_schema: str
-
-    def key(self, text: str) -> bytes:
-        """See :class:`Envelope`."""
-        return f'{{"schema":{self.key_schema},"payload":{text}}}'.encode()
-
-    def value(self, text: str) -> bytes:
-        """See :class:`Envelope`."""
-        return f'{{"schema":{self.value_schema},"payload":{text}}}'.encode()
-
-    def keys(self, texts: pa.Array) -> pa.Array:
-        """See :class:`Envelope`."""
-        return columns.joined(f'{{"schema":{self.key_schema},"payload":', texts, "}")
-
-    def values(self, texts: pa.Array) -> pa.Array:
-        """See :class:`Envelope`."""
-        return columns.joined(f'{{"schema":{self.value_schema},"payload":', texts, "}")
-
-
-class Encoder(Protocol):
-    """Encodes documents in a binary format. ``schema``: its text; ``name``: full name of the record or message."""
-
-    schema: str
-    name: str
-
-    def encode(self, document: str) -> bytes:
-        """Encode a document without any header."""
-
-
-@dataclass(frozen=True, slots=True)
-class Registered(Envelope):
-    """Encodes in Avro or Protobuf, each after its schema's number, as Confluent's serializers do. ``keyed``: None for messages without keys."""
-
-    keyed: tuple[bytes, Encoder] | None
-    valued: tuple[bytes, Encoder]
-
-    def key(self, text: str) -> bytes:
-        """See :class:`Envelope`."""
-        assert self.keyed is not None
-        head, encoder = self.keyed
-        return head + encoder.encode(text)
-
-    def value(self, text: str) -> bytes:
-        """See :class:`Envelope`."""
-        head, encoder = self.valued
-        return head + encoder.encode(text)
-
-    def keys(self, texts: pa.Array) -> pa.Array:
-        """See :class:`Envelope`."""
-        return pa.array(map(self.key, texts.to_pylist()), pa.large_binary())
-
-    def values(self, texts: pa.Array) -> pa.Array:
-        """See :class:`Envelope`."""
-        return pa.array(map(self.value, texts.to_pylist()), pa.large_binary())
-
-
-class Numbers(Protocol):
-    """The numbers of schemas, as a registry knows them."""
-
-    def number_of(self, table: TableId | str, side: str, record: str, schema: str, kind: str) -> int:
-        """See :meth:`sluice.targets.kafka.registry.Registry.number_of`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Writer:
+class MessageWriter:
     """Makes messages as the options say.
 
     Args:
@@ -155,21 +66,21 @@ class Writer:
         numbers: of the schemas, for formats with a registry.
     """
 
-    options: KafkaOptions
+    form: MessageForm
     source: str
     batch: int
-    at: Position | None = None
+    at: Offset | None = None
     numbers: Numbers | None = None
     _encoders: dict[tuple[TableId | str, str, str], tuple[bytes, Encoder]] = field(default_factory=dict, init=False)
 
     def key_of(self, table: TableId, key: tuple[str, ...]) -> tuple[str, ...]:
         """Return the columns of the message key."""
-        return self.options.key_columns.get(str(table), key)
+        return self.form.key_columns.get(str(table), key)
 
     def messages(self, piece: ChangePiece) -> Messages:
         """Return the messages of the rows of a piece, in its order."""
         piece, envelope = self._enveloped(piece)
-        if not self.options.enveloped or not columns.can(piece.rows):
+        if not self.form.enveloped or not columns.can(piece.rows):
             return self._one_by_one(piece, envelope)
         key = self.key_of(piece.table, piece.key)
         rows = columns.Rows(piece.rows, piece.table, at=self.at)
@@ -193,9 +104,9 @@ class Writer:
 
     def tombstones(self, piece: ChangePiece) -> Messages:
         """Return a message without a value for each row's key. Only the key's columns of the rows are needed."""
-        key, options = self.key_of(piece.table, piece.key), self.options
+        key, form = self.key_of(piece.table, piece.key), self.form
         rows, envelope = piece.rows, Envelope()
-        if options.schemas or options.registered:
+        if form.schemas or form.registered:
             rows = connect.exact(rows)
             envelope = self._keys_alone(piece.table, connect.key_schema(rows.schema, piece.table, key, self.source))
         keys: list[bytes] = []
@@ -208,17 +119,17 @@ class Writer:
             headers.append(self._headers(one, part, 0))
         kind, count = pa.large_binary(), len(keys)
         made = pa.array(keys, kind), pa.nulls(count, kind), pa.array(routes, kind)
-        return Messages(np.arange(count), *made, headers if options.headers else None)
+        return Messages(np.arange(count), *made, headers if form.headers else None)
 
     def _keys_alone(self, table: TableId, key_schema: str) -> Envelope:
-        if self.options.schemas:
+        if self.form.schemas:
             return WithSchemas(key_schema, "")
         encoder = self._encoder(table, "key", key_schema)
         return Registered(encoder, encoder)
 
     def _enveloped(self, piece: ChangePiece) -> tuple[ChangePiece, Envelope]:
         """Return the rows as they go into documents, and the envelope around these."""
-        if not self.options.schemas and not self.options.registered:
+        if not self.form.schemas and not self.form.registered:
             return piece, Envelope()
         rows, key = connect.exact(piece.rows), self.key_of(piece.table, piece.key)
         key_schema = connect.key_schema(rows.schema, piece.table, key, self.source) if key else ""
@@ -227,9 +138,9 @@ class Writer:
 
     def envelope(self, table: TableId | str, key_schema: str, value_schema: str) -> Envelope:
         """Return the envelope for a table, or for a topic without rows, whose schemas these are. ``key_schema``: "" for no keys."""
-        if self.options.schemas:
+        if self.form.schemas:
             return WithSchemas(key_schema, value_schema)
-        if not self.options.registered:
+        if not self.form.registered:
             return Envelope()
         keyed = self._encoder(table, "key", key_schema) if key_schema else None
         return Registered(keyed, self._encoder(table, "value", value_schema))
@@ -239,7 +150,7 @@ class Writer:
         found = self._encoders.get((table, side, connect_schema))
         if found is None:
             assert self.numbers is not None
-            encoder, kind, head = _encoder(self.options.format, connect_schema)
+            encoder, kind, head = encoder_of(self.form.format, connect_schema)
             number = self.numbers.number_of(table, side, encoder.name, encoder.schema, kind)
             found = self._encoders[table, side, connect_schema] = struct.pack(">bI", 0, number) + head, encoder
         return found
@@ -257,7 +168,7 @@ class Writer:
         routes = self._routes(piece, rows, keys)
         number, step = np.arange(count), np.zeros(count, np.int64)
         gone = pc.equal(ops, Op.DELETE.value).to_numpy(zero_copy_only=False)
-        if key and self.options.tombstones and gone.any():
+        if key and self.form.tombstones and gone.any():
             if self.at is not None:
                 values = pc.if_else(pa.array(gone), pa.scalar(None, pa.large_binary()), values)
             else:
@@ -266,14 +177,14 @@ class Writer:
                 step = np.concatenate(([False], number[1:] == number[:-1])).astype(np.int64)
                 values = values.take(pa.array(number, mask=step.astype(bool)))
                 keys, routes = keys.take(pa.array(number)), routes.take(pa.array(number))
-        headers = self._all_headers(piece, number, step) if self.options.headers else None
+        headers = self._all_headers(piece, number, step) if self.form.headers else None
         return Messages(number, keys, values, routes, headers)
 
     def _routes(self, piece: ChangePiece, rows: columns.Rows, keys: pa.Array) -> pa.Array:
-        how, names = self.options.partitioning, self.options.partition_columns.get(str(piece.table), ())
-        if how is Partitioning.KEY and not keys.null_count:
+        names = self.form.ordered_by(piece.table)
+        if names is None and not keys.null_count:
             return keys
-        if how is Partitioning.COLUMNS and names:
+        if names:
             return rows.keys("debezium-json", names).cast(pa.large_binary())
         return pa.repeat(pa.scalar(str(piece.table).encode(), pa.large_binary()), piece.rows.num_rows)
 
@@ -314,7 +225,7 @@ class Writer:
     def _one_by_one(self, piece: ChangePiece, envelope: Envelope) -> Messages:
         headers: list[list[Header]] = []
         key = self.key_of(piece.table, piece.key)
-        form = FORMATS["debezium-json" if self.options.registered else self.options.format]
+        form = FORMATS["debezium-json" if self.form.registered else self.form.format]
         parts = piece.part.to_pylist()
         rows = changes_of(piece.rows, piece.table, piece.key, txn_row=piece.txn_row, at=self.at)
         numbers: list[int] = []
@@ -329,19 +240,19 @@ class Writer:
                 keys.append(key_bytes)
                 values.append(None if text is None else envelope.value(text))
                 routes.append(self._route(one, image, key_bytes))
-                if self.options.headers:
-                    typed = _CONTENT_TYPES.get(self.options.format, ()) if text is not None else ()
+                if self.form.headers:
+                    typed = _CONTENT_TYPES.get(self.form.format, ()) if text is not None else ()
                     headers.append([*typed, *self._headers(one, parts[number], step)])
         kind = pa.large_binary()
         arrays = pa.array(keys, kind), pa.array(values, kind), pa.array(routes, kind)
-        return Messages(np.array(numbers, np.int64), *arrays, headers if self.options.headers else None)
+        return Messages(np.array(numbers, np.int64), *arrays, headers if self.form.headers else None)
 
     def _documents(
         self, texts: tuple[str, ...], one: Change, key: tuple[str, ...]
     ) -> list[tuple[dict[str, Any], str | None]]:
         """Return (the row whose key it is, document) for each message; a document of None is a tombstone."""
         before, after = one.before or {}, one.after if one.after is not None else one.before or {}
-        tombstone: list[tuple[dict[str, Any], str | None]] = [(before, None)] if key and self.options.tombstones else []
+        tombstone: list[tuple[dict[str, Any], str | None]] = [(before, None)] if key and self.form.tombstones else []
         if one.op == Op.DELETE:
             if self.at is not None and tombstone:
                 return tombstone
@@ -353,14 +264,13 @@ class Writer:
 
     def _key(self, one: Change, image: dict[str, Any], key: tuple[str, ...]) -> str:
         whole = {**(one.before or {}), **image}  # an after image may lack unchanged columns
-        return key_text(self.options.format, one.table, key, whole, columns_of(one.fields))
+        return key_text(self.form.format, one.table, key, whole, columns_of(one.fields))
 
     def _route(self, one: Change, image: dict[str, Any], key: bytes | None) -> bytes:
-        how = self.options.partitioning
-        if how is Partitioning.KEY and key is not None:
+        columns = self.form.ordered_by(one.table)
+        if columns is None and key is not None:
             return key
-        columns = self.options.partition_columns.get(str(one.table), ())
-        if how is Partitioning.COLUMNS and columns:
+        if columns:
             whole = {**(one.before or {}), **image}
             return key_text("debezium-json", one.table, columns, whole, columns_of(one.fields)).encode()
         return str(one.table).encode()
@@ -377,17 +287,6 @@ class Writer:
         return [*found, ("sluice.gtid", one.gtid.encode())] if one.gtid else found
 
 
-def _encoder(form: str, connect_schema: str) -> tuple[Encoder, str, bytes]:
-    """Return the encoder of a format, the registry's name for it, and what stands between a schema's number and a message."""
-    if form == "debezium-avro":
-        from sluice.formats import avro
-
-        return avro.Encoder(connect_schema), "AVRO", b""
-    from sluice.formats import protobuf
-
-    return protobuf.Encoder(connect_schema), "PROTOBUF", b"\0"  # the first message of its file
-
-
 def _after_another(made: list[tuple[int, Messages]]) -> Messages:
     """Concatenate messages; each part comes with the number of its first row."""
     rows = np.concatenate([part.rows + begin for begin, part in made])
@@ -400,33 +299,3 @@ def _after_another(made: list[tuple[int, Messages]]) -> Messages:
         pa.concat_arrays([part.routes for part in parts]),
         [one for part in listed for one in part] if listed else None,
     )
-
-
-REMOVED, EMPTIED = 1, 2
-"""Parts of the id of a message (the header ``sluice.change``) that no change of the log made.
-
-The first is for a key that a verification or a dump found, the second for one of a topic that was emptied. Rows of the log have part 0.
-"""
-
-
-def removed_piece(plan: PlannedTable, keys: pa.Table, first: int = 0) -> ChangePiece:
-    """Return deleted rows of which only the key's columns are known. ``first``: number of the first one among those of the batch."""
-    count = keys.num_rows
-    nothing = pa.nulls(count, pa.struct(list(keys.schema)))
-    now = pa.array([time.time_ns() // 1000] * count, pa.timestamp("us", tz="UTC"))
-    meta = {
-        "_op": pa.array([Op.DELETE.value] * count, pa.string()),
-        "_seq": pa.array(range(first, first + count), pa.uint64()),
-        "_commit_ts": now,
-        "_before": nothing,
-    }
-    schema = pa.schema([*keys.schema, *(pa.field(name, values.type) for name, values in meta.items())])
-    columns = [column.combine_chunks() for column in keys.columns]
-    piece = merged_piece(plan.target, plan.key, pa.Table.from_arrays([*columns, *meta.values()], schema=schema))
-    return replace(piece, part=pa.array([REMOVED] * count, pa.uint32()))
-
-
-def merged_piece(table: TableId, key: tuple[str, ...], rows: pa.Table) -> ChangePiece:
-    """Return CHANGESET_ROWS as a piece."""
-    nothing = pa.array([0] * rows.num_rows, pa.uint64())
-    return ChangePiece(table, key, rows.combine_chunks(), nothing, nothing.cast(pa.uint32()))

@@ -1,4 +1,4 @@
-"""Read the row from a message of any format: one that was just made, or one in a topic."""
+"""Read the row from a message of any format: one that was just made, or one that a target holds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -20,8 +20,7 @@ from sluice.model.fields import true_name
 from sluice.model.key_literals import key_values
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import META_COLUMNS, TableId
-from sluice.targets.kafka.channel import Place
-from sluice.targets.kafka.registry import Registry
+from sluice.targets.messages.form import MessageForm
 
 K = ColumnKind
 Row = dict[str, Any]
@@ -38,7 +37,7 @@ _EPOCH_DAY = dt.date(1970, 1, 1)
 
 @dataclass
 class OwnNumbers:
-    """Schema numbers that belong to one verification: it registers none. See :class:`sluice.targets.kafka.documents.Numbers`."""
+    """Schema numbers that belong to one verification: it registers none. See :class:`sluice.targets.messages.envelopes.Numbers`."""
 
     schemas: list[str] = field(default_factory=list)
 
@@ -48,30 +47,39 @@ class OwnNumbers:
         return len(self.schemas) - 1
 
 
+class Schemas(Protocol):
+    """The texts of schemas, as a registry knows them."""
+
+    def schema(self, number: int) -> str:
+        """Return the text of a schema. Raises LoadError, TargetUnavailable, ConfigError."""
+
+
 @dataclass
 class ReadBack:
-    """Reads rows from messages. ``own``: the schemas of messages that are made here."""
+    """Reads rows from messages. ``pipeline``: for hints. ``own``: the schemas of messages that are made here."""
 
-    place: Place
+    form: MessageForm
+    pipeline: str
+    schemas: Schemas
     own: OwnNumbers = field(default_factory=OwnNumbers)
     _mine: dict[int, Callable[[bytes], Any]] = field(default_factory=dict)
     _theirs: dict[int, Callable[[bytes], Any]] = field(default_factory=dict)
 
     def entries(self, key: bytes | None, value: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
         """Yield what tells a row apart and its newest value: one per message, except Arrow's, which have several rows and no keys."""
-        if self.place.options.arrow:
+        if self.form.arrow:
             yield from arrow_entries(value)
         elif key is not None:
             yield self.key(key), value
 
     def key(self, key: bytes) -> bytes:
         """Return what tells rows apart: the key without its schema's number, which another table's copy of it may have."""
-        return key[_HEAD_BYTES:] if self.place.options.registered else key
+        return key[_HEAD_BYTES:] if self.form.registered else key
 
     def mine(self, value: bytes | None) -> Row | None:
         """Return the row of a message that was made here with :attr:`own`; None: it was deleted."""
-        if not self.place.options.registered or value is None:
-            return _row(self.place.options.format, value)
+        if not self.form.registered or value is None:
+            return _row(self.form.format, value)
         number = _number(value)
         if number not in self._mine:
             self._mine[number] = self._reader(self.own.schemas[number])
@@ -79,16 +87,16 @@ class ReadBack:
 
     def theirs(self, value: bytes | None, topic: str) -> Row | None:
         """Return the row of a message of a topic; None: it was deleted. Raises LoadError, TargetUnavailable."""
-        options = self.place.options
+        form = self.form
         try:
-            if not options.registered or value is None:
-                return _row(options.format, value)
+            if not form.registered or value is None:
+                return _row(form.format, value)
             number = _number(value)
             if number not in self._theirs:
-                self._theirs[number] = self._reader(Registry(self.place).schema(number))
+                self._theirs[number] = self._reader(self.schemas.schema(number))
             return _row_of(self._theirs[number](value))
         except (ValueError, KeyError, TypeError, EOFError, IndexError) as error:
-            said = f" with schema {_number(value)} of the registry" if options.registered and value else ""
+            said = f" with schema {_number(value)} of the registry" if form.registered and value else ""
             raise LoadError(
                 f"a message of topic {topic} cannot be read{said}: {error!r}",
                 where=topic,
@@ -97,7 +105,7 @@ class ReadBack:
 
     def _reader(self, schema: str) -> Callable[[bytes], Any]:
         """Return the reader of messages with a schema."""
-        if self.place.options.format == "debezium-protobuf":
+        if self.form.format == "debezium-protobuf":
             from sluice.formats.protobuf import Decoder  # installed by an extra
 
             decode = Decoder(schema).decode
@@ -131,7 +139,7 @@ class ReadBack:
                 f"keys of {plan.target} cannot be read back from its messages: {error!r}",
                 where=str(plan.target),
                 hint="did another program write to the topic, or an earlier version before a column of the key changed? Then delete the topic, make "
-                f"it anew (`sluice check {self.place.pipeline} --apply`) and copy the table (`sluice dump start {self.place.pipeline} --table "
+                f"it anew (`sluice check {self.pipeline} --apply`) and copy the table (`sluice dump start {self.pipeline} --table "
                 f"{plan.source}`)",
             ) from None
 
@@ -144,7 +152,7 @@ class ReadBack:
         if made.kind is K.DATE:
             return dt.date.fromisoformat(value) if isinstance(value, str) else _EPOCH_DAY + dt.timedelta(days=value)
         if made.kind is K.DATETIME and not isinstance(value, str):
-            us = value if made.digits > 3 or self.place.options.arrow else value * 1000
+            us = value if made.digits > 3 or self.form.arrow else value * 1000
             return _EPOCH + dt.timedelta(microseconds=us)
         if made.kind is K.TIMESTAMP and not isinstance(value, str):
             return _EPOCH + dt.timedelta(microseconds=value)
@@ -159,14 +167,14 @@ class ReadBack:
     @property
     def _in_base64(self) -> bool:
         """Are numbers of any size written as Kafka Connect's Decimal?"""
-        return self.place.options.debezium
+        return self.form.debezium
 
     def _bytes(self, value: Any) -> bytes:
         if isinstance(value, bytes):
             return value
-        if self.place.options.arrow:
+        if self.form.arrow:
             return bytes.fromhex(value)
-        return value.encode("latin-1") if self.place.options.format == "canal-json" else b64decode(value)
+        return value.encode("latin-1") if self.form.format == "canal-json" else b64decode(value)
 
 
 def listed_keys(plan: PlannedTable, listed: Sequence[Sequence[str]], schema: pa.Schema) -> pa.Table:

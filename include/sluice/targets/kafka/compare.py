@@ -17,19 +17,21 @@ from typing import Any
 import pyarrow as pa
 
 from sluice.errors import LoadError, MappingError, TargetUnavailable
+from sluice.model.offset import Offset
 from sluice.model.planned import PlannedTable
-from sluice.model.positions import Position
-from sluice.targets.kafka.arrow_messages import arrow_messages
-from sluice.targets.kafka.channel import Place
 from sluice.targets.kafka.client import KicksOut
-from sluice.targets.kafka.documents import Writer, merged_piece, removed_piece
-from sluice.targets.kafka.read_back import ReadBack, arrow_entries, arrow_keys, listed_keys
+from sluice.targets.kafka.place import Place
+from sluice.targets.kafka.registry import Registry
 from sluice.targets.kafka.topic_reader import MESSAGES, TopicReader
 from sluice.targets.kafka.topics import Topics, configs_of
+from sluice.targets.messages.arrow_messages import arrow_messages
+from sluice.targets.messages.documents import MessageWriter
+from sluice.targets.messages.pieces import merged_piece, removed_piece
+from sluice.targets.messages.read_back import ReadBack, arrow_entries, arrow_keys, listed_keys
 from sluice.targets.port import SHOWN_CHARACTERS, ComparesRowsOnly, KeyRange, RangeDifferences, RowDifference
 
 Entries = Callable[[bytes | None, bytes | None], Iterable[tuple[bytes, bytes | None]]]
-_NO_PLACE = Position("", "binlog.000001", 4)
+_NO_PLACE = Offset.at("", "binlog.000001", 4)
 """A placeholder: what messages say about their batch is not compared."""
 
 
@@ -40,12 +42,12 @@ class KafkaComparer(ComparesRowsOnly):
     place: Place
     _read: dict[str, _Topic] = field(default_factory=dict)
     _back: ReadBack = field(init=False)
-    _writer: Writer = field(init=False)
+    _writer: MessageWriter = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self._back = ReadBack(self.place)
-        self._writer = Writer(self.place.options, self.place.pipeline, 0, _NO_PLACE, self._back.own)
+        self._back = ReadBack(self.place.options.form, self.place.pipeline, Registry(self.place))
+        self._writer = MessageWriter(self.place.options.form, self.place.pipeline, 0, _NO_PLACE, self._back.own)
 
     def compare(
         self, plan: PlannedTable, rows: pa.Table, item: KeyRange | None, *, values: bool = False
@@ -105,14 +107,14 @@ class KafkaComparer(ComparesRowsOnly):
 
     def _told_apart(self, plan: PlannedTable, keys: pa.Table) -> list[bytes]:
         """Return, for each key, what tells its row apart in a topic."""
-        if self.place.options.arrow:
+        if self.place.options.form.arrow:
             return arrow_keys(keys)
         return [self._back.key(key) for key in self._writer.tombstones(removed_piece(plan, keys)).keys.to_pylist()]
 
     def _made(self, plan: PlannedTable, rows: pa.Table) -> Iterator[tuple[bytes, int, bytes | None]]:
         """Yield (what tells the row apart, its number, value) of each message that a load of the rows would send."""
         piece = merged_piece(plan.target, plan.key, rows)
-        if self.place.options.arrow:
+        if self.place.options.form.arrow:
             for message, first, _ in arrow_messages(piece, 0, self.place.options.max_message_bytes, _NO_PLACE):
                 for number, (key, value) in enumerate(arrow_entries(message), first):
                     yield key, number, value

@@ -1,0 +1,109 @@
+"""Whether each planned table has its topic, and whether the topic takes what a load would send."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sluice.errors import LoadError, MappingError, SluiceError
+from sluice.model.planned import PlannedTable
+from sluice.targets.kafka.options import MissingTopics
+from sluice.targets.kafka.place import Place
+from sluice.targets.kafka.registry import Registry
+from sluice.targets.kafka.topics import Topics, configs_of, create, statement, wait_for
+from sluice.targets.port import Finding, Input
+
+
+@dataclass(frozen=True)
+class KafkaSchema:
+    """See :class:`sluice.targets.port.TargetSchema`: the topics of planned tables."""
+
+    place: Place
+    input: Input
+
+    def compare(self, tables: Sequence[PlannedTable]) -> Sequence[Finding]:
+        """Return findings on what is missing, what cannot be loaded, and where each table goes."""
+        topics = Topics.look(self.place)
+        configs = configs_of(self.place, [t for t in {topics.topic_of(p.target) for p in tables} if t in topics.counts])
+        found: list[Finding] = []
+        for plan in tables:
+            found += self._about(plan, topics, configs)
+        for option, topic in topics.side.items() if tables else ():
+            if topic not in topics.counts:
+                missing = statement(topic, self.place.options.create_topics.model_copy(update={"partitions": 1}))
+                found.append(
+                    Finding(
+                        "error", tables[0].target, "", f"the topic {topic} of options.{option} is not there", missing
+                    )
+                )
+        if self.place.options.form.registered:
+            try:
+                Registry(self.place).check()
+            except SluiceError as error:
+                found += [Finding("error", p.target, "", error.message, hint=error.hint or "") for p in tables[:1]]
+        if self.input is Input.MERGED and self.place.options.form.keys_are_alike:
+            try:
+                topics.require_own([plan.target for plan in tables])
+            except MappingError as error:
+                found += [Finding("error", p.target, "", error.message, hint=error.hint or "") for p in tables[:1]]
+        return found
+
+    def _about(self, plan: PlannedTable, topics: Topics, configs: Mapping[str, Mapping[str, str]]) -> list[Finding]:
+        options, topic, merged = self.place.options, topics.topic_of(plan.target), self.input is Input.MERGED
+        key = () if options.form.arrow else options.key_columns.get(str(plan.target), plan.key)
+        names = {column.name for column in plan.columns}
+        found = []
+        for option, columns in (("key_columns", options.key_columns), ("partition_columns", options.partition_columns)):
+            found += [
+                Finding("error", plan.target, name, f"options.{option} names a column that is not sent")
+                for name in columns.get(str(plan.target), ())
+                if name not in names
+            ]
+        if merged and not plan.key:
+            found.append(Finding(
+                "error", plan.target, "", "it has no key, and changes: latest needs one",
+                hint="give it a primary key, name one (mapping: key), or give the target changes: all",
+            ))  # fmt: skip
+        if topic not in topics.counts:
+            made = options.create_topics
+            wanted = {"cleanup.policy": "compact", **made.config} if merged and key else made.config
+            missing = made.model_copy(update={"config": wanted})
+            return [
+                *found,
+                Finding("error", plan.target, "", f"the topic {topic} is not there", statement(topic, missing)),
+            ]
+        config = configs.get(topic, {})
+        largest = int(config.get("max.message.bytes", "0") or 0)
+        if 0 < largest < options.max_message_bytes:
+            found.append(Finding(
+                "warning", plan.target, "", f"topic {topic} takes messages of {largest:,} bytes (compressed), and options.max_message_bytes is "
+                f"{options.max_message_bytes:,}: a message between the two stops the batch",
+                hint="make the two equal",
+            ))  # fmt: skip
+        if "compact" in config.get("cleanup.policy", "") and not key:
+            found.append(Finding(
+                "error", plan.target, "", f"topic {topic} is compacted, and rows without a key have messages without one, which it refuses",
+                hint=f"kafka-configs --alter --topic {topic} --add-config cleanup.policy=delete",
+            ))  # fmt: skip
+        keyed = f"key ({', '.join(key)})" if key else "no key"
+        words = f"topic {topic}, {topics.counts[topic]} partitions by {options.partitioning}, {keyed}, {options.format}"
+        return found or [Finding("ok", plan.target, "", words)]
+
+    def apply(self, statement: str) -> None:
+        """Make a topic. Raises LoadError."""
+        words = shlex.split(statement)
+        try:
+            assert words[:2] == ["kafka-topics", "--create"]
+            pairs = list(zip(words[2::2], words[3::2], strict=True))
+            plain = {name: value for name, value in pairs if name != "--config"}
+            config = dict(value.split("=", 1) for name, value in pairs if name == "--config")
+            how = MissingTopics(
+                partitions=int(plain["--partitions"]),
+                replication=int(plain.get("--replication-factor", "-1")),
+                config=config,
+            )
+        except (AssertionError, KeyError, ValueError) as error:
+            raise LoadError(f"this is no statement of a Kafka target: {statement[:300]}") from error
+        create(self.place, plain["--topic"], how)
+        wait_for(self.place, [plain["--topic"]])

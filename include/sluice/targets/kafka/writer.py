@@ -1,0 +1,224 @@
+"""A batch on the driver, and the one unit that writes it: rows and checkpoint are one transaction."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sluice.errors import MappingError, TargetUnavailable
+from sluice.formats import Statement
+from sluice.model.tables import TableId
+from sluice.targets.fencing import require_no_newer
+from sluice.targets.kafka.ack_topic import AckTopic, KafkaCheckpoint
+from sluice.targets.kafka.checkpoint import KafkaCheckpoints, gone, guarded
+from sluice.targets.kafka.client import KicksOut
+from sluice.targets.kafka.place import Place
+from sluice.targets.kafka.sender import BatchRows, BatchSender, Emptied
+from sluice.targets.kafka.stale_keys import Stale, left, not_copied, stale_keys, why_not_emptied
+from sluice.targets.kafka.topics import Topics
+from sluice.targets.kafka.transactions import Channel, slot
+from sluice.targets.messages.key_forms import KeyForms
+from sluice.targets.messages.side_messages import statement_of
+from sluice.targets.port import (
+    BatchInput,
+    Checkpoint,
+    Fence,
+    Input,
+    RejectedRows,
+    RowReader,
+    SchemaChange,
+    StoredRange,
+    TableInput,
+    WriteResult,
+)
+from sluice.targets.schema.conversions import effects_on, not_converted
+from sluice.targets.schema.policy import stopped
+
+
+def stale_topics(place: Place, changes: Input, change: SchemaChange) -> tuple[Stale, ...]:
+    """Return the topics with the newest row of each key that a statement makes wrong."""
+    if changes is Input.CHANGES:
+        return ()
+    return stale_keys(change, KeyForms(place.options.form, place.pipeline))
+
+
+@dataclass(frozen=True)
+class KafkaWriter:
+    """See :class:`sluice.targets.port.BatchWriter`."""
+
+    place: Place
+    input: Input
+    batch: BatchInput
+    fence: Fence
+
+    def prepare(self) -> None:
+        """Refuse schema changes that cannot be followed. No I/O.
+
+        Documents name their columns, so most schema changes need nothing, and the others nothing before the rows. Raises LoadError if the policy is
+        to stop, or if a topic would keep keys that no row has, or lack rows.
+        """
+        why_not = why_not_emptied(self.place.options)
+        for change in self.batch.schema_changes:
+            if change.check_only:
+                raise stopped(change, (), (kind.value for kind in sorted(change.wanted)))
+            for one in self._stale(change):
+                if why_not:
+                    raise left(change, one, self.place.pipeline, why_not)
+                if one.copied and one.table not in change.copies:
+                    raise not_copied(change, one)
+            for table in change.tables:
+                for effect in effects_on(change, table.table):
+                    raise not_converted(
+                        change, effect, change.target(table.table), "messages that were sent stay as they are"
+                    )
+
+    def plan(self, parallelism: int) -> list[list[KafkaUnit]]:
+        """Return one unit: rows and checkpoint are one transaction, and a transaction has one producer. Raises MappingError."""
+        batch, place = self.batch, self.place
+        told = tuple(map(statement_of, batch.schema_changes)) if place.options.schema_topic else ()
+        empties = self._emptied()
+        if not batch.tables and not batch.changes and not told and not batch.reconcile and not empties:
+            return []
+        if batch.tables or batch.reconcile:
+            topics = Topics.look(place)
+            targets = [*(one.plan.target for one in batch.reconcile), *(table.target for table in batch.tables)]
+            if place.options.form.keys_are_alike:
+                topics.require_own(targets)
+            topics.require(targets)
+            for table in batch.tables:
+                self._require_key(table)
+        lighter_first = tuple(sorted(batch.tables, key=lambda table: table.weight))
+        unit = KafkaUnit(place, self.fence, batch.reader, lighter_first, batch.position, batch.changes, batch.replay)
+        return [[replace(unit, statements=told, removes=tuple(batch.reconcile), empties=empties)]]
+
+    def _stale(self, change: SchemaChange) -> tuple[Stale, ...]:
+        return stale_topics(self.place, self.input, change)
+
+    def _emptied(self) -> tuple[Emptied, ...]:
+        """Return the tables whose topics hold keys that are to be removed. Raises LoadError for a topic that may have rows of another table."""
+        found: dict[TableId, Emptied] = {}
+        for change in self.batch.schema_changes if self.input is Input.MERGED else ():
+            sources = {one.table for one in self._stale(change) if one.emptied}
+            for table in sorted(sources | (change.copies - change.not_captured)):
+                self._require_alone(change, table)
+                target = change.target(table)
+                after = not change.before_rows or (target in found and found[target].after_rows)
+                found[target] = Emptied(target, after_rows=after)
+        return tuple(found.values())
+
+    def _require_alone(self, change: SchemaChange, table: TableId) -> None:
+        place, target = self.place, change.target(table)
+        if place.options.of_one_table or not place.options.form.keys_are_alike:
+            return
+        topic = place.options.topic_of(target, place.pipeline, place.target)
+        for other in sorted(self.batch.facts.captured_tables().values()):
+            if other != target and place.options.topic_of(other, place.pipeline, place.target) == topic:
+                why = f"topic {topic} has rows of {other}, too, so that it cannot be emptied"
+                raise left(change, Stale(table, f"the keys of {table} stay in its topic"), place.pipeline, why)
+
+    def _require_key(self, table: TableInput) -> None:
+        """Raise MappingError if a row's messages may be in several partitions: a compacted topic would keep old ones."""
+        columns = self.place.options.partition_columns.get(str(table.target), ())
+        others = [name for name in columns if name not in table.plan.key]
+        if others:
+            raise MappingError(
+                f"rows of {table.target} are spread by {others[0]}, which is not in the key: with changes: latest a row could be in two partitions",
+                where=f"{table.target}.{others[0]}",
+                hint="options.partition_columns: key columns only, or changes: all",
+            )
+
+    def commit(self, results: Sequence[WriteResult]) -> None:
+        """Move the checkpoint if no unit has done so; a unit commits the batch with its rows. Raises Fenced."""
+        batch, fence = self.batch, self.fence
+        if batch.replay or any(one.message == (fence.epoch, batch.number) for one in results):
+            return
+        KafkaCheckpoints(self.place).advance(Checkpoint(fence.epoch, batch.number, batch.position))
+
+    def abort(self) -> None:
+        """Do nothing: a unit aborts its own transaction."""
+
+
+@dataclass(frozen=True)
+class KafkaUnit:
+    """See :class:`sluice.targets.port.WriteUnit`: the whole batch."""
+
+    place: Place
+    fence: Fence
+    reader: RowReader
+    tables: tuple[TableInput, ...]
+    position: Any
+    changes: int = 0
+    replay: str = ""
+    statements: tuple[Statement, ...] = ()
+    removes: tuple[StoredRange, ...] = ()
+    empties: tuple[Emptied, ...] = ()
+
+    @property
+    def cost(self) -> int:
+        """The cost of the unit, in rows."""
+        return max(sum(table.rows for table in self.tables), self.changes)
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory that the unit takes: for merged rows those that are read at a time, for changes all."""
+        files = [file for table in self.tables for file in table.files]
+        return self.reader.memory_of(sum(file.arrow_bytes for file in files), len(files)) if files else 0
+
+    def write(self, rejected: RejectedRows | None = None) -> WriteResult:
+        """Write all rows and the checkpoint in one transaction. Raises Fenced if the target holds the batch, or a newer process writes."""
+        started = time.monotonic()
+        try:
+            with slot(self.place) as mine, ExitStack() as files:
+                channel, held = self._channel(mine)
+                if self.replay and self.replay in held.replayed:
+                    return WriteResult()
+                rows = BatchRows(
+                    self.reader,
+                    self.tables,
+                    self.position,
+                    self.changes,
+                    self.statements,
+                    self.removes,
+                    self.empties,
+                    self.replay,
+                )
+                sender = BatchSender(self.place, self.fence, rows, channel, held, rejected)
+                sender.read_held_keys(files)  # before the transaction begins, which has a time limit
+                channel.commit(sender.held, sender.send)
+        except KicksOut as error:
+            raise self._why(error) from None
+        message = None if self.replay else (self.fence.epoch, self.fence.batch)
+        return replace(sender.result, seconds=time.monotonic() - started, message=message)
+
+    def _channel(self, mine: Any) -> tuple[Channel, KafkaCheckpoint]:
+        """Return a channel that may write, and what the target holds."""
+        channel: Channel | None = mine.channel
+        known = channel.held if channel is not None else None
+        if (
+            channel is not None
+            and known is not None
+            and (known.checkpoint.epoch, known.checkpoint.batch) == (self.fence.epoch, self.fence.held)
+            and channel.knows()
+        ):
+            return channel, known  # if another producer began since, the commit is refused
+        # a process that is out of date must not disturb a newer one
+        require_no_newer(_known(self.place), self.fence.epoch, self.place.record_place)
+        channel = mine.channel = Channel(self.place)
+        return channel, guarded(self.place, self.fence, channel.held)
+
+    def _why(self, error: KicksOut) -> TargetUnavailable:
+        guarded(self.place, self.fence, AckTopic(self.place).read())
+        return TargetUnavailable(
+            f"another producer began transactions as {self.place.transactional_id} while batch {self.fence.batch} was written: {error}",
+            where=self.place.owner,
+        )
+
+
+def _known(place: Place) -> Checkpoint:
+    found = AckTopic(place).read(0)
+    if found is None:
+        raise gone(place)
+    return found.checkpoint

@@ -1,0 +1,58 @@
+"""The form of messages: what a document says, and what goes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sluice.model.tables import TableId
+
+
+@dataclass(frozen=True, slots=True)
+class MessageForm:
+    """The form of a target's messages, as its options say.
+
+    Attributes:
+        format: a name of :data:`sluice.formats.FORMATS`, one with a schema registry, or arrow.
+        schemas: each key and document of debezium-json has its schema in it.
+        tombstones: merged rows: a delete is a message without a value; changes: such a message follows each delete.
+        headers: messages have headers.
+        key_columns: table of the target -> columns of its message key, where these are not the primary key.
+        order_columns: table of the target -> columns by whose values messages stay in order, others by their table; None: by the message's key.
+    """
+
+    format: str = "debezium-json"
+    schemas: bool = False
+    tombstones: bool = True
+    headers: bool = True
+    key_columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    order_columns: Mapping[str, tuple[str, ...]] | None = None
+
+    @property
+    def enveloped(self) -> bool:
+        """Are messages Debezium's envelopes, whatever they are encoded in?"""
+        return self.registered or self.format == "debezium-json"
+
+    @property
+    def debezium(self) -> bool:
+        """True if messages have the contents of Debezium's."""
+        return self.enveloped or self.format == "cloudevents-json"
+
+    @property
+    def keys_are_alike(self) -> bool:
+        """True if messages of two tables may have the same key."""
+        return self.format not in {"maxwell-json", "arrow"}
+
+    @property
+    def arrow(self) -> bool:
+        """Are messages record batches, without keys?"""
+        return self.format == "arrow"
+
+    @property
+    def registered(self) -> bool:
+        """Are messages binary, with schemas in a registry?"""
+        return self.format in {"debezium-avro", "debezium-protobuf"}
+
+    def ordered_by(self, table: TableId) -> tuple[str, ...] | None:
+        """Return the columns by whose values messages stay in order; None: by the message's key; (): by the table."""
+        return None if self.order_columns is None else self.order_columns.get(str(table), ())

@@ -1,0 +1,42 @@
+"""Rows that no log names in their order, merged ones and removed ones, as pieces of changes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pyarrow as pa
+
+from sluice.model.batches import Op
+from sluice.model.planned import PlannedTable
+from sluice.model.tables import TableId
+from sluice.targets.port import ChangePiece
+
+REMOVED, EMPTIED = 1, 2
+"""Parts of the id of a message (the header ``sluice.change``) that no change of the log made.
+
+The first is for a key that a verification or a dump found, the second for one of a topic that was emptied. Rows of the log have part 0.
+"""
+
+
+def removed_piece(plan: PlannedTable, keys: pa.Table, first: int = 0) -> ChangePiece:
+    """Return deleted rows of which only the key's columns are known. ``first``: number of the first one among those of the batch."""
+    count = keys.num_rows
+    nothing = pa.nulls(count, pa.struct(list(keys.schema)))
+    now = pa.array([time.time_ns() // 1000] * count, pa.timestamp("us", tz="UTC"))
+    meta = {
+        "_op": pa.array([Op.DELETE.value] * count, pa.string()),
+        "_seq": pa.array(range(first, first + count), pa.uint64()),
+        "_commit_ts": now,
+        "_before": nothing,
+    }
+    schema = pa.schema([*keys.schema, *(pa.field(name, values.type) for name, values in meta.items())])
+    columns = [column.combine_chunks() for column in keys.columns]
+    piece = merged_piece(plan.target, plan.key, pa.Table.from_arrays([*columns, *meta.values()], schema=schema))
+    return replace(piece, part=pa.array([REMOVED] * count, pa.uint32()))
+
+
+def merged_piece(table: TableId, key: tuple[str, ...], rows: pa.Table) -> ChangePiece:
+    """Return CHANGESET_ROWS as a piece."""
+    nothing = pa.array([0] * rows.num_rows, pa.uint64())
+    return ChangePiece(table, key, rows.combine_chunks(), nothing, nothing.cast(pa.uint32()))

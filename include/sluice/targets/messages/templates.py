@@ -1,0 +1,30 @@
+"""Names by template: words in braces, which a table or a pipeline fills."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterable
+
+
+def fields_of(option: str, template: str) -> set[str]:
+    """Return the words in braces. Raises ValueError that names the option if the template is not valid."""
+    try:
+        found = [(field, spec, conversion) for _, field, spec, conversion in string.Formatter().parse(template)]
+    except ValueError as error:
+        raise ValueError(f"{option}: {error}") from None
+    if any(spec or conversion for _, spec, conversion in found):
+        raise ValueError(f"{option}: write names in braces alone")
+    return {field for field, _, _ in found if field is not None}
+
+
+def require_known(option: str, template: str, known: Iterable[str]) -> set[str]:
+    """Return the words in braces. Raises ValueError if one is not known."""
+    fields, given = fields_of(option, template), set(known)
+    if fields - given:
+        raise ValueError(f"{option}: {{{min(fields - given)}}} is not known; write {listed(given)}")
+    return fields
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return the words in braces, for messages."""
+    return ", ".join(f"{{{name}}}" for name in sorted(names))
