@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any
 
 from sluice.coordination.acknowledgements import Acknowledgement, Acknowledgements
-from sluice.coordination.active_installation import ActiveInstallation
 from sluice.coordination.alerts import Alerts
 from sluice.coordination.audit import Audit
 from sluice.coordination.batches import Batches
@@ -25,6 +24,7 @@ from sluice.coordination.failures import StageFailure, StageFailures
 from sluice.coordination.identity import Identity
 from sluice.coordination.incomplete import IncompleteTables
 from sluice.coordination.layout import LEASE, Layout, lease_epoch, lease_node
+from sluice.coordination.leader_election import LeaderElection
 from sluice.coordination.leases import Lease, holding, owner_label, raise_epoch, taking, transact_as
 from sluice.coordination.mapped_names import MappedNames
 from sluice.coordination.permit import Permit, Permits
@@ -47,7 +47,7 @@ class PipelineState:
     """Reads and moves the state of ``pipeline`` below ``root``.
 
     Attributes:
-        layout: where its nodes are; turns: which installation works; holds: which targets are in quarantine;
+        layout: where its nodes are; election: which installation leads; holds: which targets are in quarantine;
             incomplete: which tables lack something; mapped_names: of the mapping, looked up; alerts: whose lag is too
             large; member: which server of the source group is read; subscriptions: of readers; side: of a channel,
             None: it is in none; runs: how far the stages of runs have come.
@@ -82,7 +82,7 @@ class PipelineState:
         self._wait_s = lease_wait_s
         self.layout = layout
         self.targets = tuple(targets)
-        self.turns = ActiveInstallation(znodes, layout, session_timeout_s=session_timeout_s)
+        self.election = LeaderElection(znodes, layout, session_timeout_s=session_timeout_s)
         self.holds = Holds(known, layout, self.targets)
         self._failures = StageFailures(known, layout)
         self.incomplete = IncompleteTables(znodes, layout)

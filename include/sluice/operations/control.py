@@ -84,7 +84,7 @@ def restart(runtime: Runtime, *, by: str, reason: str = "", grace_s: float | Non
             hint=f"for longer: `sluice pause {runtime.name}`",
         )
     with runtime.state() as state:
-        state.turns.announce_restart(grace)
+        state.election.announce_restart(grace)
         state.set_permit(open_=None, by=by, reason=reason)
         state.audit(by=by, what="restart", details={"reason": reason, "grace_s": grace})
     return ActionPlan(

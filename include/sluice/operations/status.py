@@ -446,7 +446,7 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
             f"segment store {runtime.store_uri}", partial(_Stored.read, runtime, state, found.known)
         )
         asked_targets = _ask_targets(runtime, state, keep_s)
-        draining_by, installation, dumps = state.owner(), state.turns.owner(), recent_dumps(state)
+        draining_by, installation, dumps = state.owner(), state.election.leader_name(), recent_dumps(state)
         loading_by = {target.name: state.owner(target.name) for target in runtime.pipeline.targets}
         alerts = {target.name: state.alerts.since(target.name) for target in runtime.pipeline.targets}
         permit, failures, incomplete = state.permit(), state.failures(), state.incomplete.all()

@@ -166,6 +166,7 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
     # -- the port ------------------------------------------------------------------------------------------------------
     @property
     def name(self) -> str:
+        """The target's name in the pipeline file."""
         return self.config.name
 
     @property
