@@ -18,7 +18,7 @@ from sluice.config.pipeline import SNAPSHOT
 from sluice.coordination.incomplete import IncompleteTable
 from sluice.errors import LostPosition, SluiceError
 from sluice.flows.capture.failover import relocated
-from sluice.flows.checkpoints import Sides
+from sluice.flows.checkpoints import CheckpointCheck
 from sluice.flows.dump.automatic import missed_copy
 from sluice.flows.dump.reconcile import kept_on_purpose, why_not
 from sluice.flows.incomplete_tables import copy_command, note_absent, sentence
@@ -646,6 +646,6 @@ def _target(runtime: Runtime, name: str) -> list[CheckFinding]:
     if target.checkpoints is not None:
         target.checkpoints.read()  # does it answer at all?
     with runtime.state(connect_timeout_s=_SESSION_S) as state:
-        checkpoint = Sides(runtime, state, name, target).look()
+        checkpoint = CheckpointCheck(runtime, state, name, target).read()
     batch = checkpoint.batch if checkpoint else 0
     return [CheckFinding("ok", f"target {name}", "acknowledged batch", str(batch), "the target answers")]

@@ -29,11 +29,11 @@ from sluice.model.digests import RangeDigest
 from sluice.model.dumps import Chunk, ChunkId, TablePlanned, TableRequest
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableSchema, stored_name
-from sluice.operations.verify.as_loaded import AsLoaded, Loaded
+from sluice.operations.verify.expected_rows import ExpectedRows, Loaded
 from sluice.operations.verify.key_spool import KeySpool
+from sluice.operations.verify.lockstep import ahead, in_lockstep
 from sluice.operations.verify.log_window import LogWindow
 from sluice.operations.verify.seen_keys import SeenKeys, hashes_of
-from sluice.operations.verify.side_by_side import ahead, side_by_side
 from sluice.sources.base import ChunkKey, ChunkReader, DigestReader, Key, KeyText
 from sluice.targets.port import Comparer, KeyLister, KeyRange, RangeDifferences
 
@@ -171,7 +171,7 @@ class Sides:
     """Compares rows of the source with those of the target."""
 
     comparer: Comparer
-    made: AsLoaded
+    made: ExpectedRows
     texts: KeyText
     way: Way
 
@@ -216,7 +216,7 @@ class TableCheck:
     reader: ChunkReader
     comparer: Comparer
     log: LogWindow
-    made: AsLoaded
+    made: ExpectedRows
     texts: KeyText
     way: Way
     values: bool = False
@@ -372,7 +372,7 @@ class TableCheck:
             free.put(reader)
         if self.reader in lanes:
             stretches = iter(list(stretches))
-        both = side_by_side(stretches, at_source, reached, at_target, lanes=len(lanes), most_ahead=AHEAD)
+        both = in_lockstep(stretches, at_source, reached, at_target, lanes=len(lanes), most_ahead=AHEAD)
         for stretch, (mine, _), theirs in both:
             yield stretch, mine, theirs == mine
 

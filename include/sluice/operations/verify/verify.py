@@ -17,7 +17,7 @@ from sluice.coordination.leases import owner_label
 from sluice.coordination.state import PipelineState
 from sluice.errors import CheckpointError, ConfigError, DumpRefused, TerminalError
 from sluice.flows.capture.lost_tables import lost_tables
-from sluice.flows.checkpoints import Sides, checkpoints_of
+from sluice.flows.checkpoints import CheckpointCheck, checkpoints_of
 from sluice.flows.dump.key_lists import write_key_pieces
 from sluice.flows.dump.other_site import require_overwrite
 from sluice.flows.dump.planner import DumpSpec, require_together
@@ -30,7 +30,7 @@ from sluice.model.dumps import Marking, TableRequest
 from sluice.model.nearest import meant
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, TableSchema
-from sluice.operations.verify.as_loaded import AsLoaded
+from sluice.operations.verify.expected_rows import ExpectedRows
 from sluice.operations.verify.key_spool import KeySpool
 from sluice.operations.verify.keyless_check import KeylessCheck
 from sluice.operations.verify.log_window import LogWindow
@@ -245,10 +245,10 @@ class _Verification:
         if comparer is None:
             why, names = _unreadable(config), [str(table.id) for table in self.sizes]
             return [TableResult(table=name, target=config.name, skipped=why) for name in names], ""
-        Sides(self.runtime, self.state, config.name, target).look()
+        CheckpointCheck(self.runtime, self.state, config.name, target).read()
         reconciler = target.reconciler()
         others = reconciler.others() if reconciler is not None else ()
-        sides = _Side(self, config, target, comparer, AsLoaded(self.runtime, self.source.identity.dialect), others)
+        sides = _Side(self, config, target, comparer, ExpectedRows(self.runtime, self.source.identity.dialect), others)
         checked = [sides.table(table) for table in self.sizes]
         wanted = [one for one in checked if one.check is not None and one.check.found.differing]
         repair = sides.repair(wanted) if self.asked.repair and wanted else ""
@@ -272,7 +272,7 @@ class _Side:
     config: TargetConfig
     target: Target
     comparer: Comparer
-    made: AsLoaded
+    made: ExpectedRows
     others: tuple[OtherWriter, ...] = ()
 
     def table(self, size: SourceTable) -> _Checked:

@@ -15,6 +15,7 @@ from sluice.errors import LoadError, TargetUnavailable
 from sluice.model.definitions import ColumnDefinition, TableDefinition
 from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId
+from sluice.targets.feature_check import to_ignore
 from sluice.targets.lake.changelog import BEFORE, columns_of
 from sluice.targets.lake.conversions import Refused
 from sluice.targets.lake.format import CommitNote, Edits, Raced
@@ -22,7 +23,6 @@ from sluice.targets.lake.held import LakeHeld
 from sluice.targets.lake.tables import LakeTables
 from sluice.targets.lake.types import TOO_WIDE, LakeColumn, Shape, TableInfo, own_type, partitionable, takes, widens
 from sluice.targets.lake.values import converted
-from sluice.targets.offers import to_ignore
 from sluice.targets.port import Fence, SchemaChange
 from sluice.targets.schema.conversions import broken, effects_on, not_converted
 from sluice.targets.schema.plan import (

@@ -33,7 +33,7 @@ class Loaded:
 
 
 @dataclass
-class AsLoaded:
+class ExpectedRows:
     """Computes what the pipeline makes of source rows.
 
     Attributes:
@@ -181,4 +181,4 @@ def merged(schema: TableSchema, pieces: Sequence[pa.Table], *, updated: bool = F
     return pa.Table.from_arrays([*columns, *meta.values()], schema=pa.schema([*fields, *named]))
 
 
-__all__ = ["AsLoaded", "Loaded", "merged"]
+__all__ = ["ExpectedRows", "Loaded", "merged"]

@@ -9,7 +9,7 @@ import pytest
 
 from sluice.config.connections import Endpoint
 from sluice.targets.sql import session_pool
-from sluice.targets.sql.session_pool import Kept
+from sluice.targets.sql.session_pool import SessionPool
 
 HERE = Endpoint("here", "mysql", "127.0.0.1", 3306, "sluice", "secret", extra={"ssl_mode": "REQUIRED"})
 
@@ -28,7 +28,7 @@ class Wire:
 
 
 def test_the_one_that_was_used_last_comes_first_and_each_once() -> None:
-    kept_, first, second = Kept[Wire](), Wire(), Wire()
+    kept_, first, second = SessionPool[Wire](), Wire(), Wire()
     kept_.give(HERE, first)
     kept_.give(HERE, second)
     assert [kept_.take(HERE) for _ in range(3)] == [second, first, None]
@@ -36,7 +36,7 @@ def test_the_one_that_was_used_last_comes_first_and_each_once() -> None:
 
 @pytest.mark.parametrize("other", [{"port": 3307}, {"user": "root"}, {"password": "x"}, {"extra": {}}])
 def test_another_endpoint_gets_none_of_them(other: dict[str, object]) -> None:
-    kept_ = Kept[Wire]()
+    kept_ = SessionPool[Wire]()
     kept_.give(HERE, Wire())
     elsewhere = Endpoint(**{**HERE.__dict__, **other})
     assert kept_.take(elsewhere) is None
@@ -44,7 +44,7 @@ def test_another_endpoint_gets_none_of_them(other: dict[str, object]) -> None:
 
 
 def test_one_that_the_server_closed_or_said_something_on_is_not_given_out() -> None:
-    kept_, hung_up, spoke, closed, good = Kept[Wire](), Wire(), Wire(), Wire(), Wire()
+    kept_, hung_up, spoke, closed, good = SessionPool[Wire](), Wire(), Wire(), Wire(), Wire()
     for one in (good, hung_up, spoke, closed):
         kept_.give(HERE, one)
     hung_up.server.close()
@@ -56,7 +56,7 @@ def test_one_that_the_server_closed_or_said_something_on_is_not_given_out() -> N
 
 
 def test_an_old_one_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept_, old = Kept[Wire](), Wire()
+    kept_, old = SessionPool[Wire](), Wire()
     kept_.give(HERE, old)
     monkeypatch.setattr(session_pool, "KEPT_S", -1.0)
     assert kept_.take(HERE) is None
@@ -64,14 +64,14 @@ def test_an_old_one_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_more_than_so_many() -> None:
-    kept_, wires = Kept[Wire](), [Wire() for _ in range(session_pool.MOST + 2)]
+    kept_, wires = SessionPool[Wire](), [Wire() for _ in range(session_pool.MOST + 2)]
     for one in wires:
         kept_.give(HERE, one)
     assert [one.fileno() == -1 for one in wires] == [True, True] + [False] * session_pool.MOST
 
 
 def test_a_forked_process_begins_with_none_and_leaves_the_parents_alone() -> None:
-    kept_, one = Kept[Wire](), Wire()
+    kept_, one = SessionPool[Wire](), Wire()
     kept_.give(HERE, one)
     child = os.fork()
     if child == 0:

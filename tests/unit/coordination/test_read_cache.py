@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.coordination.kept_reads import KeptReads
 from sluice.coordination.memory import MemoryTree, MemoryZnodes
 from sluice.coordination.port import Check, Conflict, Create, Put, Remove
+from sluice.coordination.read_cache import ReadCache
 from sluice.errors import CoordinationUnavailable
 
 LEAVES = ("/a/x", "/a/y", "/b")
@@ -40,7 +40,7 @@ def asking(tree: MemoryTree) -> Counting:
 
 
 def test_an_answer_is_asked_for_once_until_it_changes(tree: MemoryTree, asking: Counting) -> None:
-    kept, other = KeptReads(asking), tree.session()
+    kept, other = ReadCache(asking), tree.session()
     other.ensure("/a")
     before = kept.get("/a")
     assert kept.get("/a") == before
@@ -55,7 +55,7 @@ def test_an_answer_is_asked_for_once_until_it_changes(tree: MemoryTree, asking: 
 
 
 def test_that_a_node_is_not_there_is_kept_too(tree: MemoryTree, asking: Counting) -> None:
-    kept, other = KeptReads(asking), tree.session()
+    kept, other = ReadCache(asking), tree.session()
     assert kept.get("/a") is None
     assert kept.children("/a") == []
     asked = asking.asked
@@ -69,7 +69,7 @@ def test_that_a_node_is_not_there_is_kept_too(tree: MemoryTree, asking: Counting
 
 
 def test_what_was_refused_is_asked_for_again(tree: MemoryTree, asking: Counting) -> None:
-    kept, other = KeptReads(asking), tree.session()
+    kept, other = ReadCache(asking), tree.session()
     for path in ("/a", "/b"):
         other.ensure(path)
         kept.get(path)
@@ -81,7 +81,7 @@ def test_what_was_refused_is_asked_for_again(tree: MemoryTree, asking: Counting)
 
 
 def test_a_session_that_ended_answers_nothing(tree: MemoryTree, asking: Counting) -> None:
-    kept = KeptReads(asking)
+    kept = ReadCache(asking)
     kept.ensure("/a")
     kept.get("/a")
     asking.expire()
@@ -107,7 +107,7 @@ STEPS = st.one_of(
 )
 def test_own_writes_are_seen_at_once_and_all_others_once_they_are_told(happens) -> None:
     tree = MemoryTree(tells=False)
-    kept, other = KeptReads(tree.session()), tree.session()
+    kept, other = ReadCache(tree.session()), tree.session()
     other.ensure("/a")  # ZooKeeper creates no node without its parent, and removes none that has children
     writers = {"mine": kept, "fresh": kept.fresh, "other": other}
     unheard: set[str] = set()
@@ -132,7 +132,7 @@ def test_own_writes_are_seen_at_once_and_all_others_once_they_are_told(happens) 
 @pytest.mark.parametrize("fresh", [False, True])
 def test_a_node_that_this_session_makes_is_seen_before_its_event_arrives(asking: Counting, fresh: bool) -> None:
     """ZooKeeper sends the event of a watch on its own time; the answer to the next question must not be the old one."""
-    kept = KeptReads(asking)
+    kept = ReadCache(asking)
     assert kept.get("/a/b/c") is None
     assert kept.children("/a") == kept.children("/a/b") == []
     (kept.fresh if fresh else kept).ensure("/a/b/c")
@@ -141,7 +141,7 @@ def test_a_node_that_this_session_makes_is_seen_before_its_event_arrives(asking:
 
 
 def test_a_node_that_this_session_makes_is_there_before_its_watch_fires(tree: MemoryTree, asking: Counting) -> None:
-    kept = KeptReads(asking)
+    kept = ReadCache(asking)
     assert kept.get("/a/x") is None
     assert kept.get("/a") is None
     assert kept.children("/a") == []

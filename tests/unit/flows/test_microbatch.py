@@ -1,4 +1,4 @@
-"""Trains: one run that delivers batch after batch, without a server. Whatever ends one, its run's own tasks finish what it left."""
+"""Loops: one run that delivers batch after batch, without a server. Whatever ends one, its run's own tasks finish what it left."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ import pytest
 
 from sluice.coordination.memory import MemoryZnodes
 from sluice.errors import DecodeError, LoadError, RuleError
-from sluice.flows import stages
-from sluice.flows import train as trains
+from sluice.flows import microbatch, stages
 from sluice.flows.load.ack import ack
 from sluice.flows.load.isolation import catch_up, deliver
 from sluice.flows.load.load import LoadOutcome
-from sluice.flows.train import Carried, TrainOutcome, sums_of, table, train, unfinished
+from sluice.flows.microbatch import DeliveredBatch, MicrobatchOutcome, run_microbatches, sums_of, table, unfinished
 from sluice.flows.transform.merge import merge
 from sluice.operations import control
 from sluice.operations.status import stages_claimed, status
@@ -59,9 +58,9 @@ def insert(made: Pipe, *numbers: int) -> None:
         made.commit(("insert", "a", (number, f"v{number}")))
 
 
-def go(made: Pipe, claim: str = "", **named: Any) -> TrainOutcome:
-    claim = claim or f"test:trains:{next(_claims)}"
-    return train(made.made.runtime(), claim=claim, idle_wait_s=0.05, **named)
+def go(made: Pipe, claim: str = "", **named: Any) -> MicrobatchOutcome:
+    claim = claim or f"test:loops:{next(_claims)}"
+    return run_microbatches(made.made.runtime(), claim=claim, idle_wait_s=0.05, **named)
 
 
 def finish(made: Pipe, claim: str, last: int) -> list[bool]:
@@ -78,8 +77,8 @@ def finish(made: Pipe, claim: str, last: int) -> list[bool]:
     return done
 
 
-def at_batch(number: int, do: Callable[[], object]) -> Callable[[Carried], None]:
-    def told(carried: Carried) -> None:
+def at_batch(number: int, do: Callable[[], object]) -> Callable[[DeliveredBatch], None]:
+    def told(carried: DeliveredBatch) -> None:
         if carried.batch == number:
             do()
 
@@ -100,17 +99,17 @@ def ruled(made: Pipe, text: str) -> None:
 
 
 @pytest.mark.parametrize("window", [1, 2, 3])
-def test_a_train_delivers_and_acknowledges_batch_after_batch(one: Pipe, window: int) -> None:
+def test_a_loop_delivers_and_acknowledges_batch_after_batch(one: Pipe, window: int) -> None:
     small_batches(one, 2)
     one.made.case.config = one.made.case.config.model_copy(update={"window": window})
     insert(one, *range(10))
-    told: list[Carried] = []
-    outcome = go(one, "test:one:1", tell=told.append)
+    told: list[DeliveredBatch] = []
+    outcome = go(one, "test:one:1", on_delivered=told.append)
     assert (outcome.last.batch, outcome.last.merged, outcome.ended_by) == (5, True, "idle")
-    assert [c.batch for c in outcome.carried] == [c.batch for c in told] == [1, 2, 3, 4, 5]
+    assert [c.batch for c in outcome.delivered] == [c.batch for c in told] == [1, 2, 3, 4, 5]
     assert one.rows() == one.made.rows() == {n: f"v{n}" for n in range(10)}
     assert (one.acknowledged(), waiting(one)) == (5, [])
-    lines = table(outcome.carried).splitlines()
+    lines = table(outcome.delivered).splitlines()
     assert [line.split()[0] for line in lines] == ["batch", "1", "2", "3", "4", "5"]
     for stage, rows in (("drain", 10), ("merge", 10), ("load.copy", 10), ("ack.copy", 0)):  # what its task shows
         sums = sums_of(one.made.runtime(), "test:one:1", stage)
@@ -144,19 +143,19 @@ def test_each_fused_rule_is_seen_in_what_the_merge_did_and_in_the_metrics(one: P
     assert found[f"{base}.seconds"] > 0
 
 
-def test_the_claim_of_a_train_gets_its_last_batch_again_and_no_further_one(one: Pipe) -> None:
+def test_the_claim_of_a_loop_gets_its_last_batch_again_and_no_further_one(one: Pipe) -> None:
     small_batches(one)
     insert(one, 1, 2, 3)
     assert go(one, "test:one:1").last.batch == 3
     insert(one, 4)
     again = go(one, "test:one:1")
-    assert (again.last.batch, again.last.adopted, again.last.merged, again.carried) == (3, True, True, ())
+    assert (again.last.batch, again.last.adopted, again.last.merged, again.delivered) == (3, True, True, ())
     assert one.acknowledged() == 3
     assert go(one).last.batch == 4
 
 
 @pytest.mark.parametrize(("run", "batches"), [({"max_batches": 2}, 2), ({"max_time": "1ms"}, 1)])
-def test_a_train_ends_at_its_limits(one: Pipe, run: dict[str, Any], batches: int) -> None:
+def test_a_loop_ends_at_its_limits(one: Pipe, run: dict[str, Any], batches: int) -> None:
     small_batches(one, **run)
     insert(one, 1, 2, 3)
     outcome = go(one)
@@ -169,13 +168,13 @@ def test_a_run_of_one_batch_leaves_it_to_its_tasks(one: Pipe, run: dict[str, Any
     small_batches(one, **run)
     insert(one, 1, 2)
     outcome = go(one, "test:one:1")
-    assert (outcome.last.batch, outcome.last.merged, outcome.carried) == (1, False, ())  # the merge is a task, too
+    assert (outcome.last.batch, outcome.last.merged, outcome.delivered) == (1, False, ())  # the merge is a task, too
     assert one.acknowledged() == 0
     assert finish(one, "test:one:1", 1) == [True]
     assert one.rows() == {1: "v1"}
 
 
-def test_a_reason_to_stop_ends_a_train(one: Pipe) -> None:
+def test_a_reason_to_stop_ends_a_loop(one: Pipe) -> None:
     small_batches(one)
     insert(one, 1, 2, 3)
     outcome = go(one, stop=lambda: "the file changed")
@@ -203,7 +202,7 @@ def test_a_large_batch_has_tasks_of_its_own(one: Pipe, monkeypatch: pytest.Monke
     insert(one, 1, 2)
     one.commit(*(("insert", "a", (n, "x")) for n in range(10, 20)))
     insert(one, 3)
-    monkeypatch.setattr(trains, "SIDE_BY_SIDE", 10)
+    monkeypatch.setattr(microbatch, "SIDE_BY_SIDE", 10)
     outcome = go(one, "test:one:1")
     assert (outcome.last.batch, outcome.ended_by, outcome.last.merged) == (2, "a large batch", False)
     assert (one.acknowledged(), waiting(one)) == (1, [2])
@@ -212,15 +211,15 @@ def test_a_large_batch_has_tasks_of_its_own(one: Pipe, monkeypatch: pytest.Monke
     assert one.rows() == one.made.rows()
 
 
-def test_a_train_begins_after_the_batches_of_other_runs(one: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_begins_after_the_batches_of_other_runs(one: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for them a little; if they stay, its batch is one for the tasks, in their order."""
     small_batches(one)
-    monkeypatch.setattr(trains, "EARLIER_WAIT_S", 0.2)
+    monkeypatch.setattr(microbatch, "EARLIER_WAIT_S", 0.2)
     insert(one, 1)
     one.made.drain(claim="test:another:1", until=None, deliver=False)
     insert(one, 2, 3)
     outcome = go(one, "test:one:1")
-    assert (outcome.last.batch, outcome.carried) == (2, ())
+    assert (outcome.last.batch, outcome.delivered) == (2, ())
     assert "before this one" in outcome.ended_by
     finish(one, "test:another:1", 1)
     finish(one, "test:one:1", 2)
@@ -228,7 +227,7 @@ def test_a_train_begins_after_the_batches_of_other_runs(one: Pipe, monkeypatch: 
     assert one.rows() == {1: "v1", 2: "v2", 3: "v3"}
 
 
-def test_what_cannot_be_read_ends_a_train_and_is_raised_by_the_next_run(one: Pipe) -> None:
+def test_what_cannot_be_read_ends_a_loop_and_is_raised_by_the_next_run(one: Pipe) -> None:
     small_batches(one)
     insert(one, 1, 2)
     one.made.case.store.commit(RowChange(one.made.table, None, {"id": 9, "v": "y"}), damage="an event of kind 99")
@@ -239,7 +238,7 @@ def test_what_cannot_be_read_ends_a_train_and_is_raised_by_the_next_run(one: Pip
         go(one)
 
 
-def test_a_target_that_fails_ends_a_train_and_its_task_shows_the_error(one: Pipe) -> None:
+def test_a_target_that_fails_ends_a_loop_and_its_task_shows_the_error(one: Pipe) -> None:
     small_batches(one)
     insert(one, 1, 2)
     one.commit(("insert", "a", (3, "bad")))
@@ -259,7 +258,7 @@ def test_a_target_that_fails_ends_a_train_and_its_task_shows_the_error(one: Pipe
     assert waiting(one) == []
 
 
-def test_a_target_that_is_quarantined_in_mid_train_stops_no_other(two: Pipe) -> None:
+def test_a_target_that_is_quarantined_in_mid_loop_stops_no_other(two: Pipe) -> None:
     small_batches(two)
     insert(two, 1, 2)
     two.commit(("insert", "a", (3, "bad")))
@@ -267,7 +266,7 @@ def test_a_target_that_is_quarantined_in_mid_train_stops_no_other(two: Pipe) -> 
     two.refuse("no", "archive")
     outcome = go(two, "test:two:1")
     assert (outcome.last.batch, outcome.ended_by) == (6, "idle")
-    assert [dict(c.loaded)["archive"] is None for c in outcome.carried] == [False, False, True, True, True, True]
+    assert [dict(c.loaded)["archive"] is None for c in outcome.delivered] == [False, False, True, True, True, True]
     assert (two.acknowledged("copy"), two.acknowledged("archive")) == (6, 2)
     assert finish(two, "test:two:1", 6) == [True, False]
     two.refuse("", "archive")
@@ -281,10 +280,10 @@ def test_a_rule_that_starts_failing_is_the_merges_to_report(one: Pipe) -> None:
     right = "def transform(row, context):\n    return {**row, 'v': row['v'].upper()}\n"
     ruled(one, right)
     insert(one, 1)
-    assert len(go(one, "test:one:1").carried) == 1
+    assert len(go(one, "test:one:1").delivered) == 1
     insert(one, *range(2, 13))
     broken = one.made.folder / "rules/up.py"
-    outcome = go(one, "test:one:2", tell=at_batch(3, lambda: broken.write_text(right.replace("'v'", "'w'"))))
+    outcome = go(one, "test:one:2", on_delivered=at_batch(3, lambda: broken.write_text(right.replace("'v'", "'w'"))))
     done = one.acknowledged()
     assert 3 <= done < 12  # those within the window may have been merged meanwhile
     assert not outcome.last.merged
@@ -307,14 +306,14 @@ def test_slow_rules_have_tasks_of_their_own(one: Pipe, monkeypatch: pytest.Monke
     monkeypatch.setattr(stages, "SLOW_RULES_S", -1.0)
     insert(one, 2)
     outcome = go(one, "test:one:2")
-    assert (outcome.carried, outcome.last.merged) == ((), False)
+    assert (outcome.delivered, outcome.last.merged) == ((), False)
     assert "slow" in outcome.ended_by
     finish(one, "test:one:2", 2)
     assert one.rows() == one.made.rows()
 
 
 @pytest.mark.parametrize("action", ["pause", "restart", "rollback"])
-def test_what_a_person_says_in_mid_train_is_obeyed(one: Pipe, action: str) -> None:
+def test_what_a_person_says_in_mid_loop_is_obeyed(one: Pipe, action: str) -> None:
     small_batches(one)
     insert(one, *range(1, 9))
 
@@ -323,7 +322,7 @@ def test_what_a_person_says_in_mid_train_is_obeyed(one: Pipe, action: str) -> No
         more = {"dry_run": False} if action == "rollback" else {}
         getattr(control, action)(runtime, by="anna", **more)
 
-    outcome = go(one, "test:one:1", tell=at_batch(3, act))
+    outcome = go(one, "test:one:1", on_delivered=at_batch(3, act))
     last = int(outcome.last.batch or 0)
     assert 3 <= last < 8
     if action == "pause":
@@ -335,18 +334,18 @@ def test_what_a_person_says_in_mid_train_is_obeyed(one: Pipe, action: str) -> No
     assert waiting(one) == []
 
 
-def killed(made: Pipe, claim: str, tell: Callable[[Carried], None]) -> None:
-    """A train that may be killed; like a process, it leaves no thread."""
+def killed(made: Pipe, claim: str, tell: Callable[[DeliveredBatch], None]) -> None:
+    """A loop that may be killed; like a process, it leaves no thread."""
     before = set(threading.enumerate())
     with suppress(Killed):
-        go(made, claim, tell=tell)
+        go(made, claim, on_delivered=tell)
     for thread in set(threading.enumerate()) - before:
         if thread.name.startswith(("merge", "rule.", "load.", "ack.")):
             ended(thread, 60)
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("SLUICE_TEST_VALUES", "10"))))
-def test_a_train_that_is_killed_anywhere_loses_and_doubles_nothing(
+def test_a_loop_that_is_killed_anywhere_loses_and_doubles_nothing(
     two: Pipe, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Killed at any write to ZooKeeper, by either thread; then the same claim tries again, is killed again, and its tasks finish."""

@@ -1,4 +1,4 @@
-"""Trains whose every batch is merged, ruled and loaded by Spark's workers: what is killed there loses and doubles nothing."""
+"""Loops whose every batch is merged, ruled and loaded by Spark's workers: what is killed there loses and doubles nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from devstack.spark import SparkConnectServer
 from sluice.flows.load.ack import ack
 from sluice.flows.load.load import load
-from sluice.flows.train import Carried, TrainOutcome, train
+from sluice.flows.microbatch import DeliveredBatch, MicrobatchOutcome, run_microbatches
 from sluice.spark import connect as connecting
 from sluice.spark.connect import ConnectRunner
 from tests.support.pipelines.case import REPOSITORY, Case, case
@@ -45,7 +45,7 @@ def made(
             f"CREATE TABLE `{schema}`.t (id INT PRIMARY KEY, note VARCHAR(40))",
             f"CREATE TABLE `{schema}`.journal (what VARCHAR(40) NOT NULL)",  # without a key: a repeat would show
         )
-    extra = "rules: engine.yaml\nrun: {max_time: 10m}\n"  # a slow machine ends no train
+    extra = "rules: engine.yaml\nrun: {max_time: 10m}\n"  # a slow machine ends no loop
     with case(tmp_path, mysql_source, mysql_target, zookeeper, schema, extra=extra, session_s=6) as one:
         (one.folder / "rules/engine.yaml").write_text("rules: [{name: up, path: up.py, match: {table: t}}]\n")
         (one.folder / "rules/up.py").write_text("def transform(row, context):\n    return row\n")
@@ -65,16 +65,16 @@ def write(made: Case, first: int, rows: int = ROWS) -> None:
         )
 
 
-def carry(made: Case, claim: str, at: int = 0, do: Callable[[], object] = lambda: None) -> TrainOutcome:
-    """One train; ``do`` happens when its batch number ``at`` is delivered."""
-    told: list[Carried] = []
+def carry(made: Case, claim: str, at: int = 0, do: Callable[[], object] = lambda: None) -> MicrobatchOutcome:
+    """One loop; ``do`` happens when its batch number ``at`` is delivered."""
+    told: list[DeliveredBatch] = []
 
-    def tell(carried: Carried) -> None:
+    def tell(carried: DeliveredBatch) -> None:
         told.append(carried)
         if len(told) == at:
             do()
 
-    return train(made.runtime("connect"), claim=claim, idle_wait_s=1, tell=tell)
+    return run_microbatches(made.runtime("connect"), claim=claim, idle_wait_s=1, on_delivered=tell)
 
 
 def assert_delivered(made: Case) -> None:
@@ -119,11 +119,11 @@ def test_every_batch_is_two_jobs(made: Case, monkeypatch: pytest.MonkeyPatch) ->
     write(made, 1, 4)
     outcome = carry(made, "test:a:1")
     assert outcome.ended_by == "idle"
-    assert sorted(jobs) == ["load"] * len(outcome.carried) + ["merge"] * len(outcome.carried)
+    assert sorted(jobs) == ["load"] * len(outcome.delivered) + ["merge"] * len(outcome.delivered)
     assert_delivered(made)
 
 
-def test_a_session_that_the_server_closed_does_not_end_a_train(made: Case) -> None:
+def test_a_session_that_the_server_closed_does_not_end_a_loop(made: Case) -> None:
     runner = made.runtime("connect").runner
     assert isinstance(runner, ConnectRunner)
 
@@ -133,12 +133,12 @@ def test_a_session_that_the_server_closed_does_not_end_a_train(made: Case) -> No
 
     write(made, 1)
     outcome = carry(made, "test:a:1", 3, close)
-    assert (outcome.ended_by, len(outcome.carried)) == ("idle", ROWS)
+    assert (outcome.ended_by, len(outcome.delivered)) == ("idle", ROWS)
     assert_delivered(made)
 
 
-def test_a_worker_that_is_killed_in_mid_train(made: Case, server: SparkConnectServer) -> None:
-    """At worst the train ends, and the tasks of its run do the batch that was under way."""
+def test_a_worker_that_is_killed_in_mid_loop(made: Case, server: SparkConnectServer) -> None:
+    """At worst the loop ends, and the tasks of its run do the batch that was under way."""
     write(made, 1)
     outcome = carry(made, "test:a:1", 3, lambda: kill(workers(server)))
     finish(made, outcome)
@@ -146,7 +146,7 @@ def test_a_worker_that_is_killed_in_mid_train(made: Case, server: SparkConnectSe
     assert_delivered(made)
 
 
-def test_a_server_that_is_killed_in_mid_train(made: Case, server: SparkConnectServer) -> None:
+def test_a_server_that_is_killed_in_mid_loop(made: Case, server: SparkConnectServer) -> None:
     write(made, 1)
     outcome = carry(made, "test:a:1", 3, server.kill)
     assert "Spark" in outcome.ended_by
@@ -156,7 +156,7 @@ def test_a_server_that_is_killed_in_mid_train(made: Case, server: SparkConnectSe
     assert_delivered(made)
 
 
-def finish(made: Case, outcome: TrainOutcome) -> None:
+def finish(made: Case, outcome: MicrobatchOutcome) -> None:
     """What the run's own tasks do."""
     assert outcome.last.batch is not None
     load(made.runtime("connect"), "copy", outcome.last.batch)  # merges what is not merged
@@ -181,7 +181,7 @@ def test_the_job_of_a_killed_task_does_not_load_after_its_retry(made: Case, serv
     said = made.folder / "task.log"
     with said.open("wb") as log:
         task = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.train_process", str(made.path), "test:a:2"],
+            [sys.executable, "-m", "tests.faults.loop_process", str(made.path), "test:a:2"],
             env=environment,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -1,4 +1,4 @@
-"""A train keeps the source's connections: what changes at the source meanwhile is noticed all the same, and no change is lost or read twice."""
+"""A loop keeps the source's connections: what changes at the source meanwhile is noticed all the same, and no change is lost or read twice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sluice.flows.capture import drain as drain_flow
 from sluice.flows.capture import kept_source
 from sluice.flows.capture.drain import drain
 from sluice.flows.capture.kept_source import KeptSource
-from sluice.flows.train import Carried, TrainOutcome, train
+from sluice.flows.microbatch import DeliveredBatch, MicrobatchOutcome, run_microbatches
 from sluice.sources.mysql import source as sources
 from sluice.sources.mysql.source import MySQLSession, MySQLSource
 from tests.support.pipelines.case import Case, case
@@ -65,15 +65,15 @@ def write(made: Case, first: int, rows: int) -> None:
         )
 
 
-def go(made: Case, at: int = 0, do: Callable[[], object] = lambda: None) -> TrainOutcome:
-    told: list[Carried] = []
+def go(made: Case, at: int = 0, do: Callable[[], object] = lambda: None) -> MicrobatchOutcome:
+    told: list[DeliveredBatch] = []
 
-    def tell(carried: Carried) -> None:
+    def tell(carried: DeliveredBatch) -> None:
         told.append(carried)
         if len(told) == at:
             do()
 
-    return train(made.runtime(), claim=f"test:kept:{random.random()}", idle_wait_s=1, tell=tell)
+    return run_microbatches(made.runtime(), claim=f"test:kept:{random.random()}", idle_wait_s=1, on_delivered=tell)
 
 
 def same_rows(made: Case) -> bool:
@@ -81,11 +81,11 @@ def same_rows(made: Case) -> bool:
     return list(sides[0]) == list(sides[1])
 
 
-def test_batches_of_a_train_are_read_over_one_connection(made: Case, opened: list[str], monkeypatch: Any) -> None:
+def test_batches_of_a_loop_are_read_over_one_connection(made: Case, opened: list[str], monkeypatch: Any) -> None:
     monkeypatch.setattr(kept_source, "CHECKED_S", 300.0)
     write(made, 10, 60)
     outcome = go(made)
-    assert len(outcome.carried) > 8
+    assert len(outcome.delivered) > 8
     assert {word: opened.count(word) for word in opened} == {
         "open": 1,
         "require_ready": 1,
@@ -95,7 +95,7 @@ def test_batches_of_a_train_are_read_over_one_connection(made: Case, opened: lis
     assert same_rows(made)
 
 
-def test_a_backlog_that_comes_up_in_mid_train_is_seen(made: Case, monkeypatch: Any) -> None:
+def test_a_backlog_that_comes_up_in_mid_loop_is_seen(made: Case, monkeypatch: Any) -> None:
     """Batches grow with it: how far the log has got is asked for each batch, though the pre-flight is not made again."""
     seen: list[int] = []
 
@@ -116,12 +116,12 @@ def test_the_settings_are_looked_at_again(made: Case, opened: list[str], monkeyp
     write(made, 10, 30)
     outcome = go(made)
     assert opened.count("open") == opened.count("confirm") == 1
-    assert opened.count("require_ready") == opened.count("server_info") >= len(outcome.carried)
+    assert opened.count("require_ready") == opened.count("server_info") >= len(outcome.delivered)
     assert same_rows(made)
 
 
-def test_new_log_files_and_definitions_in_mid_train(made: Case) -> None:
-    """A rotation is read over the same connection; a change of definitions ends a train, and what was planned before it does not count."""
+def test_new_log_files_and_definitions_in_mid_loop(made: Case) -> None:
+    """A rotation is read over the same connection; a change of definitions ends a loop, and what was planned before it does not count."""
     write(made, 10, 10)
     made.source.execute("FLUSH BINARY LOGS")
     write(made, 30, 10)
@@ -135,7 +135,7 @@ def test_new_log_files_and_definitions_in_mid_train(made: Case) -> None:
 
 
 def test_a_definition_that_changes_between_two_drains(made: Case) -> None:
-    """Over one kept session, without a train."""
+    """Over one kept session, without a loop."""
     runtime = made.runtime()
     with runtime.state(), KeptSource() as kept:
         for number in range(4):
@@ -149,7 +149,7 @@ def test_a_definition_that_changes_between_two_drains(made: Case) -> None:
     assert same_rows(made)
 
 
-def test_connections_that_break_end_a_train_and_the_next_one_goes_on(made: Case) -> None:
+def test_connections_that_break_end_a_loop_and_the_next_one_goes_on(made: Case) -> None:
     def hang_up() -> None:
         for number, user in made.source.execute("SELECT id, command FROM information_schema.processlist"):
             if "Binlog Dump" in str(user):

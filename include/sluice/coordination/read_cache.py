@@ -1,4 +1,4 @@
-"""Reads that are kept until ZooKeeper says that they changed.
+"""A cache of what ZooKeeper answered, kept until it says that something changed.
 
 A batch asks for the same few nodes again and again: the permit, the batches, what its targets have. Each question is a
 round trip, and on a machine with many pipelines the round trips are most of a small batch's work. Here an answer is
@@ -7,7 +7,7 @@ this session writes the node itself.
 
 So another session's change is seen when its event arrives, not at the next question. Nothing that is written rests on
 that: every write names the versions that it was made from, and is refused where they are out of date. Leases, and the
-captured position, which whoever takes the lease goes on from, are asked for through :attr:`KeptReads.fresh`: a process
+captured position, which whoever takes the lease goes on from, are asked for through :attr:`ReadCache.fresh`: a process
 that was paused for longer than its session lives must not find its own old lease among what it kept.
 """
 
@@ -53,8 +53,8 @@ class _Passing:
         self._z.notify(path, changed, children=children)
 
 
-class KeptReads(_Passing):
-    """:class:`~sluice.coordination.port.Znodes` that keeps answers. Any thread may use it.
+class ReadCache(_Passing):
+    """:class:`~sluice.coordination.port.Znodes` that caches answers. Any thread may use it.
 
     Attributes:
         fresh: the same session; asks each time.
@@ -165,9 +165,9 @@ class KeptReads(_Passing):
 
 
 class FreshReads(_Passing):
-    """The session of a :class:`KeptReads`, without what it keeps; what is written here is forgotten there."""
+    """The session of a :class:`ReadCache`, without what it keeps; what is written here is forgotten there."""
 
-    def __init__(self, kept: KeptReads, znodes: Znodes) -> None:
+    def __init__(self, kept: ReadCache, znodes: Znodes) -> None:
         super().__init__(znodes)
         self._kept = kept
 

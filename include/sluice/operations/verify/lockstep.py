@@ -55,7 +55,7 @@ def ahead(items: Iterator[_T], most: int) -> Generator[_T]:
         thread.join()
 
 
-def side_by_side(
+def in_lockstep(
     items: Iterator[_T],
     first: Callable[[_T], _Mine],
     between: Callable[[_Mine], object],
@@ -92,4 +92,4 @@ def side_by_side(
             yield item, said, answer.result()
 
 
-__all__ = ["ahead", "side_by_side"]
+__all__ = ["ahead", "in_lockstep"]

@@ -1,9 +1,9 @@
-"""Parts of a batch that no key bucket cuts small enough: their files are written again, in finer buckets, before they are merged.
+"""Shuffle parts of a batch that no key bucket cuts small enough: their files are written again, in finer buckets, before they are merged.
 
 Such a part is a large table without a key (all of its rows are in one bucket, as equal rows are counted), one whose key the mapping names, or a
-bucket of a very large table. Its rows are spread over the buckets again, by a hash that is independent of the first one: of the key, or without a key
-of all values. Rows that belong together stay together, so that each bucket is merged by itself, and what a merge does not need is left out on the
-way: of a row that was changed a million times, three changes are written.
+bucket of a very large table. Its rows are shuffled over the buckets again, by a hash that is independent of the first one: of the key, or without a
+key of all values. Rows that belong together stay together, so that each bucket is merged by itself, and what a merge does not need is left out on
+the way: of a row that was changed a million times, three changes are written.
 
 The files are in the attempt's folder, as large as the part during the merge, and deleted after it; those of an attempt that died are deleted with the
 batch.
@@ -36,14 +36,14 @@ from sluice.segments.store import SegmentStore
 from sluice.segments.writer import ROW_GROUP_ROWS, row_groups, uneven
 
 LEVELS = 2
-"""The number of times that a part is spread, each time by another hash, while it is too large; what is too large then is one row, or equal rows."""
+"""The number of times that a part is shuffled, each time by another hash, while it is too large; what is too large then is one row, or equal rows."""
 
 _BUCKET = pa.field("_bucket", pa.uint8(), nullable=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpreadUnit:
-    """One file of a part. ``level``: how often its rows were spread before; ``number``: tells the files of an attempt apart."""
+class ShuffleUnit:
+    """One file of a part. ``level``: how often its rows were shuffled before; ``number``: tells the files of an attempt apart."""
 
     store_uri: str
     pipeline: str
@@ -64,9 +64,9 @@ class SpreadUnit:
         return memory_of(min(self.part.size_bytes, 2 * PIECE_BYTES))
 
 
-def plan_spread(
+def plan_shuffle(
     store: SegmentStore, batch: int, attempt: str, parts: Sequence[MergePart], level: int
-) -> list[list[SpreadUnit]]:
+) -> list[list[ShuffleUnit]]:
     """Return, for each part, one unit per file."""
     units, number = [], 0
     for part in parts:
@@ -74,7 +74,7 @@ def plan_spread(
         for file in part.files:
             alone = MergePart(part.source, (file,), part.buckets, part.key)
             mine.append(
-                SpreadUnit(
+                ShuffleUnit(
                     store_uri=store.uri,
                     pipeline=store.pipeline,
                     batch=batch,
@@ -89,22 +89,22 @@ def plan_spread(
     return units
 
 
-def run_spread_unit(unit: SpreadUnit) -> list[SegmentFile]:
-    """Spread the rows of a file by new key buckets. Raises SegmentError, MappingError, StorageUnavailable."""
+def run_shuffle_unit(unit: ShuffleUnit) -> list[SegmentFile]:
+    """Shuffle the rows of a file by new key buckets. Raises SegmentError, MappingError, StorageUnavailable."""
     store = SegmentStore(unit.store_uri, unit.pipeline)
     part, [file] = unit.part, unit.part.files
     folder = f"{changeset_folder(store, unit.batch, unit.attempt)}/spread-{unit.level}"
     made = []
     for number, rows in enumerate(_pieces(store, part, file)):
-        kept, buckets = _spread(rows, part, unit.level)
+        kept, buckets = _shuffled(rows, part, unit.level)
         if kept.num_rows:
             path = f"{folder}/{unit.number:05d}-{number:04d}.parquet"
             made.append(_write(store, path, file, kept, buckets))
     return made
 
 
-def forget_spread(store: SegmentStore, files: Sequence[SegmentFile]) -> None:
-    """Delete the spread files once their rows are merged. What cannot be deleted is deleted with the batch."""
+def delete_shuffled(store: SegmentStore, files: Sequence[SegmentFile]) -> None:
+    """Delete the shuffled files once their rows are merged. What cannot be deleted is deleted with the batch."""
     for file in files:
         with suppress(SluiceError):
             store.delete(file.path)
@@ -122,7 +122,9 @@ def _pieces(store: SegmentStore, part: MergePart, file: SegmentFile) -> Iterator
         yield pa.concat_tables(held)
 
 
-def _spread(rows: pa.Table, part: MergePart, level: int) -> tuple[pa.Table, np.ndarray[tuple[int], np.dtype[np.uint8]]]:
+def _shuffled(
+    rows: pa.Table, part: MergePart, level: int
+) -> tuple[pa.Table, np.ndarray[tuple[int], np.dtype[np.uint8]]]:
     """Return the rows that a merge needs, in the order of their new buckets, and these buckets."""
     key = key_columns(rows.schema)
     if part.key and not key:
@@ -179,8 +181,8 @@ def _write(
     )
 
 
-def can_spread(part: MergePart) -> bool:
-    """Return False for rows that are followed from key to key, and for rows that were spread and stayed together."""
+def can_shuffle(part: MergePart) -> bool:
+    """Return False for rows that are followed from key to key, and for rows that were shuffled and stayed together."""
     if any(file.moved_partially for file in part.files):
         return False
     return part.buckets[1] - part.buckets[0] == 1 or not part.segments

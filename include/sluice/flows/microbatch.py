@@ -52,8 +52,8 @@ find the same.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Carried:
-    """A batch that a train delivered, with the seconds of its stages.
+class DeliveredBatch:
+    """A batch that the loop delivered, with the seconds of its stages.
 
     Attributes:
         loaded: target -> seconds; None for one that is quarantined, or for which the batch waits.
@@ -84,33 +84,33 @@ class Carried:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainOutcome:
+class MicrobatchOutcome:
     """The batches of a micro-batch loop, and what the run still has to deliver.
 
     Attributes:
         last: the drain of its last batch.
-        carried: the batches that are already delivered.
+        delivered: the batches that all targets have, or that wait for one of them.
         ended_by: why no further batch was captured.
     """
 
     last: DrainOutcome
-    carried: tuple[Carried, ...] = ()
+    delivered: tuple[DeliveredBatch, ...] = ()
     ended_by: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the last batch, how many were carried, and what ended the run."""
-        return {**self.last.to_json(), "carried": len(self.carried), "ended_by": self.ended_by}
+        """Return the last batch, how many were delivered, and what ended the run."""
+        return {**self.last.to_json(), "carried": len(self.delivered), "ended_by": self.ended_by}
 
 
-def train(
+def run_microbatches(
     runtime: Runtime,
     *,
     claim: str,
     idle_wait_s: float,
-    tell: Callable[[Carried], None] = lambda carried: None,
+    on_delivered: Callable[[DeliveredBatch], None] = lambda batch: None,
     stop: Callable[[], str] = lambda: "",
     is_over: Callable[[str], bool] = lambda claim: False,
-) -> TrainOutcome:
+) -> MicrobatchOutcome:
     """Make a batch for ``claim``, deliver it, and go on with the next one.
 
     It ends when the source is idle for ``idle_wait_s``, within the pipeline's ``run.max_time``, at its ``run.max_batches``, and at all that is for
@@ -118,25 +118,25 @@ def train(
     batch already gets it back and no further one.
 
     Args:
-        tell: called with each batch that is delivered, by the thread that delivered it.
+        on_delivered: called with each batch that is delivered, by the thread that delivered it.
         stop: a reason to make no further batch, "" if there is none.
         is_over: is the run of this claim known to have ended? Then its batches are delivered by this one, before new ones.
 
     Raises:
         What :func:`sluice.flows.capture.drain.drain` raises, as long as there is no batch.
     """
-    with runtime.state(keeps_reads=True) as state, KeptSource() as source:
+    with runtime.state(caches_reads=True) as state, KeptSource() as source:
         began = time.monotonic()
         first = drain(runtime, claim=claim, idle_wait_s=idle_wait_s, kept=source, is_over=is_over)
         if first.batch is None:
-            return TrainOutcome(first)
-        return _Train(
+            return MicrobatchOutcome(first)
+        return _MicrobatchLoop(
             runtime=runtime,
             state=state,
             claim=claim,
             last=first,
             idle_wait_s=idle_wait_s,
-            tell=tell,
+            on_delivered=on_delivered,
             stop=stop,
             began=began,
             source=source,
@@ -183,12 +183,12 @@ def sums_of(runtime: Runtime, claim: str, stage: str) -> StageSums:
     return StageSums.from_json(found.sums) if found is not None and found.sums else StageSums()
 
 
-def table(carried: Sequence[Carried]) -> str:
+def table(batches: Sequence[DeliveredBatch]) -> str:
     """Format the batches of a micro-batch loop as a table for the end of the task log."""
-    targets = [target for target, _ in carried[-1].loaded] if carried else []
+    targets = [target for target, _ in batches[-1].loaded] if batches else []
     head = ["batch", "changes", "closed by", "drain s", "merge s", *(f"{target} s" for target in targets), "rows"]
     lines = [head]
-    for one in carried:
+    for one in batches:
         loads = dict(one.loaded)
         cells = [_seconds(loads.get(target)) for target in targets]
         lines.append([
@@ -218,19 +218,19 @@ class _HandOver(Exception):
 
 
 @dataclass(kw_only=True)
-class _Train:
-    """One train, from its first batch on."""
+class _MicrobatchLoop:
+    """One loop, from its first batch on."""
 
     runtime: Runtime
     state: PipelineState
     claim: str
     last: DrainOutcome
     idle_wait_s: float
-    tell: Callable[[Carried], None]
+    on_delivered: Callable[[DeliveredBatch], None]
     stop: Callable[[], str]
     began: float
     source: KeptSource
-    carried: list[Carried] = field(default_factory=list)
+    delivered: list[DeliveredBatch] = field(default_factory=list)
     due: tuple[str, ...] = ()
     share: float = field(default_factory=share_of_run)
     """The share of ``run.max_time`` after which it ends."""
@@ -248,9 +248,9 @@ class _Train:
         pipeline = self.runtime.pipeline
         self._stages = stages_of(pipeline, self.runtime.rules_folder)
         self._sums = {stage.name: StageSums() for stage in self._stages}
-        self._board = ThreadBoard(self._stages, self._tell)
+        self._board = ThreadBoard(self._stages, self._record)
 
-    def run(self) -> TrainOutcome:
+    def run(self) -> MicrobatchOutcome:
         """Deliver the first batch and what follows it."""
         first = self.last
         self.due = first.due
@@ -284,7 +284,9 @@ class _Train:
         for ended in filter(None, (loop.exception() for loop in loops)):
             if not isinstance(ended, Exception):
                 raise ended  # this process is about to end
-        return TrainOutcome(replace(self.last, due=self.due, merged=self._is_merged()), tuple(self.carried), ended_by)
+        return MicrobatchOutcome(
+            replace(self.last, due=self.due, merged=self._is_merged()), tuple(self.delivered), ended_by
+        )
 
     def _capture(self, first: DrainOutcome) -> str:
         """Capture batch after batch; return why no further one was captured. Raises _HandOver, SluiceError, and a stage's own error."""
@@ -342,7 +344,7 @@ class _Train:
     def _last_transform(self) -> Stage:
         return self._transforms[-1]
 
-    def _tell(self, batch: int, done: Mapping[str, Done]) -> None:
+    def _record(self, batch: int, done: Mapping[str, Done]) -> None:
         """Report a batch that has passed all stages."""
         made, drained_s = self._drained.pop(batch)
         merged_s = sum(done[one.name].seconds for one in self._transforms)
@@ -355,7 +357,7 @@ class _Train:
         )
         waits = frozenset(target for target, load in loads.items() if load.later == WAITS)
         rows = sum(load.rows for load in loads.values())
-        told = Carried(
+        passed = DeliveredBatch(
             batch=batch,
             changes=made.changes,
             closed_by=made.closed_by,
@@ -365,10 +367,10 @@ class _Train:
             rows=rows,
             waits=waits,
         )
-        self.carried.append(told)
+        self.delivered.append(passed)
         if time.monotonic() - self._said_at >= SAY_EVERY_S:
             self._say_sums()
-        self.tell(told)
+        self.on_delivered(passed)
 
     def _say_sums(self) -> None:
         """Write what each stage did. A later attempt of the run's drain makes no batch, and leaves what is there."""
@@ -433,14 +435,14 @@ class _Train:
 
 
 __all__ = [
-    "Carried",
-    "TrainOutcome",
+    "DeliveredBatch",
+    "MicrobatchOutcome",
     "acknowledged",
     "claimed_numbers",
     "delivered",
     "last_claimed",
+    "run_microbatches",
     "sums_of",
     "table",
-    "train",
     "unfinished",
 ]
