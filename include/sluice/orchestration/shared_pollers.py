@@ -1,6 +1,6 @@
-"""One look for many: the pipelines of one source that wait in this process share a look at its log, and one session of ZooKeeper.
+"""One poller per source: the pipelines of a source that wait in this process share a look at its log, and one session of ZooKeeper.
 
-One thread per source looks a few times a second, notifies the pipelines that the log concerns, and opens no connection of any other. An error of the
+Its thread looks a few times a second, notifies the pipelines that the log concerns, and opens no connection of any other. An error of the
 look reaches every pipeline that waits, as if each had looked itself.
 """
 
@@ -34,8 +34,8 @@ _SAY_EVERY_S = 1.0
 """Seconds between two checks whether metrics are due."""
 
 
-class Place:
-    """One trigger's place among those that wait: ``done`` ends with None for news, or with what went wrong."""
+class Waiter:
+    """One trigger among those that wait: ``done`` ends with None for news, or with what went wrong."""
 
     def __init__(self, waiting: Waiting) -> None:
         self.waiting = waiting
@@ -66,7 +66,7 @@ class SourcePoller:
         self._key = key
         self._pollers = pollers
         self.looks = 0
-        self._places: list[Place] = []
+        self._waiters: list[Waiter] = []
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._watch: LogWatch | None = None
@@ -75,24 +75,24 @@ class SourcePoller:
         self._failed = False
         self._thread = threading.Thread(target=self._run, name="source-look", daemon=True)
 
-    def enter(self, place: Place) -> None:
+    def enter(self, waiter: Waiter) -> None:
         """Wait here."""
         with self._lock:
-            self._places.append(place)
+            self._waiters.append(waiter)
             if self._thread.ident is None:
                 self._thread.start()
 
-    def leave(self, place: Place) -> None:
+    def leave(self, waiter: Waiter) -> None:
         """Wait no longer."""
         with self._lock:
-            if place in self._places:
-                self._places.remove(place)
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
                 self._emptied = time.monotonic()
 
     @property
     def waits(self) -> int:
         """The number of pipelines that wait here."""
-        return len(self._places)
+        return len(self._waiters)
 
     def stop(self) -> None:
         """End the thread and its connections."""
@@ -104,47 +104,47 @@ class SourcePoller:
         self._over.wait(GATHER_S)
         while not self._over.is_set():
             with self._lock:
-                places = list(self._places)
-            if not places and time.monotonic() - self._emptied > LINGER_S and self._pollers.forget(self._key, self):
+                waiters = list(self._waiters)
+            if not waiters and time.monotonic() - self._emptied > LINGER_S and self._pollers.forget(self._key, self):
                 break
             try:
-                self._poll(places)
+                self._poll(waiters)
             except SluiceError as error:
-                self._fail(places, error)
+                self._fail(waiters, error)
             except Exception as error:  # whatever it is, each pipeline that waits looks by itself
                 log.exception("source_watch_failed")
-                self._fail(places, _Unexpected(f"{type(error).__name__}: {error}"))
+                self._fail(waiters, _Unexpected(f"{type(error).__name__}: {error}"))
             self.looks += 1
-            self._over.wait(LOOK_EVERY_S if places else _KEEP_OPEN_EVERY_S)
+            self._over.wait(LOOK_EVERY_S if waiters else _KEEP_OPEN_EVERY_S)
         self._close()
 
-    def _poll(self, places: list[Place]) -> None:
-        read: set[Place] = set()
-        for place in list(places):
-            before = place.waiting.read_at
+    def _poll(self, waiters: list[Waiter]) -> None:
+        read: set[Waiter] = set()
+        for waiter in list(waiters):
+            before = waiter.waiting.read_at
             try:
-                news = place.waiting.read()
+                news = waiter.waiting.read()
             except SluiceError as error:
-                self._wake(places, place, error)
+                self._wake(waiters, waiter, error)
                 continue
-            if place.waiting.read_at != before or not place.looked:
-                read.add(place)
+            if waiter.waiting.read_at != before or not waiter.looked:
+                read.add(waiter)
             if news:
-                self._wake(places, place)
-        moved = self._poll_log([place.waiting for place in places])
-        for place in list(places):
-            place.looked = True
+                self._wake(waiters, waiter)
+        moved = self._poll_log([waiter.waiting for waiter in waiters])
+        for waiter in list(waiters):
+            waiter.looked = True
             if self._watch is None:
                 continue
-            if place.waiting.concerned(self._watch, moved=moved, was_read=place in read):
-                self._wake(places, place)
-            elif place.waiting.since is not None:
+            if waiter.waiting.concerned(self._watch, moved=moved, was_read=waiter in read):
+                self._wake(waiters, waiter)
+            elif waiter.waiting.since is not None:
                 try:
-                    place.waiting.step_over(self._watch)
+                    waiter.waiting.step_over(self._watch)
                 except SluiceError as error:
-                    self._wake(places, place, error)
+                    self._wake(waiters, waiter, error)
         self._failed = False
-        self._report(places)
+        self._report(waiters)
 
     def _poll_log(self, waiting: list[Waiting]) -> bool:
         from sluice.flows.capture.waiting import oldest
@@ -157,26 +157,26 @@ class SourcePoller:
             self._watch = waiting[0].open_watch()
         return self._watch.look(oldest(waiting))
 
-    def _report(self, places: list[Place]) -> None:
+    def _report(self, waiters: list[Waiter]) -> None:
         if time.monotonic() - self._said >= _SAY_EVERY_S:
             self._said = time.monotonic()
-            for place in places:
-                self._pollers.report(place.waiting)
+            for waiter in waiters:
+                self._pollers.report(waiter.waiting)
 
-    def _wake(self, places: list[Place], place: Place, error: SluiceError | None = None) -> None:
-        places.remove(place)
-        self.leave(place)
-        place.wake(error)
+    def _wake(self, waiters: list[Waiter], waiter: Waiter, error: SluiceError | None = None) -> None:
+        waiters.remove(waiter)
+        self.leave(waiter)
+        waiter.wake(error)
 
-    def _fail(self, places: list[Place], error: SluiceError) -> None:
+    def _fail(self, waiters: list[Waiter], error: SluiceError) -> None:
         """Report a source that does not answer to everybody who waits for it."""
         if not self._failed:
-            log.warning("source_watch_failed", waiting=len(places), error=str(error))
+            log.warning("source_watch_failed", waiting=len(waiters), error=str(error))
         self._failed = True
         self._close()
-        for place in list(places):
-            self._pollers.report_silence(place.waiting)
-            self._wake(places, place, error)
+        for waiter in list(waiters):
+            self._pollers.report_silence(waiter.waiting)
+            self._wake(waiters, waiter, error)
 
     def _close(self) -> None:
         if self._watch is not None:
@@ -191,7 +191,7 @@ class _Unexpected(SluiceError):
 
 
 class SharedPollers:
-    """All pollers of sources and ZooKeeper in this process."""
+    """All pollers of sources, and the session of ZooKeeper, in this process."""
 
     def __init__(self) -> None:
         from sluice.coordination.shared_session import SharedSessions
@@ -203,11 +203,11 @@ class SharedPollers:
         self._reporting: set[str] = set()
         self._opens = ThreadPoolExecutor(4, thread_name_prefix="open")
 
-    async def news(self, pipeline: str, place: list[Place]) -> None:
-        """Wait until there may be something to drain. ``place``: filled with the place that is taken. Raises SluiceError."""
+    async def news(self, pipeline: str, waiter: list[Waiter]) -> None:
+        """Wait until there may be something to drain. ``waiter``: filled with the one that waits. Raises SluiceError."""
         waiting = await asyncio.get_running_loop().run_in_executor(self._opens, self._open, pipeline)
-        mine = Place(waiting)
-        place[:] = [mine]
+        mine = Waiter(waiting)
+        waiter[:] = [mine]
         with self._lock:
             poller = self._sources.get(waiting.source_key) or SourcePoller(waiting.source_key, self)
             self._sources[waiting.source_key] = poller
@@ -220,7 +220,7 @@ class SharedPollers:
 
     @property
     def sources(self) -> list[SourcePoller]:
-        """The pollers of all sources that are watched."""
+        """The pollers, one per source."""
         return list(self._sources.values())
 
     @property
@@ -239,7 +239,7 @@ class SharedPollers:
     def forget(self, key: str, poller: SourcePoller) -> bool:
         """Drop the poller of a source that no pipeline waits for any more; return False if one does again."""
         with self._lock:
-            if poller._places:
+            if poller._waiters:
                 return False
             self._sources.pop(key, None)
             return True
@@ -292,4 +292,4 @@ def shared_pollers() -> SharedPollers:
     return _pollers
 
 
-__all__ = ["Place", "SharedPollers", "shared_pollers"]
+__all__ = ["SharedPollers", "Waiter", "shared_pollers"]

@@ -176,16 +176,16 @@ def _my_turn(opened: Runtime) -> bool:
 
 async def wait_for_news(pipeline: str) -> str:
     """Wait as :func:`wait_until` does, for news in the source's log; all pipelines that wait share one look."""
-    from sluice.orchestration.shared_pollers import Place, shared_pollers
+    from sluice.orchestration.shared_pollers import Waiter, shared_pollers
 
     began, trouble, outcome = time.monotonic(), _Trouble(pipeline), ""
     while not outcome:
-        place: list[Place] = []
+        waiter: list[Waiter] = []
         try:
-            await shared_pollers().news(pipeline, place)
+            await shared_pollers().news(pipeline, waiter)
             outcome = "news"
         except SluiceError as error:
-            if place and place[0].looked:
+            if waiter and waiter[0].looked:
                 trouble.ended()
             if trouble.lasts(error):
                 outcome = "trouble"

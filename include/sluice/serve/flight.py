@@ -1,4 +1,4 @@
-"""The first server of the service: Arrow Flight.
+"""The Arrow Flight server of the service.
 
 =================  ==================================================================================================================
 ``ListFlights``    a flight per table that may be read: path ``[pipeline, schema.table]``, its Arrow schema, a ticket

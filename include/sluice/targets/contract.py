@@ -40,9 +40,9 @@ from sluice.mysql.ddl.row_effects import row_effects
 from sluice.mysql.source_words import MySQLWords
 from sluice.mysql.type_loss import SqlType
 from sluice.targets.bundles import joined
+from sluice.targets.feature_check import require_features, require_kinds, require_offered
 from sluice.targets.memory.checkpoints import MemoryCheckpoints
 from sluice.targets.memory.store import MemoryStore
-from sluice.targets.offers import require_features, require_kinds, require_offered
 from sluice.targets.port import (
     BatchInput,
     BatchWriter,
@@ -51,7 +51,6 @@ from sluice.targets.port import (
     Feature,
     Guarantee,
     Input,
-    KeyLister,
     KeyRange,
     Ordering,
     RejectedRows,
@@ -64,6 +63,7 @@ from sluice.targets.port import (
     Target,
     WriteResult,
     comparer_of,
+    key_lister,
 )
 from sluice.targets.registry import KINDS
 from sluice.targets.rows_in_memory import MemoryReader, RowsInMemory, planned_table
@@ -992,6 +992,10 @@ _PARTS = {
     "compares": "comparer", "maintains_files": "maintainer", "keeps_versions": "versions", "marks_loads": "mark", "copies_again": "copied_again",
 }  # fmt: skip
 """A declared ability -> the attribute of the target that it stands for."""
+_PARTS_OF_PARTS = {
+    "lists_keys": ("comparer", "keys"), "counts_rows": ("comparer", "count"), "removes_listed_keys": ("reconciler", "refuses_listed"),
+}  # fmt: skip
+"""A declared ability -> the part of the target, and its attribute."""
 
 
 @_check(22, "capabilities say what the target does")
@@ -1012,6 +1016,12 @@ def capabilities_hold(bench: Bench) -> None:
         assert getattr(offered, declares) is hasattr(target, part), (
             f"{declares} is {getattr(offered, declares)}, and the target has {'a' if hasattr(target, part) else 'no'} {part}"
         )
+    owners = {"comparer": comparer_of(target), "reconciler": target.reconciler()}
+    for declares, (owner, part) in _PARTS_OF_PARTS.items():
+        if (found := owners[owner]) is not None:
+            assert getattr(offered, declares) is hasattr(found, part), (
+                f"{declares} is {getattr(offered, declares)}, and the {owner} has {'a' if hasattr(found, part) else 'no'} {part}"
+            )
     built_in = KINDS.get(target.config.type)
     assert built_in is None or (built_in.maintains_files, built_in.marks_loads) == (
         offered.maintains_files, offered.marks_loads,
@@ -1054,8 +1064,9 @@ def compared(bench: Bench) -> None:
     pipe.deliver((table, [*removed, changed((1, "a", None), (1, "a", 1)), new(6, "f", 6)]))
     found = look((1, "a", 1), (2, "b", 2))
     assert (len(found.missing), found.different) == (len(removed), ()), f"after another batch: {found}"
-    if isinstance(comparer, KeyLister) and not comparer.not_listed(plan):
-        told = sorted(key for piece in comparer.keys(plan) for key in piece.column(0).to_pylist())
+    lister = key_lister(bench.target(), comparer)
+    if lister is not None and not lister.not_listed(plan):
+        told = sorted(key for piece in lister.keys(plan) for key in piece.column(0).to_pylist())
         here = [1, 3, 4, 6] if removed else [1, 2, 3, 4, 6]
         assert told == here, f"the keys {here} are there, and it lists {told}"
         found = look((3, "ü😀", 1), item=KeyRange(("id",), listed=(("3",), ("5",), ("6",))))
