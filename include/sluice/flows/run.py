@@ -102,11 +102,11 @@ def _run(runtime: Runtime, until_head: bool, batches: int | None) -> Iterator[St
     again = HeldTargetRetry(runtime)
     me = runtime.owner
     assert me is not None
-    with runtime.state(keeps_reads=True) as state, _orderly(state, me), BackgroundDumper(runtime, state) as dumps:
+    with runtime.state(caches_reads=True) as state, _orderly(state, me), BackgroundDumper(runtime, state) as dumps:
         while batches is None or done < batches:
             target_position = _head_now(runtime, state, target_position)
             try:
-                state.turns.take(me)
+                state.election.become_leader(me)
             except LeaseHeld as held:
                 if target_position and _reached(state.cursor(), target_position) and not state.lacking():
                     return
@@ -210,7 +210,7 @@ def _orderly(state: PipelineState, me: str) -> Iterator[None]:
         yield
     finally:
         with suppress(SluiceError):
-            state.turns.give_up(me)
+            state.election.resign(me)
 
 
 def _head_now(runtime: Runtime, state: PipelineState, head: Offset | None) -> Offset | None:

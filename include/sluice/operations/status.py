@@ -19,7 +19,7 @@ from sluice.coordination.state import PipelineState
 from sluice.coordination.target_holds import Hold
 from sluice.errors import CheckpointError, MissingConnection, SluiceError
 from sluice.flows.capture.drain import worker_grace_s
-from sluice.flows.checkpoints import Sides
+from sluice.flows.checkpoints import CheckpointCheck
 from sluice.flows.dump.progress import DumpView
 from sluice.flows.dump.progress import recent as recent_dumps
 from sluice.flows.incomplete_tables import sentence
@@ -446,7 +446,7 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
             f"segment store {runtime.store_uri}", partial(_Stored.read, runtime, state, found.known)
         )
         asked_targets = _ask_targets(runtime, state, keep_s)
-        draining_by, installation, dumps = state.owner(), state.turns.owner(), recent_dumps(state)
+        draining_by, installation, dumps = state.owner(), state.election.leader_name(), recent_dumps(state)
         loading_by = {target.name: state.owner(target.name) for target in runtime.pipeline.targets}
         alerts = {target.name: state.alerts.since(target.name) for target in runtime.pipeline.targets}
         permit, failures, incomplete = state.permit(), state.failures(), state.incomplete.all()
@@ -646,7 +646,7 @@ def _ask_targets(
             continue
         name = server_name("target", runtime.resolver, config.connection)
         try:
-            asked.append((config.name, looks.begin(name, Sides(runtime, state, config.name).look)))
+            asked.append((config.name, looks.begin(name, CheckpointCheck(runtime, state, config.name).read)))
         except SluiceError as error:
             asked.append((config.name, error))
     return asked

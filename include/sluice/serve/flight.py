@@ -1,4 +1,4 @@
-"""The door of the service: an Arrow Flight server.
+"""The Arrow Flight server of the service.
 
 =================  ==================================================================================================================
 ``ListFlights``    a flight per table that may be read: path ``[pipeline, schema.table]``, its Arrow schema, a ticket
@@ -40,7 +40,7 @@ _log = structlog.get_logger()
 _READER = "reader"
 
 
-class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
+class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     """Serves until it is ended.
 
     Args:

@@ -1,4 +1,4 @@
-"""The second door of the service: HTTP, with documents as lines (NDJSON) or as server-sent events.
+"""The HTTP server of the service, with documents as lines (NDJSON) or as server-sent events.
 
 =====================================  ====================================================================================
 ``GET /v1/pipelines``                  names of the pipelines of which something may be read
@@ -128,7 +128,7 @@ class _Asked:
     encoding: str
 
 
-class HttpDoor:
+class HttpServer:
     """Serves from a thread of its own until it is ended.
 
     Args:

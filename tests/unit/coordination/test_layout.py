@@ -49,9 +49,9 @@ def tree() -> MemoryTree:
     state = PipelineState(session, ROOT, PIPELINE, TARGETS, lease_wait_s=0, membership=CHANNEL)
     with pytest.raises(SourceUnavailable), state.reporting("drain"):
         raise SourceUnavailable("it does not answer")
-    state.turns.take("airflow:one")
-    state.turns.beat("cli:two/three")
-    state.turns.announce_restart(60)
+    state.election.become_leader("airflow:one")
+    state.election.beat("cli:two/three")
+    state.election.announce_restart(60)
     state.set_permit(open_=None, by="me", reason="a new round")
     lease = try_acquire(session, state.layout.replicator, "drain")
     cursor = state.begin(lease, position(4), targets=TARGETS, schema="schema/a")
@@ -113,7 +113,7 @@ def everything(tree: MemoryTree) -> dict[str, Any]:
         "owners": [state.owner(), *map(state.owner, TARGETS)],
         "cursor": state.cursor(),
         "event": Position.of(state.cursor().position).last_event,
-        "active": (state.turns.owner(), state.turns.now("cli:me").patience_s),
+        "active": (state.election.leader_name(), state.election.leader("cli:me").patience_s),
         "progress": state.runs.read("run-1", "drain"),
         "batches": [state.batch(n) for n in state.numbers()],
         "acknowledged": [state.process(target) for target in TARGETS],

@@ -13,8 +13,8 @@ from sluice.model.row_effects import ColumnEffect
 from sluice.model.schema_changes import ChangeKind, ColumnChange
 from sluice.model.tables import TableId
 from sluice.sources.words import words_of
-from sluice.targets.lake.columns import LakeColumn, TableInfo
 from sluice.targets.lake.held import LakeHeld
+from sluice.targets.lake.types import LakeColumn, TableInfo
 from sluice.targets.mysql.held import MysqlHeld
 from sluice.targets.postgresql.held import PostgresHeld
 from sluice.targets.schema.policy import Answer
@@ -96,9 +96,11 @@ def test_mysql(there: str, old: str, new: str, answer: Answer) -> None:
 def test_lakes(there: str, old: str, new: str, answer: Answer, converted: Answer) -> None:
     """A lake's rows are not converted by a change of the type."""
     info = TableInfo((LakeColumn("A", there),))
-    site: Any = SimpleNamespace(every=False, open=lambda table: table if table == T else None, info=lambda _: info)
+    tables: Any = SimpleNamespace(
+        every=False, open=lambda table: table if table == T else None, format=SimpleNamespace(info=lambda _: info)
+    )
     change = part(old, new)
-    held = LakeHeld(altered(change), site)
+    held = LakeHeld(altered(change), tables)
     assert held.columns(T) == {"a": "A"}
     assert held.columns(TableId("s", "u")) is None
     assert (held.type(T, "a", change, None), held.type(T, "a", change, effect(change))) == (answer, converted)

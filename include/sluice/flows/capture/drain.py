@@ -146,7 +146,7 @@ def take_turn(context: DrainContext) -> None:
     """Make this installation the leader of the pipeline. Raises Paused, or LeaseHeld if another installation leads."""
     context.state.require_permit()
     if context.runtime.owner:
-        context.state.turns.take(context.runtime.owner)
+        context.state.election.become_leader(context.runtime.owner)
 
 
 def find_claimed(context: DrainContext) -> DrainOutcome | None:
@@ -540,7 +540,7 @@ def _note_partner(writer: SegmentWriter, cursor: Cursor, partner: PartnerLoads) 
 def may_drain(runtime: Runtime) -> bool:
     """Return True if a drain would become the leader and get the lease now. The trigger of a standby installation polls this."""
     with runtime.state() as state:
-        mine = runtime.owner is None or state.turns.is_mine(runtime.owner)
+        mine = runtime.owner is None or state.election.may_lead(runtime.owner)
         return mine and state.owner() is None
 
 

@@ -157,7 +157,7 @@ class Waiting:
         if log.may_concern(cursor.position, self.wants):
             return
         with self.runtime.state() as state:
-            owner = state.turns.owner()
+            owner = state.election.leader_name()
             if owner is not None and owner != self.runtime.owner:
                 return
             self._cursor = state.step_over(cursor, end, owner_label()) or cursor

@@ -33,7 +33,7 @@ from sluice.rules import RuleSet
 from sluice.segments.changeset import columns_of
 from sluice.segments.manifest import ReplaceRecord
 from sluice.segments.store import SegmentStore
-from sluice.targets.port import KeyRange, OtherWriter, Reconciler, StoredRange, refuses
+from sluice.targets.port import KeyRange, OtherWriter, StoredRange, Target, refuses
 
 _log = structlog.get_logger()
 
@@ -111,12 +111,9 @@ def _kept(store: SegmentStore, record: ReplaceRecord) -> pa.Table:
 
 
 def plan_replaces(
-    runtime: Runtime, target: Reconciler | None, name: str, records: Sequence[ReplaceRecord]
+    runtime: Runtime, target: Target, name: str, records: Sequence[ReplaceRecord]
 ) -> tuple[list[StoredRange], dict[str, str]]:
     """Return the ranges to clear; and, by dump, why an automatic range is left out.
-
-    Args:
-        target: None if the target cannot remove ranges.
 
     Raises:
         MappingError: a user asked for the range, and the target cannot remove it any more.
@@ -126,7 +123,8 @@ def plan_replaces(
     left_out: dict[str, str] = {}
     reasons: dict[tuple[TableId, bool], tuple[PlannedTable, str]] = {}
     asked = any(one.optional or one.mapped for one in records)
-    others = target.others() if target is not None and asked else ()
+    reconciler = target.reconciler() if asked else None
+    others = reconciler.others() if reconciler is not None else ()
     for record in records:
         route = routes.route(record.table_id)
         known = record.table_id, bool(record.listed)

@@ -16,7 +16,7 @@ from sluice.model.tables import TableId
 from sluice.segments.manifest import DdlRecord, SegmentManifest
 from sluice.sources.table_filter import Selection
 from sluice.sources.words import words_of
-from sluice.targets.offers import require_kinds, to_ignore
+from sluice.targets.feature_check import require_kinds, to_ignore
 from sluice.targets.port import Capabilities, Feature, SchemaChange, SourceStatement
 
 RowEffects = Callable[[TableChange, Ran], Sequence[ColumnEffect]]

@@ -41,7 +41,7 @@ from sluice.targets.port import (
     SchemaChange,
 )
 from sluice.targets.sql.foreign_keys import ordered
-from sluice.targets.sql.session_pool import Kept
+from sluice.targets.sql.session_pool import SessionPool
 from sluice.targets.sql.tables import TargetTable
 from sluice.targets.sql.target import SqlOptions, SqlTarget
 from sluice.targets.sql.writer import SqlSession
@@ -73,7 +73,7 @@ class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
     """One MySQL or MariaDB server. See :class:`SqlTarget`."""
 
     Options: ClassVar[type[SqlOptions]] = MySQLOptions
-    kept: ClassVar[Kept[Any]] = kept
+    kept: ClassVar[SessionPool[Any]] = kept
     CAPABILITIES: ClassVar[Capabilities] = Capabilities(
         inputs=frozenset({Input.MERGED}),
         guarantee=Guarantee.TRANSACTIONAL,
@@ -83,6 +83,7 @@ class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
         features=frozenset(Feature) - {Feature.BUNDLES, Feature.RECOPIES},
         conversions=frozenset(StepKind),
         compares=True,
+        counts_rows=True,
         marks_loads=True,
     )
 
