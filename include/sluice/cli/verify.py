@@ -63,7 +63,7 @@ def run(
     overwrite: Overwrite = False,
     values: Annotated[bool, typer.Option("--values", help="Keep and show the values that differ; masked columns stay masked.")] = False,
     most: Annotated[int, typer.Option("--differences", min=0, max=100_000, help="Differences of a table that the result lists.")] = 100,
-    patience: Annotated[float, typer.Option("--patience-s", min=1, help="Seconds that the pipeline may stand still before this gives up.")] = 120,
+    patience: Annotated[float, typer.Option("--patience-s", min=1, help="Seconds that the pipeline may stand still before the command stops.")] = 120,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Compare. Exit code 0: equal; 3: rows differ; 4: not everything could be compared."""
@@ -87,8 +87,8 @@ def run(
         where=where or "",
         overwrite=overwrite,
     )
-    with _progress(quiet=as_json or not err.is_terminal) as told:
-        result = verify(runtime, asked, told)
+    with _progress(quiet=as_json or not err.is_terminal) as show_progress:
+        result = verify(runtime, asked, show_progress)
     _print(result, as_json)
     if result.outcome != "equal":
         raise typer.Exit(DIFFERENT if result.outcome == "different" else INCOMPLETE)
@@ -143,10 +143,10 @@ def _print(result: VerifyResult, as_json: bool) -> None:
     if as_json:
         print_json(result.to_json())
     else:
-        out.print(_shown(result))
+        out.print(_describe(result))
 
 
-def _shown(result: VerifyResult) -> RenderableType:
+def _describe(result: VerifyResult) -> RenderableType:
     lines: list[RenderableType] = [
         Text.from_markup(f"[bold]{escape(result.id)}[/]  {_when(result)}  by {escape(result.by)}: {_line(result)}")
     ]
@@ -215,7 +215,7 @@ def _progress(*, quiet: bool) -> Iterator[Told]:
     pace = Pace()
     with Live(console=err, auto_refresh=False, transient=True) as live:
 
-        def told(progress: Progress) -> None:
+        def show_progress(progress: Progress) -> None:
             live.update(Text(pace.words(progress)), refresh=True)
 
-        yield told
+        yield show_progress

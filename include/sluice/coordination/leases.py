@@ -19,7 +19,7 @@ import structlog
 from sluice.coordination.layout import LEASE, lease_epoch, lease_node
 from sluice.coordination.port import Check, Conflict, Create, Put, Remove, Step, Znode, Znodes
 from sluice.errors import CoordinationUnavailable, Fenced, LeaseHeld, OutOfOrder
-from sluice.model.positions import Epoch
+from sluice.model.batches import Epoch
 
 _log = structlog.get_logger()
 
@@ -122,7 +122,7 @@ def holding(
             if clock() >= end:
                 raise
             if not told:
-                _log.info("lease_wait", node=lease_node(folder), because=held.message, wait_s=round(wait_s, 1))
+                _log.info("lease_unavailable", node=lease_node(folder), reason=held.message, wait_s=round(wait_s, 1))
                 told = True
             sleep(0.2)
     try:

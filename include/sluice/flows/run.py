@@ -24,7 +24,7 @@ from sluice.flows.stage_loop import ThreadBoard, work
 from sluice.flows.stage_work import do
 from sluice.flows.stages import StageKind, stages_of
 from sluice.model.backoff import wait_after
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 
 _log = structlog.get_logger()
 
@@ -42,7 +42,7 @@ class Step:
     phase: str
     batch: int | None = None
     changes: int = 0
-    position: Position | None = None
+    position: Offset | None = None
     seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def _run_forever(runtime: Runtime) -> Iterator[Step]:
                 raise
             failed += 1
             pause_s = wait_after(failed, retry.delay, retry.max_delay).total_seconds()
-            _log.warning("trying_again", pipeline=runtime.name, because=str(error), in_s=pause_s)
+            _log.warning("run_attempt_failed", pipeline=runtime.name, error=str(error), retry_in_s=pause_s)
             time.sleep(pause_s)
 
 
@@ -102,18 +102,18 @@ def _run(runtime: Runtime, until_head: bool, batches: int | None) -> Iterator[St
     again = HeldTargetRetry(runtime)
     me = runtime.owner
     assert me is not None
-    with runtime.state(keeps_reads=True) as state, _orderly(state, me), BackgroundDumper(runtime, state) as dumps:
+    with runtime.state(caches_reads=True) as state, _orderly(state, me), BackgroundDumper(runtime, state) as dumps:
         while batches is None or done < batches:
             target_position = _head_now(runtime, state, target_position)
             try:
-                state.turns.take(me)
+                state.election.become_leader(me)
             except LeaseHeld as held:
                 if target_position and _reached(state.cursor(), target_position) and not state.lacking():
                     return
                 if not standing_by:
                     standing_by = True
                     yield Step("standing by")
-                    _log.info("standing_by", because=held.message)
+                    _log.info("standby_started", pipeline=runtime.name, reason=held.message)
                 time.sleep(STAND_BY_S)
                 continue
             standing_by = False
@@ -139,11 +139,11 @@ def _run(runtime: Runtime, until_head: bool, batches: int | None) -> Iterator[St
             except LeaseHeld:  # the lease of a task that died, until its session expires
                 time.sleep(STAND_BY_S)
             except Restarted as restart:
-                _log.info("beginning_again", because=restart.message)
+                _log.info("pipeline_restarted", pipeline=runtime.name, reason=restart.message)
             except Paused as pause:
                 if until_head or batches is not None:
                     raise
-                _log.info("waiting", because=pause.message)
+                _log.info("pipeline_paused", pipeline=runtime.name, reason=pause.message)
                 time.sleep(STAND_BY_S)
 
 
@@ -157,7 +157,7 @@ def _end(runtime: Runtime, state: PipelineState) -> None:
 
 
 def _one_batch(
-    runtime: Runtime, state: PipelineState, waiting: list[int], idle_wait_s: float, until: Position | None
+    runtime: Runtime, state: PipelineState, waiting: list[int], idle_wait_s: float, until: Offset | None
 ) -> Generator[Step, None, int]:
     """Deliver the oldest of ``waiting``, or drain a batch and deliver it; returns how many were delivered, 0 or 1."""
     started = time.monotonic()
@@ -210,10 +210,10 @@ def _orderly(state: PipelineState, me: str) -> Iterator[None]:
         yield
     finally:
         with suppress(SluiceError):
-            state.turns.give_up(me)
+            state.election.resign(me)
 
 
-def _head_now(runtime: Runtime, state: PipelineState, head: Position | None) -> Position | None:
+def _head_now(runtime: Runtime, state: PipelineState, head: Offset | None) -> Offset | None:
     """Return ``head``, or the head of the other server's log after a failover: positions of two logs do not compare."""
     cursor = state.cursor() if head is not None else None
     if head is None or cursor is None or cursor.position.log_epoch == head.log_epoch:
@@ -221,7 +221,7 @@ def _head_now(runtime: Runtime, state: PipelineState, head: Position | None) -> 
     return head_of(runtime)
 
 
-def _reached(cursor: Any, head: Position) -> bool:
+def _reached(cursor: Any, head: Offset) -> bool:
     if cursor is None or cursor.position.log_epoch != head.log_epoch:
         return False
     return bool(cursor.position.order >= head.order)

@@ -16,7 +16,7 @@ import structlog
 from sluice.config.folders import pipelines_folder, rules_folder
 from sluice.config.loading import find_pipeline_file, load_pipeline
 from sluice.config.pipeline import PipelineConfig
-from sluice.coordination.active_installation import BEAT_S
+from sluice.coordination.leader_election import BEAT_S
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, Fenced, SluiceError
 from sluice.flows.run import Step, run
@@ -43,7 +43,7 @@ def stand_by(opened: Callable[[], Runtime], name: str) -> Iterator[Step]:
         runtime.owner = me
         try:
             with runtime.state() as state:
-                patience_s = state.turns.patience_s
+                patience_s = state.election.patience_s
                 if _others(state, me):
                     quiet_since = time.monotonic()
                 if time.monotonic() - quiet_since < patience_s:
@@ -51,7 +51,9 @@ def stand_by(opened: Callable[[], Runtime], name: str) -> Iterator[Step]:
                         told = True
                         yield Step("standing by")
                         _log.info(
-                            "standing_by", pipeline=runtime.name, because="another installation lives, or did just now"
+                            "standby_started",
+                            pipeline=runtime.name,
+                            reason="another installation lives, or did just now",
                         )
                 else:
                     told = False
@@ -59,7 +61,7 @@ def stand_by(opened: Callable[[], Runtime], name: str) -> Iterator[Step]:
                         for step in steps:
                             yield step
                             if step.phase == "acknowledged" and _others(state, me):
-                                _log.info("handing_back", pipeline=runtime.name)
+                                _log.info("standby_ended", pipeline=runtime.name)
                                 break
             failed = 0
             time.sleep(BEAT_S)
@@ -69,16 +71,16 @@ def stand_by(opened: Callable[[], Runtime], name: str) -> Iterator[Step]:
             failed += 1
             retry = runtime.pipeline.retry
             pause_s = wait_after(failed, retry.delay, retry.max_delay).total_seconds()
-            _log.warning("trying_again", pipeline=runtime.name, because=str(error), in_s=pause_s)
+            _log.warning("run_attempt_failed", pipeline=runtime.name, error=str(error), retry_in_s=pause_s)
             time.sleep(pause_s)
 
 
 def _others(state: PipelineState, me: str) -> bool:
     """Return True if an installation other than a standby is alive, or has announced a restart."""
-    turn = state.turns.now(me)
-    if turn is not None and not turn.owner.startswith(STANDBY) and not turn.is_over:
+    leader = state.election.leader(me)
+    if leader is not None and not leader.owner.startswith(STANDBY) and not leader.is_silent:
         return True
-    return any(not name.startswith(STANDBY) for name in state.turns.heard(me))
+    return any(not name.startswith(STANDBY) for name in state.election.others_alive(me))
 
 
 # -- the files -------------------------------------------------------------------------------------------------------------------
@@ -120,7 +122,7 @@ class LocalCopy:
             if not kept.is_file():
                 raise
             if not self._warned:
-                _log.warning("local_copy", pipeline=self.name, folder=str(self._folder), because=str(error))
+                _log.warning("local_copy_used", pipeline=self.name, folder=str(self._folder), error=str(error))
                 self._warned = True
             runtime = build(load_pipeline(kept))
             runtime.rules_folder = self._folder / "rules"

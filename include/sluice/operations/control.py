@@ -15,11 +15,11 @@ from sluice.config.pipeline import MAX_GRACE, StartPosition
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, OutOfOrder, SegmentError, SluiceError
 from sluice.flows.capture.failover import fail_over, find_member
-from sluice.flows.checkpoints import Sides, require_no_checkpoints
+from sluice.flows.checkpoints import CheckpointCheck, require_no_checkpoints
 from sluice.flows.runtime import Runtime
 from sluice.flows.stored import known_again, lost_segment
 from sluice.model.batches import Batch
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.operations.deadletters.store import copy_of
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.store import SegmentStore
@@ -84,7 +84,7 @@ def restart(runtime: Runtime, *, by: str, reason: str = "", grace_s: float | Non
             hint=f"for longer: `sluice pause {runtime.name}`",
         )
     with runtime.state() as state:
-        state.turns.announce_restart(grace)
+        state.election.announce_restart(grace)
         state.set_permit(open_=None, by=by, reason=reason)
         state.audit(by=by, what="restart", details={"reason": reason, "grace_s": grace})
     return ActionPlan(
@@ -166,9 +166,9 @@ def skip(
                 runtime.store, folder, manifest, {"batch": batch, "target": target, "by": by, "reason": reason}
             )
         with state.consumer(target) as lease:
-            sides = Sides(runtime, state, target)
-            if sides.begin(lease) < batch:
-                sides.checkpoints.advance(Checkpoint(lease.epoch, batch, record.last))
+            check = CheckpointCheck(runtime, state, target)
+            if check.take_over(lease) < batch:
+                check.checkpoints.advance(Checkpoint(lease.epoch, batch, record.last))
             state.acknowledge(target, record)
         kept: dict[str, Any] = {"lost": list(done)} if manifest is None else {"kept_in": folder}
         state.audit(by=by, what="skip", details={"target": target, "batch": batch, "reason": reason, **kept})
@@ -250,9 +250,9 @@ def redeliver(runtime: Runtime, target: str, *, by: str, dry_run: bool, from_bat
         process = state.process(target)
         if process is None:
             raise OutOfOrder(f"target {target} has no acknowledged position yet", where=f"pipeline {runtime.name}")
-        sides = Sides(runtime, state, target)
-        checkpoint = sides.checkpoints.read()
-        wrong = sides.disagreement(checkpoint)
+        check = CheckpointCheck(runtime, state, target)
+        checkpoint = check.checkpoints.read()
+        wrong = check.disagreement(checkpoint)
         if wrong is not None and wrong.kind not in {"behind", "gone"}:
             raise wrong
         held = checkpoint.batch if checkpoint else process.began
@@ -270,7 +270,7 @@ def redeliver(runtime: Runtime, target: str, *, by: str, dry_run: bool, from_bat
         if dry_run:
             return plan
         with state.consumer(target) as lease:
-            sides.checkpoints.rewind(Checkpoint(lease.epoch, first - 1, batches[0].first, state.identity()))
+            check.checkpoints.rewind(Checkpoint(lease.epoch, first - 1, batches[0].first, state.identity()))
             state.redeliver(lease, target, batches[0].first, batches)
         state.audit(by=by, what="redeliver", details={"target": target, "first": first, "last": process.batch})
     return plan
@@ -303,7 +303,7 @@ def seek(runtime: Runtime, to: str, *, by: str, dry_run: bool, drop: bool = Fals
             require_no_checkpoints(runtime, state)
         with runtime.source.open() as source:
             if to:
-                position: Position = source.resolve_start(parse_position(to))
+                position: Offset = source.resolve_start(parse_position(to))
             else:
                 position = waiting[0].first
                 source.require_ready(position)
@@ -340,7 +340,7 @@ def seek(runtime: Runtime, to: str, *, by: str, dry_run: bool, drop: bool = Fals
     return plan
 
 
-def _dropped(state: PipelineState, waiting: list[Batch], position: Position) -> list[str]:
+def _dropped(state: PipelineState, waiting: list[Batch], position: Offset) -> list[str]:
     """Describe what happens if the ``waiting`` batches are discarded and the log is read again from ``position``."""
     first, last = waiting[0], waiting[-1]
     steps = [

@@ -91,19 +91,19 @@ class Serving:
         self._thread: threading.Thread | None = None
         self._said = ""
 
-    def begin(self) -> None:
-        """Serve from now on, until :meth:`end`."""
+    def start(self) -> None:
+        """Serve from now on, until :meth:`stop`."""
         self._over.clear()
         self._thread = threading.Thread(target=self._keep, name="sluice-serve", daemon=True)
         self._thread.start()
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Take no further requests, and wait for the open ones."""
         self._over.set()
         if self._thread is not None:
             self._thread.join()
 
-    def told(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """Return what the page shows: ``addresses``, or ``error``; neither while it is starting."""
         try:
             found: dict[str, Any] = json.loads(self._place.read_text(encoding="utf-8") or "{}")
@@ -114,12 +114,12 @@ class Serving:
     def _keep(self) -> None:
         while not self._over.is_set():
             try:
-                self._in_turn()
+                self._serve_when_alone()
             except Exception as error:
                 self._say(error)
             self._over.wait(_TRIES_EVERY_S)
 
-    def _in_turn(self) -> None:
+    def _serve_when_alone(self) -> None:
         """Serve until the end, if no other process does. Raises what is wrong."""
         opened = os.open(self._place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
@@ -143,11 +143,11 @@ class Serving:
         running = Running(settings, self._open, self._names)
         self._said = ""
         write({"addresses": running.addresses})
-        _log.info("serving", addresses=running.addresses)
+        _log.info("subscription_service_started", addresses=running.addresses)
         self._over.wait()
         write({})
-        if not running.end():
-            _log.warning("a stream whose client takes nothing was cut")
+        if not running.stop():
+            _log.warning("stream_cut")
             atexit.register(
                 os._exit, 0
             )  # its thread waits inside gRPC, and an orderly exit of the process would wait for it
@@ -155,7 +155,11 @@ class Serving:
     def _say(self, error: Exception) -> None:
         if _text(error) != self._said:
             self._said = _text(error)
-            _log.error("not_serving", error=self._said, exc_info=None if isinstance(error, SluiceError) else error)
+            _log.error(
+                "subscription_service_failed",
+                error=self._said,
+                exc_info=None if isinstance(error, SluiceError) else error,
+            )
 
     def _names(self) -> list[str]:
         return list(self._files())
@@ -183,11 +187,11 @@ class Served(FastAPI):
     def __init__(self, app: Callable[..., Any], serving: Serving) -> None:
         @asynccontextmanager
         async def living(_: FastAPI) -> AsyncIterator[None]:
-            serving.begin()
+            serving.start()
             try:
                 yield
             finally:
-                serving.end()
+                serving.stop()
 
         super().__init__(lifespan=living, docs_url=None, redoc_url=None, openapi_url=None)
         self._app = app

@@ -11,7 +11,6 @@ from sluice.errors import BatchesGone, ConfigError, SegmentError
 from sluice.flows.runtime import Runtime
 from sluice.flows.stored import stored_manifest
 from sluice.model.batches import Batch
-from sluice.model.positions import order_of
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.store import is_manifest
 from sluice.serve.requests import FromBatch, FromPosition, FromTimestamp, ReadRequest
@@ -56,7 +55,7 @@ class StoredBatches:
                     f"{self.runtime.name} has no batch {start.batch} yet; the next one is {self.following}"
                 )
             if start.batch < (self.oldest or self.following):
-                raise gone(self.runtime, start.batch)
+                raise missing_batch(self.runtime, start.batch)
             return start.batch
         return self._found(start, state)
 
@@ -71,13 +70,13 @@ class StoredBatches:
                 raise self._before(f"{start.timestamp.isoformat()} is before it begins")
             index = bisect_left(self.numbers, at_us, key=lambda n: self._any_manifest(n, state).last.commit_time_us)
         else:
-            epoch = self._any_manifest(self.numbers[-1], state).last.position.log_epoch
-            wanted = order_of(start.position)
-            if first.first.position.log_epoch == epoch and wanted < first.first.position.order:
+            epoch = self._any_manifest(self.numbers[-1], state).last.log_epoch
+            wanted = first.first.order_of(start.position)
+            if first.first.log_epoch == epoch and wanted < first.first.order:
                 raise self._before(f"{start.position} is before it")
 
-            def end(number: int) -> tuple[bool, tuple[int, int]]:
-                last = self._any_manifest(number, state).last.position
+            def end(number: int) -> tuple[bool, tuple[int, ...]]:
+                last = self._any_manifest(number, state).last
                 return last.log_epoch == epoch, last.order
 
             index = bisect_right(self.numbers, (True, wanted), key=end)
@@ -85,7 +84,7 @@ class StoredBatches:
 
     def _before(self, why: str) -> BatchesGone:
         said = f"the oldest stored batch of {self.runtime.name} is {self.oldest}, and {why}"
-        return _gone(self.runtime, said, self.oldest)
+        return _missing(self.runtime, said, self.oldest)
 
     def _any_manifest(self, number: int, state: PipelineState) -> SegmentManifest:
         return _stored(self.runtime, number, state.batch(number))
@@ -112,7 +111,7 @@ def _stored(runtime: Runtime, number: int, record: Batch | None) -> SegmentManif
             raise
         manifest = None
     if manifest is None:
-        raise gone(runtime, number)
+        raise missing_batch(runtime, number)
     return manifest
 
 
@@ -129,15 +128,15 @@ def is_gone(runtime: Runtime, number: int) -> bool:
     return number <= delivered and not any(is_manifest(path) for path, _ in store.files(number))
 
 
-def gone(runtime: Runtime, number: int) -> BatchesGone:
+def missing_batch(runtime: Runtime, number: int) -> BatchesGone:
     """Return the error for a batch that retention removed."""
     oldest = next(iter(runtime.store.batches()), 0)
-    return _gone(
+    return _missing(
         runtime, f"batch {number} of {runtime.name} is no longer stored; the oldest is {oldest or 'none'}", oldest
     )
 
 
-def _gone(runtime: Runtime, text: str, oldest: int) -> BatchesGone:
+def _missing(runtime: Runtime, text: str, oldest: int) -> BatchesGone:
     anew = (
         '"from": "snapshot" gives the tables anew' if runtime.pipeline.snapshot is not None else "copy the tables anew"
     )

@@ -21,7 +21,7 @@ from sluice.model.schema_changes import TableChange
 from sluice.model.tables import TableId
 from sluice.segments.manifest import SegmentManifest
 from sluice.serve.access import Reader
-from sluice.serve.batch_range import StoredBatches, gone, is_gone, read_manifest
+from sluice.serve.batch_range import StoredBatches, is_gone, missing_batch, read_manifest
 from sluice.serve.batch_rows import BatchRows
 from sluice.serve.defined_tables import defined_tables
 from sluice.serve.feed import Feed
@@ -29,6 +29,7 @@ from sluice.serve.requests import ReadRequest
 from sluice.serve.row_shapes import StreamShape, stored
 from sluice.serve.snapshot_start import SnapshotStart
 from sluice.serve.table_index import TableIndex
+from sluice.sources import executed
 
 _log = structlog.get_logger()
 
@@ -107,11 +108,11 @@ class Reading:
         if refused:
             raise AccessDenied(f"{self.reader.name} may not read {refused[0]} of pipeline {request.pipeline}")
         self.rows = BatchRows(self.runtime, request.form, self._needed())
-        tables = self._begin()
+        tables = self._find_start()
         self._require_known({table for table, _ in tables})
         self.shape = self.shaping(request, tables)
 
-    def _begin(self) -> list[tuple[TableId, pa.Schema]]:
+    def _find_start(self) -> list[tuple[TableId, pa.Schema]]:
         """Find out where it begins, and which tables it has.
 
         What retention removes between two looks is as what was gone before.
@@ -156,7 +157,9 @@ class Reading:
             return None, stored.first(request, state)
         except BatchesGone as error:
             snapshot = self._instead(error, state)
-        _log.info("read_starts_anew", pipeline=request.pipeline, reader=self.reader.name, batch=snapshot.batch)
+        _log.info(
+            "read_restarted_from_snapshot", pipeline=request.pipeline, reader=self.reader.name, batch=snapshot.batch
+        )
         return snapshot, snapshot.batch + 1
 
     def _instead(self, error: BatchesGone, state: PipelineState) -> SnapshotStart:
@@ -195,7 +198,7 @@ class Reading:
         """
         end = self.request.to
         if self.first > self.last and (end is None or end >= self.first):
-            following = self.feed.after(self.first, self._look, is_over)
+            following = self.feed.after(self.first, self._next_batch, is_over)
             if following is not None:
                 self.last = following - 1 if end is None else min(end, following - 1)
 
@@ -251,9 +254,9 @@ class Reading:
 
     def after(self, number: int, is_over: Callable[[], bool]) -> int | None:
         """See :meth:`Feed.after`."""
-        return self.feed.after(number, self._look, is_over)
+        return self.feed.after(number, self._next_batch, is_over)
 
-    def _look(self, changed: Callable[..., None]) -> int:
+    def _next_batch(self, changed: Callable[..., None]) -> int:
         self.join()
         with self.runtime.state() as state:
             state.notify_cursor(changed)
@@ -277,7 +280,7 @@ class Reading:
             self.join()
             if not is_gone(self.runtime, manifest.batch):
                 raise
-            raise gone(self.runtime, manifest.batch) from None
+            raise missing_batch(self.runtime, manifest.batch) from None
 
     def _of_batch(self, manifest: SegmentManifest) -> Iterator[Sent]:
         shape, batch = self.shape, manifest.batch
@@ -288,7 +291,18 @@ class Reading:
             for piece in shape.sent(rows, table, batch):
                 if piece.num_rows:
                     yield piece, b""
-        yield pa.RecordBatch.from_pylist([], schema=shape.schema), _mark(manifest, self._statements(manifest))
+        yield pa.RecordBatch.from_pylist([], schema=shape.schema), self._mark(manifest)
+
+    def _mark(self, manifest: SegmentManifest) -> bytes:
+        """Return the mark that follows the last row of a batch."""
+        said = {
+            "batch": manifest.batch,
+            "position": manifest.last.place,
+            "gtid_set": executed(self.runtime.pipeline.source.type, manifest.last),
+            "commit_time_us": manifest.last.commit_time_us,
+            "statements": self._statements(manifest),
+        }
+        return json.dumps(said, separators=(",", ":")).encode()
 
     def _statements(self, manifest: SegmentManifest) -> list[dict[str, Any]]:
         """Return what statements did to tables that are read, since no row says it."""
@@ -301,15 +315,3 @@ class Reading:
                     kinds = [kind.value for kind in change.kinds]
                     found.append({"table": str(table), "kinds": kinds, "seq": record.seq})
         return found
-
-
-def _mark(manifest: SegmentManifest, statements: list[dict[str, Any]]) -> bytes:
-    """Return the mark that follows the last row of a batch."""
-    said = {
-        "batch": manifest.batch,
-        "position": manifest.last.position.place,
-        "gtid_set": manifest.last.gtid_set,
-        "commit_time_us": manifest.last.commit_time_us,
-        "statements": statements,
-    }
-    return json.dumps(said, separators=(",", ":")).encode()

@@ -36,7 +36,7 @@ class Registration:
         self._thread = threading.Thread(target=self._keep, name="registration", daemon=True)
         self._thread.start()
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Take it back, so that no new client comes."""
         self._over.set()
         self._thread.join()
@@ -53,7 +53,7 @@ class Registration:
                 for servers, names in self._servers():
                     servers.keep(self._name, ServerEntry(self._address, tuple(names)))
             except SluiceError as error:
-                _log.warning("not_registered", error=str(error))
+                _log.warning("registration_failed", error=str(error))
             self._over.wait(EVERY_S)
 
     def _servers(self) -> Iterator[tuple[Servers, list[str]]]:

@@ -1,4 +1,4 @@
-"""The service without its door: pipelines, their tables, reads."""
+"""The service without its servers: pipelines, their tables, reads."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ class Service:
             try:
                 found.setdefault(Place.of(self._build(name)), []).append(name)
             except ConfigError as error:
-                _log.warning("pipeline_left_out", pipeline=name, error=str(error))
+                _log.warning("pipeline_skipped", pipeline=name, error=str(error))
         return found
 
     def session_of(self, place: Place) -> SharedSession:

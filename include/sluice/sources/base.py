@@ -23,24 +23,17 @@ from typing_extensions import TypeVar
 from sluice.config.pipeline import StartPosition
 from sluice.errors import PreflightError, TerminalError
 from sluice.model.definitions import Definitions, TableDefinition
+from sluice.model.dialects import Dialect
 from sluice.model.digests import RangeDigest
 from sluice.model.dumps import Chunk, Marking, TablePlanned, TableRequest
 from sluice.model.load_marks import PartnerLoads
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.model.row_effects import ColumnEffect, Ran
 from sluice.model.schema_changes import SchemaStatement, TableChange
 from sluice.model.tables import Column, TableId, TableSchema
 from sluice.sources.table_filter import Selection
 
 _log = structlog.get_logger()
-
-Offset = Position
-"""A place at the end of a transaction.
-
-Its fields mean something to the kind of source that made it only. Everybody else uses ``log_epoch`` (offsets of two log
-epochs do not compare), ``order`` and ``follows`` (the order within an epoch), ``commit_time_us``, ``place`` and
-``str()``, and the JSON.
-"""
 
 TableFilter = Selection
 """Which tables and which kinds of change are wanted."""
@@ -62,13 +55,13 @@ class SourceIdentity:
 
     Attributes:
         server: its own id; another server has another one.
-        dialect: whose types and whose order of keys its rows have (``MySQL``, ``MariaDB``); ``version``: as it prints
+        dialect: whose types and whose order of keys its rows have (MySQL, MariaDB, another); ``version``: as it prints
             it.
         origin: the number that changes made at this server bear (``_origin``).
     """
 
     server: str
-    dialect: str
+    dialect: Dialect
     version: str
     origin: int = 0
 
@@ -92,7 +85,9 @@ def raise_first(findings: Sequence[Finding], where: str) -> None:
     """Raise the first error of a pre-flight, which names the others; log its warnings."""
     for finding in findings:
         if finding.severity == "warning":
-            _log.warning("preflight", setting=finding.setting, value=finding.value, why=finding.why, fix=finding.fix)
+            _log.warning(
+                "preflight_warned", setting=finding.setting, value=finding.value, reason=finding.why, fix=finding.fix
+            )
     errors = [f for f in findings if f.severity == "error"]
     if errors:
         first = errors[0]
@@ -572,8 +567,8 @@ class Source(Protocol):
     def stored_table(self, definition: TableDefinition) -> TableSchema:
         """Return what the rows of a table with this definition look like in segments. Pure. Raises UnsupportedType."""
 
-    def dialect(self, at: Offset) -> str:
-        """Return the dialect of the log's statements around ``at``: ``mysql``, ``mariadb`` or another. Pure."""
+    def dialect(self, at: Offset) -> Dialect:
+        """Return the dialect of the log's statements around ``at``. Pure."""
 
     def row_effects(self, at: Offset, change: TableChange, statement: Ran) -> tuple[ColumnEffect, ...]:
         """Return what a statement of the log around ``at`` did to the values of the columns that it changed. Pure."""

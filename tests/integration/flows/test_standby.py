@@ -41,7 +41,7 @@ class Owner:
 
     @property
     def stands_by(self) -> bool:
-        return "standing_by" in self.log.read_text()
+        return "standby_started" in self.log.read_text()
 
     def end(self) -> None:
         for number in (signal.SIGCONT, signal.SIGKILL):
@@ -75,7 +75,7 @@ def start(orders: Case) -> Iterator[Callable[..., Owner]]:
 
 def owner_of(made: Case) -> str | None:
     with made.runtime().state() as state:
-        return state.turns.owner()
+        return state.election.leader_name()
 
 
 def insert(made: Case, *numbers: int) -> None:
@@ -173,7 +173,7 @@ def test_it_goes_on_when_the_target_was_away(orders: Case, start: Callable[..., 
         link.refusing = True
         link.cut()
         insert(orders, 2)
-        wait_until(lambda: owner.log.read_text().count("trying_again") > 1, "attempts in vain")
+        wait_until(lambda: owner.log.read_text().count("run_attempt_failed") > 1, "attempts in vain")
         link.heal()
         wait_until(lambda: delivered(orders), "delivery")
         assert owner.process.poll() is None
@@ -184,7 +184,7 @@ def test_a_standby_works_while_no_airflow_lives_and_hands_back(orders: Case, sta
     airflow = orders.runtime()
     airflow.owner = "airflow:east"
     with airflow.state() as state:  # heard of from here on
-        state.turns.take(airflow.owner)
+        state.election.become_leader(airflow.owner)
         standby = start("aside", "--standby")
         wait_until(lambda: standby.stands_by, "the standby")
         assert owner_of(orders) == "airflow:east"
@@ -196,14 +196,14 @@ def test_a_standby_works_while_no_airflow_lives_and_hands_back(orders: Case, sta
     with pytest.raises(ConfigError, match="there is no pipeline"):
         find_pipeline(orders.name, orders.folder)
     wait_until(lambda: delivered(orders), "delivery by the standby")
-    assert "local_copy" in standby.log.read_text()
+    assert "local_copy_used" in standby.log.read_text()
     insert(orders, 2)
     wait_until(lambda: delivered(orders), "more of it")
 
     orders.path.write_text(text)
     with airflow.state() as state:
-        wait_until(lambda: state.turns.is_mine("airflow:east"), "the turn being handed back")
-        state.turns.take("airflow:east")
+        wait_until(lambda: state.election.may_lead("airflow:east"), "the lead being handed back")
+        state.election.become_leader("airflow:east")
         insert(orders, 3)
         assert owner_of(orders) == "airflow:east"
         batch = drain(airflow, claim="airflow:east:1", idle_wait_s=5).batch

@@ -10,12 +10,13 @@ from sluice.config.connections import Endpoint
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import LoadError
 from sluice.flows.load.schema_changes import plan_ddl
-from sluice.model.positions import Position
+from sluice.model.dialects import MYSQL
+from sluice.model.offset import Offset
 from sluice.model.tables import TableId
 from sluice.mysql.ddl.catalog import SchemaState, Session
 from sluice.mysql.ddl.collations import Collations
 from sluice.mysql.ddl.types import Flavour
-from sluice.segments.manifest import DdlRecord, PositionRecord, SegmentManifest
+from sluice.segments.manifest import DdlRecord, SegmentManifest
 from sluice.targets.kafka.target import KafkaTarget
 from sluice.targets.kafka.writer import KafkaWriter
 from sluice.targets.port import BatchInput, Fence, NoFacts, RowReader
@@ -57,7 +58,7 @@ def follow(
     record = DdlRecord(
         file="binlog.000001", offset=9, schema="shop", sql=sql, seq=0, changes=tuple(c.to_json() for c in done)
     )
-    at = PositionRecord(server_uuid="u", file="binlog.000001", offset=4)
+    at = Offset.at("u", "binlog.000001", 4)
     manifest = SegmentManifest(
         pipeline="p",
         batch=1,
@@ -77,10 +78,10 @@ def follow(
     })  # fmt: skip
     target = KafkaTarget(config.targets[0], Endpoint("c", "kafka", "localhost", 9092), "p")
     found = plan_ddl(
-        manifest, config, config.targets[0], target.capabilities, "mysql", lambda *_: (), target.copied_again
+        manifest, config, config.targets[0], target.capabilities, MYSQL, lambda *_: (), target.copied_again
     )
     batch = BatchInput(
-        1, Position("u", "binlog.000001", 9), 0, cast(RowReader, None), schema_changes=found, facts=Known()
+        1, Offset.at("u", "binlog.000001", 9), 0, cast(RowReader, None), schema_changes=found, facts=Known()
     )
     writer = KafkaWriter(target.place, target.input, batch, Fence(1, 1, 0))
     writer.prepare()

@@ -14,7 +14,7 @@ _log = structlog.get_logger()
 
 def delivered_again(batch: Batch, why: str) -> DrainOutcome:
     """Return the outcome of a drain that found ``batch`` already captured."""
-    _log.info("batch_again", batch=batch.number, why=why)
+    _log.info("batch_adopted", batch=batch.number, reason=why)
     return DrainOutcome(batch.number, batch.last, batch.changes, closed_by=why, adopted=True)
 
 
@@ -30,7 +30,7 @@ def orphan_of(state: PipelineState, claim: str, grace_s: float) -> Batch | None:
         if batch is None:
             continue
         free = number in due or batch.claim.split(":")[:2] != claim.split(":")[:2]
-        if (free or is_old(batch, grace_s)) and not any(state.owner(target) for target in state.holds.going()):
+        if (free or is_old(batch, grace_s)) and not any(state.owner(target) for target in state.holds.active_targets()):
             return state.reclaim(number, claim)
     return None
 

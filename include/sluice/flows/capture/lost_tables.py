@@ -14,11 +14,12 @@ from sluice.flows.dump.reconcile import key_plan, why_not
 from sluice.flows.runtime import Runtime
 from sluice.flows.stored import definitions_at
 from sluice.mapping import Mapping as Routes
-from sluice.model.positions import Position
+from sluice.model.dialects import Dialect
+from sluice.model.offset import Offset
 from sluice.model.tables import TableId, TableSchema, stored_name
 from sluice.sources.base import SourceSession
 from sluice.sources.table_filter import Selection
-from sluice.targets.port import KeyLister, KeyRange, comparer_of
+from sluice.targets.port import KeyRange, comparer_of, key_lister
 
 _SHOWN = 5
 
@@ -39,7 +40,7 @@ class LostTable:
 
 
 def lost_tables(
-    runtime: Runtime, state: PipelineState, session: SourceSession, at: Position, targets: Iterable[str] = ()
+    runtime: Runtime, state: PipelineState, session: SourceSession, at: Offset, targets: Iterable[str] = ()
 ) -> list[LostTable]:
     """Return the captured tables that the source of ``session`` lacks or has empty while a target still holds rows of them.
 
@@ -63,7 +64,7 @@ def lost_tables(
 
 
 def _suspects(
-    runtime: Runtime, state: PipelineState, session: SourceSession, at: Position
+    runtime: Runtime, state: PipelineState, session: SourceSession, at: Offset
 ) -> Iterator[tuple[TableSchema, bool]]:
     """Yield (table, True if it is missing) for each captured table with a key that has no row at the source."""
     selection = Selection.compile(runtime.pipeline.capture)
@@ -79,16 +80,18 @@ def _suspects(
                     yield schema, True
 
 
-def _holds_rows(runtime: Runtime, target: str, schema: TableSchema, dialect: str) -> bool:
+def _holds_rows(runtime: Runtime, target: str, schema: TableSchema, dialect: Dialect) -> bool:
     config = runtime.pipeline.target(target)
-    comparer = None if config.changes == "all" else comparer_of(runtime.open_target(target))
+    opened = runtime.open_target(target)
+    comparer = None if config.changes == "all" else comparer_of(opened)
     if comparer is None:
         return False
     key = schema.primary_key
     route = Routes.compile(runtime.pipeline.mapping).route(schema.table)
     plan = key_plan(schema.table, schema.arrow_schema, key, route, dialect)
-    if isinstance(comparer, KeyLister):
-        return not comparer.not_listed(plan) and any(keys.num_rows for keys in comparer.keys(plan))
+    lister = key_lister(opened, comparer)
+    if lister is not None:
+        return not lister.not_listed(plan) and any(keys.num_rows for keys in lister.keys(plan))
     fields = pa.schema([schema.arrow_schema.field(stored_name(name)) for name in key])
     return bool(comparer.compare(plan, route.apply(fields.empty_table()), KeyRange(plan.key)).extra)
 

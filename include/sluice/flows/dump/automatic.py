@@ -66,7 +66,7 @@ def due_dumps(runtime: Runtime, state: PipelineState, source: SourceSession, cur
         return Due(first, now)
     changed = now if known != now else None
     if missing := missed_copy(runtime, state):
-        _log.warning("started_without_a_copy", pipeline=runtime.name, because=missing)
+        _log.warning("initial_dump_skipped", pipeline=runtime.name, reason=missing)
     if known is None or not initial:
         return Due((), changed)
     found = []
@@ -132,14 +132,14 @@ def ready_or_moved(
         if cursor is None or runtime.pipeline.capture.on_lost_position != "dump" or source.head is None:
             raise
         tables = captured_tables(runtime, source)
-        id_ = f"lost-{cursor.next_batch:010d}-{cursor.position.order[0]}-{cursor.position.order[1]}"
+        id_ = f"lost-{cursor.next_batch:010d}-{'-'.join(map(str, cursor.position.order))}"
         dump_tables(runtime, state, source, tables, DumpOrder(POSITION_LOST, id_), replace_rows=True)
         _log.warning(
             "position_lost",
             pipeline=runtime.name,
             position=str(cursor.position),
             moved_to=str(source.head),
-            why=lost.message,
+            error=lost.message,
         )
         return state.advance(lease, cursor, source.head, schema="")  # the schema history starts anew there
     return cursor

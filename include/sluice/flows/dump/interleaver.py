@@ -30,6 +30,7 @@ from sluice.flows.dump.reconcile import write_kept
 from sluice.merge.group_codes import group_codes
 from sluice.merge.window import survivors
 from sluice.model.batches import Op
+from sluice.model.dialects import MYSQL, Dialect
 from sluice.model.dumps import (
     POSITION_LOST,
     Chunk,
@@ -41,8 +42,8 @@ from sluice.model.dumps import (
     TablePlaced,
     TableRequest,
 )
+from sluice.model.offset import Offset
 from sluice.model.packing import SMALL_FILES
-from sluice.model.positions import Position, order_of
 from sluice.model.tables import TableId, TableSchema, stored_name
 from sluice.segments.chunk_file import read_keys
 from sluice.segments.manifest import MarkRecord, PlaceRecord, ReplaceRecord, SegmentFile, SegmentManifest
@@ -102,7 +103,7 @@ class InterleavingSegmentWriter(SegmentWriter):
         super().__init__(store, batch, epoch, **options)
         self._mark_table, self._held, self._watched = mark_table, held, watched
         self._kept: dict[TableId, list[tuple[TableSchema, pa.Table]]] = {}
-        self._ended: tuple[Position, Position, int, dict[str, Any]] | None = None
+        self._ended: tuple[Offset, Offset, int, dict[str, Any]] | None = None
 
     def add(self, schema: TableSchema, rows: pa.Table | pa.RecordBatch, *, in_order: bool = False) -> None:
         """Write rows of the log; rows of the marking table go to the interleaver."""
@@ -140,14 +141,14 @@ class InterleavingSegmentWriter(SegmentWriter):
             self._files.append(file)
 
     def finish(  # type: ignore[override] # its manifest is written by seal(), after the chunks have their places
-        self, first: Position, last: Position, *, changes: int | None = None, **named: Any
+        self, first: Offset, last: Offset, *, changes: int | None = None, **named: Any
     ) -> InterleavingSegmentWriter:
         """Note that the log's part of the batch is read. Writes nothing to ZooKeeper, and no manifest."""
         self._ended = (first, last, changes or 0, named)
         return self
 
     @property
-    def first(self) -> Position:
+    def first(self) -> Offset:
         """The position where the batch begins."""
         assert self._ended is not None
         return self._ended[0]
@@ -306,7 +307,7 @@ class InterleavePlanner:
     watched: frozenset[TableId] = frozenset()
     origin: int = 0
 
-    def plan(self, writer: OpenBatch, first: Position, todo: Todo) -> InterleavePlan:
+    def plan(self, writer: OpenBatch, first: Offset, todo: Todo) -> InterleavePlan:
         """Plan the place of each chunk in the batch that begins at ``first``."""
         plan = InterleavePlan()
         for chunk, dump, high in todo:
@@ -325,7 +326,7 @@ class InterleavePlanner:
         chunk: Chunk,
         dump: Dump,
         high: MarkRecord | None,
-        first: Position,
+        first: Offset,
     ) -> str:
         """Place a chunk. Return "", or why it has to be read again."""
         request = dump.tables[chunk.id.table]
@@ -361,9 +362,9 @@ class InterleavePlanner:
         return ""
 
     # -- the window -----------------------------------------------------------------------------------------------------
-    def _window(self, writer: OpenBatch, dump: Dump, chunk: Chunk, first: Position) -> WatermarkWindow | None:
+    def _window(self, writer: OpenBatch, dump: Dump, chunk: Chunk, first: Offset) -> WatermarkWindow | None:
         """Search back, batch by batch, for the low mark; return None if a batch that may hold it is gone."""
-        begin = order_of(chunk.position)
+        begin = first.order_of(chunk.position)
         low = Mark(chunk.id, chunk.attempt, high=False).text
         batch, marks = writer.batch, writer.marks
         while True:
@@ -371,7 +372,7 @@ class InterleavePlanner:
             if there:
                 return WatermarkWindow(batch, there[0])
             here = self.stored.manifest(batch)
-            starts = here.first.position.order if here else first.order
+            starts = here.first.order if here else first.order
             if starts <= begin or batch == 1:
                 return self._anchored(dump, chunk, batch)
             before = self.stored.manifest(batch - 1)
@@ -434,7 +435,7 @@ class InterleavePlanner:
                     yield found.select(list(key)).append_column(_PART, pc.is_valid(found["_present"]))
 
     # -- rows -----------------------------------------------------------------------------------------------------------
-    def _place_record(self, left_out: np.ndarray[Any, Any], high: MarkRecord | None, first: Position) -> PlaceRecord:
+    def _place_record(self, left_out: np.ndarray[Any, Any], high: MarkRecord | None, first: Offset) -> PlaceRecord:
         """Return the one place of all rows of a chunk: the place of its high mark, or the beginning of the batch."""
         file, offset = (high.file, high.offset) if high else first.row_place
         return PlaceRecord(
@@ -500,7 +501,7 @@ class ChunkInterleaver:
         late: chunks whose place is the beginning of this batch.
         held: tables without a key that are copied from nothing: their changes count from the place of the copy on.
         watched: tables without a key that a copy replaces: in the batch of its place, what stands before it is left out.
-        flavour: the dialect whose order of keys a chunk's range means.
+        dialect: the one whose order of keys a chunk's range means.
         small_files: see :class:`~sluice.segments.writer.SegmentWriter`.
     """
 
@@ -512,7 +513,7 @@ class ChunkInterleaver:
     late: Sequence[Chunk] = ()
     held: frozenset[TableId] = frozenset()
     watched: frozenset[TableId] = frozenset()
-    flavour: str = "MySQL"
+    dialect: Dialect = MYSQL
     small_files: int = SMALL_FILES
 
     def __post_init__(self) -> None:
@@ -605,7 +606,7 @@ class ChunkInterleaver:
     def ask_again(self) -> None:
         """Reset the chunks that could not be placed, after the commit, so that they are read again."""
         for chunk, table, why in self.plan.repeats:
-            _log.info("chunk_again", dump=chunk.id.dump, chunk=chunk.id.name, table=str(table), why=why)
+            _log.info("chunk_reset", dump=chunk.id.dump, chunk=chunk.id.name, table=str(table), reason=why)
             self.state.dumps.redo(chunk)
 
     def forget_files(self) -> None:
@@ -630,7 +631,7 @@ class ChunkInterleaver:
             table=table.table,
             dump=dump.id,
             chunk=chunk.id.name,
-            flavour=self.flavour,
+            flavour=self.dialect.name,
             optional=dump.reason == POSITION_LOST,
         )
         if request.keyless:
@@ -674,13 +675,13 @@ def held_tables(state: PipelineState) -> tuple[frozenset[TableId], frozenset[Tab
     return frozenset(held), frozenset(watched)
 
 
-def late_chunks(state: PipelineState, cursor: Position) -> list[tuple[tuple[str, ...], list[Chunk]]]:
+def late_chunks(state: PipelineState, cursor: Offset) -> list[tuple[tuple[str, ...], list[Chunk]]]:
     """Return chunks that are read and whose high mark the drain has already passed, by the targets that they are for (empty: all)."""
     found: dict[tuple[str, ...], list[Chunk]] = {}
     rows: dict[tuple[str, ...], int] = {}
     for dump in state.dumps.active():
         for chunk in state.dumps.chunks(dump.id):
-            if chunk.state is not ChunkState.MARKED or not chunk.end or order_of(chunk.end) > cursor.order:
+            if chunk.state is not ChunkState.MARKED or not chunk.end or cursor.order_of(chunk.end) > cursor.order:
                 continue
             if rows.get(dump.targets, 0) and rows[dump.targets] + chunk.rows > MAX_LATE_ROWS:
                 continue

@@ -16,7 +16,7 @@ from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
 from sluice.errors import LoadError, MappingError, OutOfOrder, SluiceError
 from sluice.flows.cancellation import CancellationGuard
-from sluice.flows.checkpoints import Sides, require_own
+from sluice.flows.checkpoints import CheckpointCheck, require_own
 from sluice.flows.dump.reconcile import plan_replaces
 from sluice.flows.incomplete_tables import explain_absence
 from sluice.flows.load.batch_changes import stored_changes
@@ -31,7 +31,7 @@ from sluice.flows.runtime import Runtime
 from sluice.flows.snapshot.columns import note_columns
 from sluice.flows.snapshot.lost_batches import require_stored
 from sluice.flows.snapshot.rows import write_snapshot_rows
-from sluice.flows.stage_log import say
+from sluice.flows.stage_log import log_batch
 from sluice.flows.stored import tables_at
 from sluice.flows.transform.stages import transform
 from sluice.mapping import Mapping as Routes
@@ -42,7 +42,7 @@ from sluice.segments.changeset import Changeset, read_changeset
 from sluice.segments.manifest import SegmentManifest
 from sluice.sources.table_filter import Selection
 from sluice.targets.bundles import bundles, joined
-from sluice.targets.offers import require_features
+from sluice.targets.feature_check import require_features
 from sluice.targets.port import (
     BatchInput,
     BatchWriter,
@@ -107,7 +107,7 @@ def load(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
         try:
             return write(runtime, target, batch)
         except Unprepared as error:
-            _log.info("preparing", pipeline=runtime.name, because=error.message)
+            _log.info("changeset_missing", pipeline=runtime.name, reason=error.message)
         prepare(runtime, target, batch)
 
 
@@ -150,8 +150,8 @@ def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
             return LoadOutcome(target, batch, already=True)
         with state.consumer(target) as lease:
             loader = runtime.open_target(target)
-            sides = Sides(runtime, state, target, loader)
-            held = begin(runtime, state, lease, sides, watch)  # may wait for the lock of a dead process
+            check = CheckpointCheck(runtime, state, target, loader)
+            held = begin(runtime, state, lease, check, watch)  # may wait for the lock of a dead process
             first = require_stored(runtime, state, loader.config, held, batch)
             done, total = 0, WriteResult()
             with loader.open(lease.epoch) as session:
@@ -162,7 +162,7 @@ def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
                     watch=watch,
                     target=loader,
                     session=session,
-                    checkpoints=sides.checkpoints,
+                    checkpoints=check.checkpoints,
                     held=held,
                     first=first,
                 )
@@ -173,8 +173,7 @@ def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
     outcome = LoadOutcome(
         target, batch, done, total.upserted + total.appended, total.deleted, seconds, done == 0, total.rejected
     )
-    figures = {k: v for k, v in outcome.to_json().items() if k != "target"}  # Airflow's log reader reserves this name
-    say(_log, "loaded", pipeline=runtime.name, consumer=target, **figures)
+    log_batch(_log, "batch_loaded", pipeline=runtime.name, **outcome.to_json())
     return outcome
 
 
@@ -260,7 +259,7 @@ class _Delivery:
                 return self._written(bundle)
             except (LoadError, MappingError) as error:
                 numbers = f"{bundle[0].batch.number} to {bundle[-1].batch.number}"
-                _log.warning("bundle_refused", pipeline=self.runtime.name, batches=numbers, because=str(error))
+                _log.warning("bundle_refused", pipeline=self.runtime.name, batches=numbers, error=str(error))
         return sum((self._written([one]) for one in bundle), WriteResult())
 
     def _written(self, bundle: Sequence[_Given]) -> WriteResult:
@@ -383,13 +382,13 @@ class _Delivery:
 
     def _ranges(self, record: Batch, changeset: Changeset) -> list[StoredRange]:
         """Return the ranges that the snapshot, or dumps placed in this batch, replace. An automatic dump that cannot be done is noted."""
-        reconciler, name, of_snapshot = self.target.reconciler(), self._config.name, changeset.manifest.replaces
-        if reconciler is None and not of_snapshot:
+        name, of_snapshot = self._config.name, changeset.manifest.replaces
+        if self.target.reconciler() is None and not of_snapshot:
             return []
         records = of_snapshot or self.runtime.store.read_manifest(record.manifest).replaces
-        found, left_out = plan_replaces(self.runtime, reconciler, name, records)
+        found, left_out = plan_replaces(self.runtime, self.target, name, records)
         for dump, why in left_out.items():
-            _log.warning("dump_replaces_not", pipeline=self.runtime.name, consumer=name, dump=dump, because=why)
+            _log.warning("stale_rows_kept", pipeline=self.runtime.name, target=name, dump=dump, reason=why)
             self.state.dumps.add_note(dump, f"rows that the source no longer has may stay at {name}: {why}")
         return found
 

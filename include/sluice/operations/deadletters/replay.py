@@ -18,15 +18,15 @@ import structlog
 from sluice.config.engine import RuleKind
 from sluice.coordination.state import PipelineState
 from sluice.errors import RuleError, SegmentError, SluiceError
-from sluice.flows.checkpoints import Sides
+from sluice.flows.checkpoints import CheckpointCheck
 from sluice.flows.planned_columns import planned_columns
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform.stage_manifest import stages_of
 from sluice.flows.transform.stage_rules import StageRules, tagged_as_made
 from sluice.mapping import Mapping as Routes
 from sluice.model.layouts import without_origin
+from sluice.model.offset import NOWHERE
 from sluice.model.planned import PlannedTable
-from sluice.model.positions import NOWHERE
 from sluice.model.tables import TableId
 from sluice.operations.deadletters.staleness import LaterBatches, Undecidable
 from sluice.operations.deadletters.store import DeadLetter, chosen, read_row, settle, skipped_manifest, skipped_tables
@@ -83,12 +83,12 @@ def replay(
                 continue
             with state.consumer(config.name) as lease:
                 loader = runtime.open_target(config.name)
-                sides = Sides(runtime, state, config.name, loader)
+                check = CheckpointCheck(runtime, state, config.name, loader)
                 if dry_run:
-                    checkpoint = sides.look()
+                    checkpoint = check.read()
                     held = checkpoint.batch if checkpoint else 0
                 else:
-                    held = sides.begin(lease)
+                    held = check.take_over(lease)
                 work = _Replay(
                     runtime=runtime,
                     state=state,
@@ -104,7 +104,7 @@ def replay(
             for outcome in done:
                 counts[outcome.outcome] = counts.get(outcome.outcome, 0) + 1
             state.audit(by=by, what="replay dead letters", details=counts)
-            _log.info("replayed", pipeline=runtime.name, **counts)
+            _log.info("dead_letters_replayed", pipeline=runtime.name, **counts)
     return done
 
 

@@ -10,8 +10,7 @@ from sluice.coordination.cursor import Cursor
 from sluice.coordination.state import PipelineState
 from sluice.errors import SluiceError
 from sluice.flows.runtime import Runtime
-from sluice.model.batches import Batch
-from sluice.model.positions import BatchNumber
+from sluice.model.batches import Batch, BatchNumber
 from sluice.operations.recover.lost_source import look_at_source
 from sluice.operations.recover.lost_state import RebuiltState, look_at_zookeeper
 from sluice.operations.recover.lost_target import look_at_target
@@ -55,7 +54,7 @@ def recover(runtime: Runtime, answers: Mapping[str, str], *, by: str, dry_run: b
 
 
 def _do(runtime: Runtime, state: PipelineState, measure: Measure, by: str) -> None:
-    _log.info("recovering", pipeline=runtime.name, subject=measure.subject, steps=list(measure.steps))
+    _log.info("recovery_started", pipeline=runtime.name, subject=measure.subject, steps=list(measure.steps))
     measure.act()
     details = {"subject": measure.subject, "plan": list(measure.steps), "lost": list(measure.lost)}
     state.audit(by=by, what="recover", details=details)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from sluice.errors import LoadError
 from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId
+from sluice.targets.feature_check import to_ignore
 from sluice.targets.kafka.options import KafkaOptions
 from sluice.targets.messages.key_forms import KeyForms
-from sluice.targets.offers import to_ignore
 from sluice.targets.port import SchemaChange
 
 _K = ChangeKind

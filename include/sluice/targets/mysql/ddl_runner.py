@@ -13,6 +13,7 @@ import structlog
 
 from sluice.config.connections import Endpoint
 from sluice.errors import LoadError
+from sluice.model.dialects import MARIADB, MYSQL
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.column_defaults import default_value
 from sluice.targets.mysql import ddl, lockwait
@@ -54,22 +55,28 @@ class DdlTarget(Protocol):
     """What this needs of the target."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The target's name in the pipeline file."""
 
     @property
-    def endpoint(self) -> Endpoint: ...
+    def endpoint(self) -> Endpoint:
+        """The server and its login."""
 
     @property
-    def owner(self) -> tuple[str, str]: ...
+    def owner(self) -> tuple[str, str]:
+        """(pipeline, target), as the table of acknowledgements has it."""
 
     @property
-    def acks(self) -> AckTable: ...
+    def acks(self) -> AckTable:
+        """The table of acknowledgements."""
 
     @property
-    def lock_wait_s(self) -> int: ...
+    def lock_wait_s(self) -> int:
+        """Seconds that a statement waits for a lock."""
 
     @property
-    def marks(self) -> MarkRows | None: ...
+    def marks(self) -> MarkRows | None:
+        """The writer of origin markers; None if loads are not marked."""
 
     def connect(self) -> TargetConnection:
         """Open a new connection."""
@@ -188,8 +195,8 @@ class DdlRunner:
             return found
         rendered = ddl.statements_for(change, columns, replace(words, by_definition=True))
         _log.info(
-            "target_ddl_by_definition",
-            consumer=self.target.name,
+            "target_ddl_rendered",
+            target=self.target.name,
             source=change.where,
             statement=change.statement.text[:500],
         )
@@ -240,7 +247,7 @@ class DdlRunner:
             if text is not None:
                 said[one.table, column.name.lower()] = text
             elif session.cursor.execute(f"SELECT 1 FROM {quoted_table(table)} LIMIT 1"):  # noqa: S608 - quoted
-                servers = ("MariaDB", "MySQL") if ddl.is_mariadb(change) else ("MySQL", "MariaDB")
+                servers = (MARIADB, MYSQL) if ddl.is_mariadb(change) else (MYSQL, MARIADB)
                 why = f"{servers[1]} reads its default {column.default} otherwise than {servers[0]}"
                 why = f"{why} ({wanted.why})" if wanted.why else why
                 raise not_filled(change, table, name, why, added_by_hand())
@@ -276,7 +283,7 @@ class DdlRunner:
                 self._set(cursor, setting, change)
             create_schema(cursor, statement)
             create_renamed_schemas(cursor, change)
-            _log.info("target_ddl", consumer=self.target.name, statement=statement[:500], source=change.where)
+            _log.info("target_ddl_issued", target=self.target.name, statement=statement[:500], source=change.where)
             cursor.execute(self.target.marks.statement(statement) if self.target.marks is not None else statement)
         except pymysql.err.Error as error:
             session.blocker = runner.blocker

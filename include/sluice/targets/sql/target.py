@@ -16,8 +16,8 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_aft
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError, LoadError
+from sluice.model.offset import Offset
 from sluice.model.planned import PlannedTable
-from sluice.model.positions import Position
 from sluice.model.tables import TableId
 from sluice.targets.options import options_of
 from sluice.targets.port import (
@@ -34,7 +34,7 @@ from sluice.targets.sql.ack_rows import AckRows
 from sluice.targets.sql.checkpoints import AckCheckpoints
 from sluice.targets.sql.loader import Contention, DdlProgress
 from sluice.targets.sql.row_writer import SqlRowWriter
-from sluice.targets.sql.session_pool import Kept
+from sluice.targets.sql.session_pool import SessionPool
 from sluice.targets.sql.tables import TableChanges, TargetTable
 from sluice.targets.sql.writer import SqlSession
 
@@ -92,7 +92,7 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
 
     Options: ClassVar[type[SqlOptions]]
     CAPABILITIES: ClassVar[Capabilities]
-    kept: ClassVar[Kept[Any]]
+    kept: ClassVar[SessionPool[Any]]
 
     def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:
         self.options: _O = options_of(config, self.Options)  # type: ignore[assignment]
@@ -166,6 +166,7 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
     # -- the port ------------------------------------------------------------------------------------------------------
     @property
     def name(self) -> str:
+        """The target's name in the pipeline file."""
         return self.config.name
 
     @property
@@ -274,7 +275,7 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
         changes: Sequence[TableChanges],
         *,
         one_transaction: bool = False,
-        acknowledge: Position | None = None,
+        acknowledge: Offset | None = None,
         rejected: RejectedRows | None = None,
         unit: str = "",
     ) -> WriteResult:
@@ -331,9 +332,8 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
         return result, attempt.retry_state.attempt_number - 1
 
     def _tried_again(self, session: _S, doing: str, state: RetryCallState) -> None:
-        because = self._blocker(session).removeprefix("; ")
-        more = {"because": because} if because else {}
-        _log.info("target_contention", target=self.name, doing=doing, attempt=state.attempt_number, **more)
+        reason = self._blocker(session).removeprefix("; ")
+        _log.info("target_retried", target=self.name, doing=doing, attempt=state.attempt_number, reason=reason)
 
 
 def _names(group: Sequence[TableChanges]) -> str:

@@ -22,10 +22,11 @@ from typing import Any, Protocol
 import structlog
 
 from sluice.errors import SluiceError
-from sluice.model.positions import LastEvent, Position, split_file
+from sluice.model.log_files import split_file
 from sluice.sources.mysql.decoder import scan_kernel as sc
 from sluice.sources.mysql.events.gtids import GtidSet, MariaDbGtidState
 from sluice.sources.mysql.events.read_totals import ReadTotals
+from sluice.sources.mysql.position import LastEvent, Position
 
 _log = structlog.get_logger()
 
@@ -182,7 +183,7 @@ def _run(reading: RangeReader, piece: BinlogRange, cancelled: threading.Event) -
     try:
         return reading.run(cancelled)
     except SluiceError as error:  # the one reader meets it again if the batch gets there
-        _log.info("read_in_turn", file=piece.start.file, reason=error.message)
+        _log.info("parallel_read_failed", file=piece.start.file, error=error.message)
         return False
 
 

@@ -7,16 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from sluice.errors import ConfigError, LostPosition
-from sluice.model.positions import Position
 from sluice.sources.mysql.events.gtids import MariaDbGtidState
 from sluice.sources.mysql.events.xa import parse_prepared
+from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.reader.start_position import after_gtids, events_of
 from sluice.sources.mysql.server.connection import ServerInfo, rows_of
 
 _STEP_S = 0.2
 _CHOICES = (
-    "choose another server of the group; or, if the lost transactions are given up, `sluice seek PIPELINE latest` after the connection points here "
-    "alone, then, with the pipeline running, `sluice verify PIPELINE --repair`"
+    "choose another server of the group; or, if the lost transactions can be abandoned, `sluice seek PIPELINE latest` after the connection "
+    "points here alone, then, with the pipeline running, `sluice verify PIPELINE --repair`"
 )
 
 
@@ -25,7 +25,7 @@ def relocate(connection: Any, info: ServerInfo, at: Position, *, patience_s: flo
     if not info.head.file:
         raise LostPosition("the server keeps no binary log", where=where, hint="start it with log_bin=binlog")
     if at.server_uuid.startswith("mariadb:") != info.is_mariadb:
-        raise ConfigError(f"the position {at} is of the other kind of server, and this is {info.flavour}", where=where)
+        raise ConfigError(f"the position {at} is of the other kind of server, and this is {info.dialect}", where=where)
     if not at.gtid_set:
         raise ConfigError(
             f"the position {at} has no GTIDs, so that no other server knows its place",

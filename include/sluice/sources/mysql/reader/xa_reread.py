@@ -13,7 +13,7 @@ import structlog
 
 from sluice.config.connections import Endpoint
 from sluice.errors import ChecksumMismatch, DecodeError, LostPosition, SourceUnavailable
-from sluice.model.positions import Position, split_file
+from sluice.model.log_files import split_file
 from sluice.sources.mysql.decoder import scan_kernel as sc
 from sluice.sources.mysql.decoder.scanner import Scanner
 from sluice.sources.mysql.decoder.xa_buffer import ROW_KINDS
@@ -21,6 +21,7 @@ from sluice.sources.mysql.events import control as ev
 from sluice.sources.mysql.events import xa
 from sluice.sources.mysql.events.packets import bytes_of_next
 from sluice.sources.mysql.events.unreadable import AROUND
+from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
 from sluice.sources.mysql.server.connection import open_connection, rows_of, source_errors
 from sluice.sources.mysql.server.server_ids import prepared_id
@@ -62,7 +63,7 @@ class PreparedReader:
                 f"the XA transaction {xid} commits, but its rows are not in the log: they were written before the oldest file",
                 hint=AROUND,
             )
-        _log.info("xa_reread", xid=xid, file=found.file, offset=found.offset)
+        _log.info("xa_rows_found", xid=xid, file=found.file, offset=found.offset)
         return self._read(found, before.at(file=found.file, offset=found.offset))
 
     def _read(self, wanted: xa.Prepared, start: Position) -> Iterator[bytes]:
@@ -145,7 +146,7 @@ class PreparedReader:
         stop = before
         for name in reversed([n for n in names if split_file(n)[1] <= last]):
             start = before.at(file=name, offset=_FIRST_OFFSET)
-            _log.info("xa_search", xid=xid, file=name)
+            _log.info("xa_search_started", xid=xid, file=name)
             for item in self._survey(start, stop):
                 if item.xid == xid:
                     return item

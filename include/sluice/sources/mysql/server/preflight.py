@@ -13,9 +13,9 @@ from typing import Any
 import pymysql
 
 from sluice.config.pipeline import PipelineConfig
-from sluice.model.positions import Position
 from sluice.model.tables import TableId
 from sluice.sources.base import Finding, raise_first
+from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.server.connection import ServerInfo, first_that_works, is_replica, rows_of
 from sluice.sources.mysql.server.merge_tables import ENGINE, merge_findings
 from sluice.sources.mysql.server.position_check import position_findings
@@ -85,7 +85,7 @@ def require_ready(
 ) -> None:
     """Raise PreflightError, LostPosition or WrongServer for the first error; log warnings."""
     found = preflight(connection, info, pipeline, cursor, server_id, two_way=two_way)
-    raise_first(found, f"source {pipeline.source.connection} ({info.flavour} {info.version})")
+    raise_first(found, f"source {pipeline.source.connection} ({info.dialect} {info.version})")
 
 
 def _log_settings(info: ServerInfo) -> list[Finding]:
