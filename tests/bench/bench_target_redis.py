@@ -24,7 +24,7 @@ from devstack import processes  # noqa: E402
 from devstack.redis import RedisServer  # noqa: E402
 from sluice.config.connections import parse_connection  # noqa: E402
 from sluice.config.pipeline import TargetConfig  # noqa: E402
-from sluice.model.positions import Position  # noqa: E402
+from sluice.model.offset import Offset  # noqa: E402
 from sluice.targets.port import BatchInput, TableInput  # noqa: E402
 from sluice.targets.redis.rows import TableRows, bulk_of  # noqa: E402
 from sluice.targets.redis.target import RedisTarget  # noqa: E402
@@ -50,7 +50,7 @@ def loaded(target: RedisTarget, number: int, data: pa.Table, connections: int) -
     each = -(-data.num_rows // FILES)
     files = tuple(RowsInMemory(SCHEMA.table, data.slice(n * each, each)) for n in range(FILES))
     tables = (TableInput(planned_table(SCHEMA), files),)
-    batch = BatchInput(number, Position("uuid", "log.000001", 100 * number), number - 1, MemoryReader(), tables)
+    batch = BatchInput(number, Offset.at("uuid", "log.000001", 100 * number), number - 1, MemoryReader(), tables)
     target.checkpoints.take_over(1)
     with target.open(1) as session:
         writer = session.begin(batch)

@@ -15,6 +15,7 @@ import pytest
 
 from sluice.errors import ConfigError, LoadError, MappingError, TargetUnavailable
 from sluice.model.column_types import ColumnKind
+from sluice.model.dialects import UNKNOWN
 from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import Column, TableId, TableSchema
 from sluice.targets.contract import Op, Pipe, _definition, _Letters, _schema_change, changed, gone, new, people
@@ -192,7 +193,7 @@ def test_listed_keys_and_whole_tables_are_removed(redis_server: Any) -> None:
     bench, table, pipe = made(redis_server, {})
     pipe.deliver((table, [new(n, "a", n) for n in range(5)]))
     plan = planned_table(table)
-    key = replace(plan, columns=plan.columns[:1], flavour="")
+    key = replace(plan, columns=plan.columns[:1], dialect=UNKNOWN)
     kept = pa.table({"id": pa.array([2], pa.int32())}, schema=pa.schema([table.field(table.columns[0])]))
     stretch = KeyRange(("id",), listed=(("1",), ("2",), ("77",)), kept=kept)
     pipe.write(pipe.given([], reconcile=(StoredRange(key, stretch, listed=True),)))

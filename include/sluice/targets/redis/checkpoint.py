@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sluice.errors import CheckpointError, Fenced, SluiceError, TargetUnavailable
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.targets.fencing import require_batch, require_no_newer, require_own, seal_of
 from sluice.targets.port import Agrees, Checkpoint, Fence
 from sluice.targets.redis.client import Client, FenceMoved, connected, library, translated
@@ -169,7 +169,7 @@ def read_checkpoint(client: Client, place: Place, key: str = "") -> RedisCheckpo
     try:
         if data["format"] != FORMAT_VERSION:
             raise ValueError(f"format {data['format']}")
-        position = Position.from_json(json.loads(data["position"])) if data["position"] else None
+        position = Offset.from_json(json.loads(data["position"])) if data["position"] else None
         owner = key.removeprefix(place.checkpoints)
         batch = int(data["batch"])
         edited = int(data["seal"]) != seal_of([owner], batch, position.to_json() if position else None)

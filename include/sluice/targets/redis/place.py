@@ -21,6 +21,7 @@ class Place:
 
     @property
     def owner(self) -> str:
+        """The pipeline and the target, by name."""
         return f"{self.pipeline}.{self.target}"
 
     @property
@@ -30,6 +31,7 @@ class Place:
 
     @property
     def checkpoint_key(self) -> str:
+        """The hash with the checkpoint."""
         return f"{self.checkpoints}{self.owner}"
 
     @property

@@ -47,6 +47,8 @@ def _capabilities(changes: Input, ordering: Ordering) -> Capabilities:
         features=frozenset({Feature.DELETE, Feature.KEYLESS, Feature.PARTIAL_ROWS} if streams else by_key),
         max_writers=1 if streams else None,
         compares=True,
+        lists_keys=True,
+        removes_listed_keys=True,
     )
 
 
