@@ -50,7 +50,7 @@ def fetched_mariadb(folder: Path, *, suite: str | None) -> Distribution:
     """
     tree = debian.installed_tree(folder)
     if tree is None:
-        _log.info("fetching MariaDB", into=str(folder))
+        _log.info("mariadb_fetch_started", into=str(folder))
         tree = debian.fetch(folder, ["mariadb-server-core", "mariadb-client-core"], suite=suite)
     share = next(
         path for path in (tree.root / "usr/share/mariadb", tree.root / "usr/share/mysql") if bootstrap_scripts(path)

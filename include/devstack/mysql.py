@@ -56,7 +56,7 @@ def find_mysql() -> Distribution:
     folder = paths.home() / "mysql"
     tree = debian.installed_tree(folder)
     if tree is None:
-        _log.info("fetching MySQL", into=str(folder))
+        _log.info("mysql_fetch_started", into=str(folder))
         tree = debian.fetch(folder, ["mysql-server-core", "mysql-client-core"], suite=_suite_with_mysql())
     share = tree.root / "usr/share/mysql"
     options = (

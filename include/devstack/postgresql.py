@@ -74,7 +74,7 @@ def find_postgis() -> PostgreSQL:
 def _fetched(folder: Path, packages: Sequence[str]) -> PostgreSQL:
     tree = debian.installed_tree(folder)
     if tree is None:
-        _log.info("fetching PostgreSQL", into=str(folder), packages=list(packages))
+        _log.info("postgresql_fetch_started", into=str(folder), packages=list(packages))
         tree = debian.fetch(folder, packages, suite="unstable")
     programs = next(tree.root.glob("usr/lib/postgresql/*/bin"))
     with debian.lock(folder / ".programs.lock"):

@@ -119,7 +119,7 @@ def spawn(
         started = psutil.Process(child.pid).create_time()
     except psutil.NoSuchProcess:
         started = 0.0
-    _log.debug("started", server=name, pid=child.pid)
+    _log.debug("server_started", server=name, pid=child.pid)
     handle = Handle(name, child.pid, started, token, str(log))
     if _reaper is not None and _reaper.stdin is not None:
         _reaper.stdin.write(json.dumps(handle.to_json()).encode() + b"\n")

@@ -79,7 +79,7 @@ def heal(stack: Stack, attempts: Attempts) -> None:
                 now = time.monotonic()
                 for name in sorted(set(stack.dead()) - set(starting.values())):
                     if attempts.due(name, now):
-                        _log.warning("died; starting it again", server=name)
+                        _log.warning("server_died", server=name)
                         starting[pool.submit(_start, stack.servers[name])] = name
                 if not starting:
                     return
@@ -87,7 +87,7 @@ def heal(stack: Stack, attempts: Attempts) -> None:
                     name, error = starting.pop(done), done.exception()
                     attempts.ended(name, time.monotonic(), ready=error is None)
                     if isinstance(error, SluiceError):
-                        _log.error("does not start", server=name, error=str(error))
+                        _log.error("server_start_failed", server=name, error=str(error))
                     elif error is not None:
                         raise error
                     stack.save()

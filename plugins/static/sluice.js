@@ -254,7 +254,7 @@ function render(card, status) {
     ...targets.filter((t) => t.waits).map((t) => el("li", { class: "warn" }, el("b", {}, `${t.name} gets batches together`), t.waits)),
     ...(status.warnings || []).filter((text) => !targets.some((t) => t.quarantined && text.startsWith(`target ${t.name} is quarantined`))).map((text) => el("li", { class: "warn" }, el("b", {}, "Soon a trouble"), text)),
     ...held.map((hold) => el("li", { class: hold.state === "failed" ? null : "warn" },
-      el("b", {}, hold.state === "failed" ? `Holds at ${hold.task}: the attempts are used up. Mend the cause, then press Clear on it` : `${hold.task}: attempt ${hold.tries} failed; ${hold.next ? `the next one starts at ${new Date(hold.next).toLocaleTimeString([], { hour12: false })}` : "it tries again by itself"}`),
+      el("b", {}, hold.state === "failed" ? `Stopped at ${hold.task}: the attempts are used up. Fix the cause, then press Clear on it` : `${hold.task}: attempt ${hold.tries} failed; ${hold.next ? `the next one starts at ${new Date(hold.next).toLocaleTimeString([], { hour12: false })}` : "it tries again by itself"}`),
       hold.message || "")),
   ];
   card.top.replaceChildren(
@@ -264,7 +264,7 @@ function render(card, status) {
       figure("Lag", seconds(status.lag_ms), status.lag_ms === 0 && !lacks.length ? "nothing is missing" : "", "lag"),
       figure("Log still to deliver", bytes(status.lag_bytes)),
       figure("Captured up to", place(status.captured), status.head ? `the source is at ${place(status.head)}` : "the source does not answer"),
-      figure("Batches in flight", `${flying.length} of ${status.window ?? "—"}`, status.draining_by ? `drained by ${owner(status.draining_by)}` : status.installation ? `${status.installation} works on it` : "nobody drains right now"),
+      figure("Batches in flight", `${flying.length} of ${status.window ?? "—"}`, status.draining_by ? `captured by ${owner(status.draining_by)}` : status.installation ? `${status.installation} works on it` : "nothing is being captured"),
     )]),
     notes.length ? el("ul", { class: "notes" }, ...notes) : "",
   );
@@ -291,7 +291,7 @@ function render(card, status) {
       ["Batch", "State", "Changes", "Size", "First commit", "Up to position"],
       rows.map((b) => [
         number.format(b.number),
-        flyingNumbers.has(b.number) || b.number > delivered ? { drained: "drained, to merge", merged: "merged, to load" }[b.state] || b.state : "delivered",
+        flyingNumbers.has(b.number) || b.number > delivered ? { drained: "captured, to merge", merged: "merged, to load" }[b.state] || b.state : "delivered",
         number.format(b.changes), bytes(b.size_bytes), clock(b.first_commit_time_us), el("code", {}, place(b.last)),
       ]),
       [2, 3],
@@ -362,7 +362,7 @@ async function askRun() {
       batches.length ? table(
         ["Batch", "State", "Changes", "Size", "First commit", "Up to position", "Acknowledged by"],
         [...batches].reverse().map((b) => [
-          number.format(b.number), b.acknowledged_by.length === targets.length ? "delivered" : b.changeset ? "merged, to load" : "drained, to merge",
+          number.format(b.number), b.acknowledged_by.length === targets.length ? "delivered" : b.changeset ? "merged, to load" : "captured, to merge",
           number.format(b.changes), bytes(b.size_bytes), clock(b.first_commit_time_us), el("code", {}, place(b.last)), b.acknowledged_by.join(", ") || "—",
         ]),
         [2, 3],

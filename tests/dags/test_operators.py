@@ -392,6 +392,17 @@ def test_log_fields_that_airflow_reserves_are_renamed() -> None:
     assert structlog.get_config()["processors"].count(rename_reserved) == 1
 
 
+def test_fields_are_safe_in_every_task_also_in_one_that_does_not_wait_for_a_pause() -> None:
+    from sluice.orchestration.log_fields import rename_reserved
+    from sluice.orchestration.retry import boundary
+
+    processors = structlog.get_config()["processors"]
+    if rename_reserved in processors:
+        processors.remove(rename_reserved)
+    with boundary():
+        assert processors[0] is rename_reserved
+
+
 def test_an_ack_never_lets_its_run_end_red(path: str, flows: ModuleType) -> None:
     fail(flows, "ack", "CoordinationUnavailable")
     ack = ack_operator(path)

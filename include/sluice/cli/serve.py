@@ -125,5 +125,5 @@ def pipeline_names() -> list[str]:
         try:
             names.append(load_pipeline(path).pipeline)
         except ConfigError as error:
-            _log.warning("pipeline_left_out", file=path.name, error=str(error))
+            _log.warning("pipeline_skipped", file=path.name, error=str(error))
     return names

@@ -63,7 +63,7 @@ def run(
     overwrite: Overwrite = False,
     values: Annotated[bool, typer.Option("--values", help="Keep and show the values that differ; masked columns stay masked.")] = False,
     most: Annotated[int, typer.Option("--differences", min=0, max=100_000, help="Differences of a table that the result lists.")] = 100,
-    patience: Annotated[float, typer.Option("--patience-s", min=1, help="Seconds that the pipeline may stand still before this gives up.")] = 120,
+    patience: Annotated[float, typer.Option("--patience-s", min=1, help="Seconds that the pipeline may stand still before the command stops.")] = 120,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Compare. Exit code 0: equal; 3: rows differ; 4: not everything could be compared."""

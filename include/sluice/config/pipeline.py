@@ -171,7 +171,7 @@ class StartPosition(StrictModel):
 
 
 class SourceConfig(StrictModel):
-    """The server whose log is drained."""
+    """The server whose log is captured."""
 
     type: str = Field("mysql", description="Kind of source: mysql (MySQL and MariaDB).")
     connection: ConnectionId = Field(
@@ -198,7 +198,7 @@ class SourceConfig(StrictModel):
     )
     start: Literal["latest", "earliest", "dump"] | StartPosition = Field(
         "latest",
-        description="Where the very first drain begins: latest, earliest, dump (the head, and a copy of what the tables hold), {file, offset}, "
+        description="Where the first capture begins: latest, earliest, dump (the head, and a copy of what the tables hold), {file, offset}, "
         "{gtid} or {timestamp}.",
     )
 
@@ -682,7 +682,7 @@ class RetryConfig(StrictModel):
     """How Airflow retries a task of this pipeline. A retry is the rollback: it starts at the same batch."""
 
     attempts: Integer = Field(
-        60, ge=0, le=1_000_000, description="Retries before the pipeline holds and waits for a person."
+        60, ge=0, le=1_000_000, description="Retries before the pipeline stops and waits for a person."
     )
     delay: Span = Field(
         timedelta(seconds=5),
@@ -903,7 +903,7 @@ class PipelineConfig(StrictModel):
     version: Annotated[Literal[1], BeforeValidator(whole)] = Field(1, description="Version of this file format.")
     pipeline: Identifier = Field(description="Name; also the task_id in ZooKeeper and the DAG's name.")
     description: str = Field("", description="One line for people; shown in the Airflow UI.")
-    source: SourceConfig = Field(description="The server whose log is drained.")
+    source: SourceConfig = Field(description="The server whose log is captured.")
     capture: CaptureConfig = Field(default_factory=CaptureConfig, description="What is taken from the log.")
     schedule: str = Field("continuous", description="continuous, a cron expression, or an interval such as 30s.")
     window: Integer = Field(3, ge=1, le=64, description="Batches in flight at the same time.")

@@ -106,12 +106,12 @@ class ActiveInstallation:
         node = self._z.get(path)
         assert node is not None
         if node.data and (turn is None or self._working(node) != turn.owner):
-            raise LeaseHeld("another installation took its turn just now", where=path)
+            raise LeaseHeld("another installation became the leader just now", where=path)
         try:
             self._z.transact([Put(path, OWNER.encode({"installation": me}), node.version)])
         except Conflict as conflict:
-            raise LeaseHeld("another installation took its turn just now", where=path) from conflict
-        _log.info("turn_taken", installation=me, after=turn.owner if turn else "none")
+            raise LeaseHeld("another installation became the leader just now", where=path) from conflict
+        _log.info("leader_elected", leader=me, previous=turn.owner if turn else "none")
         if turn is not None:
             with suppress(Conflict):
                 self._z.transact([Remove(self._at.installation(turn.owner))])

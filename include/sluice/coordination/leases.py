@@ -122,7 +122,7 @@ def holding(
             if clock() >= end:
                 raise
             if not told:
-                _log.info("lease_wait", node=lease_node(folder), because=held.message, wait_s=round(wait_s, 1))
+                _log.info("lease_unavailable", node=lease_node(folder), reason=held.message, wait_s=round(wait_s, 1))
                 told = True
             sleep(0.2)
     try:

@@ -107,7 +107,7 @@ class SharedSessions:
             opened = ExitStack()
             znodes = opened.enter_context(connect(endpoint, session_timeout_s=session_timeout_s))
             self._open[key] = SharedSession(znodes, opened)
-            _log.info("shared_session", zookeeper=endpoint.address)
+            _log.info("zookeeper_session_opened", zookeeper=endpoint.address)
             return self._open[key]
 
     def __len__(self) -> int:

@@ -267,7 +267,7 @@ def require_no_checkpoints(runtime: Runtime, state: PipelineState) -> None:
         except CheckpointError:
             raise
         except SluiceError as error:
-            _log.info("checkpoint_not_read", pipeline=runtime.name, consumer=config.name, because=str(error))
+            _log.info("checkpoint_read_failed", pipeline=runtime.name, target=config.name, error=str(error))
 
 
 def _foreign(process: Acknowledgement | None, identity: str, next_batch: int) -> str:

@@ -90,7 +90,7 @@ def _run_forever(runtime: Runtime) -> Iterator[Step]:
                 raise
             failed += 1
             pause_s = wait_after(failed, retry.delay, retry.max_delay).total_seconds()
-            _log.warning("trying_again", pipeline=runtime.name, because=str(error), in_s=pause_s)
+            _log.warning("run_attempt_failed", pipeline=runtime.name, error=str(error), retry_in_s=pause_s)
             time.sleep(pause_s)
 
 
@@ -113,7 +113,7 @@ def _run(runtime: Runtime, until_head: bool, batches: int | None) -> Iterator[St
                 if not standing_by:
                     standing_by = True
                     yield Step("standing by")
-                    _log.info("standing_by", because=held.message)
+                    _log.info("standby_started", pipeline=runtime.name, reason=held.message)
                 time.sleep(STAND_BY_S)
                 continue
             standing_by = False
@@ -139,11 +139,11 @@ def _run(runtime: Runtime, until_head: bool, batches: int | None) -> Iterator[St
             except LeaseHeld:  # the lease of a task that died, until its session expires
                 time.sleep(STAND_BY_S)
             except Restarted as restart:
-                _log.info("beginning_again", because=restart.message)
+                _log.info("pipeline_restarted", pipeline=runtime.name, reason=restart.message)
             except Paused as pause:
                 if until_head or batches is not None:
                     raise
-                _log.info("waiting", because=pause.message)
+                _log.info("pipeline_paused", pipeline=runtime.name, reason=pause.message)
                 time.sleep(STAND_BY_S)
 
 

@@ -24,9 +24,9 @@ def brief() -> Iterator[None]:
             _brief -= 1
 
 
-def say(log: Any, event: str, **fields: Any) -> None:
+def log_batch(log: Any, event: str, **fields: Any) -> None:
     """Log that a stage has done a batch."""
     (log.debug if _brief else log.info)(event, **fields)
 
 
-__all__ = ["brief", "say"]
+__all__ = ["brief", "log_batch"]

@@ -221,7 +221,7 @@ def run_stage(
             except OutOfOrder:
                 if stage.kind is not StageKind.ACKNOWLEDGE or not marked:
                     raise
-                _log.info("loaded_by_the_acknowledgement", pipeline=runtime.name, batch=batch)
+                _log.info("batch_loaded_by_ack", pipeline=runtime.name, batch=batch)
                 deliver(runtime, stage.subject, batch)  # a person marked the load as a success
                 done = do(runtime, stage, batch)
             told.append(done)

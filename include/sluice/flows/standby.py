@@ -51,7 +51,9 @@ def stand_by(opened: Callable[[], Runtime], name: str) -> Iterator[Step]:
                         told = True
                         yield Step("standing by")
                         _log.info(
-                            "standing_by", pipeline=runtime.name, because="another installation lives, or did just now"
+                            "standby_started",
+                            pipeline=runtime.name,
+                            reason="another installation lives, or did just now",
                         )
                 else:
                     told = False
@@ -59,7 +61,7 @@ def stand_by(opened: Callable[[], Runtime], name: str) -> Iterator[Step]:
                         for step in steps:
                             yield step
                             if step.phase == "acknowledged" and _others(state, me):
-                                _log.info("handing_back", pipeline=runtime.name)
+                                _log.info("standby_ended", pipeline=runtime.name)
                                 break
             failed = 0
             time.sleep(BEAT_S)
@@ -69,7 +71,7 @@ def stand_by(opened: Callable[[], Runtime], name: str) -> Iterator[Step]:
             failed += 1
             retry = runtime.pipeline.retry
             pause_s = wait_after(failed, retry.delay, retry.max_delay).total_seconds()
-            _log.warning("trying_again", pipeline=runtime.name, because=str(error), in_s=pause_s)
+            _log.warning("run_attempt_failed", pipeline=runtime.name, error=str(error), retry_in_s=pause_s)
             time.sleep(pause_s)
 
 
@@ -120,7 +122,7 @@ class LocalCopy:
             if not kept.is_file():
                 raise
             if not self._warned:
-                _log.warning("local_copy", pipeline=self.name, folder=str(self._folder), because=str(error))
+                _log.warning("local_copy_used", pipeline=self.name, folder=str(self._folder), error=str(error))
                 self._warned = True
             runtime = build(load_pipeline(kept))
             runtime.rules_folder = self._folder / "rules"

@@ -268,10 +268,10 @@ class _Train:
             ended_by = str(said.args[0])
         except SluiceError as error:
             ended_by = str(error)
-            _log.warning("left_to_the_tasks", pipeline=self.runtime.name, because=ended_by)
+            _log.warning("batches_left_to_tasks", pipeline=self.runtime.name, error=ended_by)
         except Exception as error:  # whatever it is, the task of that stage meets and shows it again
             ended_by = f"{type(error).__name__}: {error}"
-            _log.exception("left_to_the_tasks", pipeline=self.runtime.name)
+            _log.exception("batches_left_to_tasks", pipeline=self.runtime.name)
         except BaseException:  # this process is about to end, and so do the other stages, which lose their session
             self._board.stop()
             raise

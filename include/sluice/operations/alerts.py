@@ -99,12 +99,10 @@ def check_lag(runtime: Runtime, now: Status) -> list[Alert | ExpiryAlert]:
         found += _lag_alerts(runtime, now, state)
         found += _expiry_alerts(runtime, now, state)
     for alert in found:
-        (_log.error if alert.raised else _log.info)(
-            "lag_alert" if alert.raised else "lag_alert_over",
-            pipeline=alert.pipeline,
-            consumer=alert.consumer,
-            text=alert.text,
-        )
+        if alert.raised:
+            _log.error("alert_raised", pipeline=alert.pipeline, target=alert.consumer, reason=alert.text)
+        else:
+            _log.info("alert_cleared", pipeline=alert.pipeline, target=alert.consumer, reason=alert.text)
         _tell(runtime, alert)
     return found
 
@@ -141,7 +139,7 @@ def _tell(runtime: Runtime, alert: Alert | ExpiryAlert) -> None:
     try:
         post(runtime.resolver(connection), alert.to_json())
     except SluiceError as error:
-        _log.error("alert_not_told", pipeline=alert.pipeline, consumer=alert.consumer, error=str(error))
+        _log.error("alert_send_failed", pipeline=alert.pipeline, target=alert.consumer, error=str(error))
 
 
 def post(endpoint: Endpoint, body: dict[str, Any]) -> None:

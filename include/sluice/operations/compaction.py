@@ -85,7 +85,7 @@ class Compaction:
         for one in group:
             if self._is_delivered(one.batch):  # otherwise it was withdrawn just now, to be delivered again
                 store.delete_files(one.batch, [*one.kept, *one.left])
-        _log.info("compacted", pipeline=self.runtime.name, archive=name.path, batches=len(group))
+        _log.info("batches_compacted", pipeline=self.runtime.name, archive=name.path, batches=len(group))
 
     def _due(
         self, store: SegmentStore, batches: Sequence[int], before_s: float, done: Compacted

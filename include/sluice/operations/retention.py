@@ -137,9 +137,11 @@ def prune(runtime: Runtime, *, dry_run: bool = False, keep_audit_s: float = math
     soon = rate_warning(space[0], written, time.time()) if space else None
     warnings += [soon] if soon else []
     for warning in warnings:
-        _log.warning("space", pipeline=runtime.name, warning=warning, undelivered=sum(b > delivered for b in before))
+        _log.warning(
+            "retention_warned", pipeline=runtime.name, reason=warning, undelivered=sum(b > delivered for b in before)
+        )
     kept = len(before) - len(removed)
-    _log.info("pruned", pipeline=runtime.name, removed=len(removed), kept=kept, dry_run=dry_run)
+    _log.info("batches_pruned", pipeline=runtime.name, removed=len(removed), kept=kept, dry_run=dry_run)
     return PruneOutcome(
         removed=tuple(removed),
         kept=kept,

@@ -399,7 +399,7 @@ def _left_out(runtime: Runtime, member: str, asked: Question[list[Finding]] | No
         if isinstance(answer, Answer):
             _filtered[known] = time.monotonic(), answer.value
     except SluiceError as error:
-        _log.info("replication_filters_not_read", pipeline=runtime.name, server=member, because=str(error))
+        _log.info("replication_filters_read_failed", pipeline=runtime.name, server=member, error=str(error))
     found = _filtered.get(known, (0.0, []))[1]
     return [
         f"source {member}: {one.setting} is {one.value}: {one.why}" + (f" -> {one.fix}" if one.fix else "")
@@ -672,7 +672,7 @@ def _disagreements(
         except CheckpointError as error:
             found.append(str(error))
         except SluiceError as error:
-            _log.info("checkpoint_not_read", pipeline=runtime.name, consumer=target, because=str(error))
+            _log.info("checkpoint_read_failed", pipeline=runtime.name, target=target, error=str(error))
     return found
 
 

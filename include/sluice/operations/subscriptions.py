@@ -151,9 +151,9 @@ class Held:
                 self.expired.append(found.name)
                 _log.warning(
                     "subscription_expired",
-                    name=found.name,
+                    subscription=found.name,
                     reader=found.reader,
-                    acknowledged=found.batch,
+                    acknowledged_batch=found.batch,
                     dry_run=dry_run,
                 )
 

@@ -44,7 +44,7 @@ def maintain(runtime: Runtime, *, dry_run: bool = False) -> list[TargetUpkeep]:
     for name, maintainer in kept:
         found = TargetUpkeep(name, tuple(maintainer.maintain(tables, dry_run=dry_run)))
         for one in found.tables:
-            _log.info("target_upkeep", pipeline=runtime.name, target=name, dry_run=dry_run, **one.to_json())
+            _log.info("table_maintained", pipeline=runtime.name, target=name, dry_run=dry_run, **one.to_json())
         done.append(found)
     return done
 

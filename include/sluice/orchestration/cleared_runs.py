@@ -361,20 +361,20 @@ def _watch() -> None:
             try:
                 _remove_old_events()
             except Exception as error:
-                log.warning("events_not_removed", error=str(error)[:300])
+                log.warning("audit_rows_removal_failed", error=str(error)[:300])
         try:
-            for act, event in (
-                (release_ended_runs, "failed_run_released"),
-                (admit_new_tasks, "new_tasks_admitted"),
-                (follow_cleared_tasks, "tasks_begin_again"),
-                (requeue_for_cleared_runs, "run_gives_way"),
+            for act, reason in (
+                (release_ended_runs, "its red and waiting tasks are skipped, for the run after it goes on"),
+                (admit_new_tasks, "tasks that are new in the graph are added to it as skipped"),
+                (follow_cleared_tasks, "a person cleared a task of it, and later red ones are cleared too"),
+                (requeue_for_cleared_runs, "it goes back into the queue, for a cleared run before it"),
             ):
                 with create_session() as session:  # one short session each: SQLite has one writer at a time
                     runs = act(session)
                 for run in runs:
-                    log.info(event, run=run)
+                    log.info("run_rescheduled", run=run, reason=reason)
         except Exception as error:  # the database is busy, or has another version: Airflow works without this
-            log.warning("no_room_made", error=str(error)[:300])
+            log.warning("run_scheduling_failed", error=str(error)[:300])
 
 
 _started = threading.Lock()

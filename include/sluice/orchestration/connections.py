@@ -27,7 +27,7 @@ def from_airflow(connection_id: str) -> Endpoint:
     try:
         found = BaseHook.get_connection(connection_id)
     except (AirflowNotFoundException, AirflowRuntimeError) as error:
-        log.debug("connection_not_in_airflow", connection=connection_id, error=type(error).__name__)
+        log.debug("connection_not_found", connection=connection_id, error=type(error).__name__)
         try:
             return _masked(from_environment(connection_id))
         except MissingConnection as missing:

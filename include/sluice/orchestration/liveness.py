@@ -100,7 +100,7 @@ class SchedulerWatch:
             if said.answer is not Answer.UNKNOWN:
                 found = self._judged(said)
                 if found is not self._known:
-                    log.info("scheduler", state=found.value)
+                    log.info("scheduler_state_changed", state=found.value)
                 self._known, self._known_at = found, self._asked_at
         finally:
             self._asking.release()

@@ -103,7 +103,7 @@ def report(runtime: Runtime, *, every_s: float = EVERY_S) -> None:
         for name, value in gauges(now).items():
             stats.gauge(name, value)
     except SluiceError as error:
-        log.warning("metrics_not_sent", pipeline=runtime.name, error=str(error))
+        log.warning("metrics_send_failed", pipeline=runtime.name, error=str(error))
 
 
 def is_due(pipeline: str, every_s: float = EVERY_S) -> bool:

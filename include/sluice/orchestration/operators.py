@@ -17,7 +17,6 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from sluice.errors import ConfigError, Fenced, LeaseHeld, OutOfOrder, Paused, Restarted, SluiceError
 from sluice.orchestration.dag_runs import SENSE
-from sluice.orchestration.log_fields import make_safe
 from sluice.orchestration.retry import boundary
 from sluice.orchestration.runtime import claim, open_runtime, run_of
 from sluice.orchestration.triggers import HoldTrigger, LogMovedTrigger, PermitTrigger, TurnTrigger
@@ -83,7 +82,6 @@ class SluiceOperator(BaseOperator):  # type: ignore[misc]
         return self._attempt(context, **memory)
 
     def _attempt(self, context: Context, **memory: Any) -> Any:
-        make_safe()
         with boundary(self.pipeline):
             while True:
                 try:
@@ -202,7 +200,7 @@ class DrainOperator(ChangesSensor):
                 stop=_changed(Path(self.pipeline)),
                 is_over=_is_over,
             )
-        self.log.info("drained %s", outcome.to_json())
+        self.log.info("captured %s", outcome.to_json())
         self.take_up(outcome.last.due)
         if outcome.last.batch is None:
             return PokeReturnValue(False)
@@ -260,7 +258,7 @@ def _is_over(claim: str) -> bool:
     try:
         return str(RuntimeTaskInstance.get_dagrun_state(*run)) in {"success", "failed"}
     except Exception as error:  # no such run, or another version of Airflow: the batch's age decides later
-        structlog.get_logger().debug("run_not_known", claim=claim, error=str(error)[:300])
+        structlog.get_logger().debug("run_lookup_failed", claim=claim, error=str(error)[:300])
         return False
 
 
@@ -621,7 +619,7 @@ class SenseOperator(ChangesSensor):
 
         mine, runtime = claim(context["ti"].dag_id, context["ti"].run_id), open_runtime(self.pipeline)
         outcome = drain(runtime, claim=mine, idle_wait_s=_IDLE_WAIT_S, is_over=_is_over)
-        self.log.info("drained %s", outcome.to_json())
+        self.log.info("captured %s", outcome.to_json())
         if was_cleared(context) and outcome.adopted:
             self.log.info(again_text(runtime, context))
         self.take_up(outcome.due)

@@ -15,6 +15,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from sluice.config.loading import load_pipeline
 from sluice.errors import Fenced, SluiceError
 from sluice.model.backoff import wait_after
+from sluice.orchestration.log_fields import make_safe
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -43,11 +44,15 @@ class TaskError(AirflowException):  # type: ignore[misc]
 
 @contextmanager
 def boundary(pipeline: str = "") -> Iterator[None]:
-    """Turn a SluiceError into a TaskError; the full trace goes to the log at debug level."""
+    """Turn a SluiceError into a TaskError; the full trace goes to the log at debug level.
+
+    Log events inside of it may have any fields, also those that Airflow reserves.
+    """
+    make_safe()
     try:
         yield
     except SluiceError as error:
-        log.debug("trace", exc_info=True)
+        log.debug("task_failed", exc_info=True)
         if pipeline:
             with suppress(SluiceError):
                 error.name_pipeline(load_pipeline(Path(pipeline)).pipeline)
@@ -94,7 +99,7 @@ class SluiceRetryPolicy(RetryPolicy):  # type: ignore[misc]
         return cls(timedelta(seconds=data["delay"]), timedelta(seconds=data["max_delay"]))
 
 
-def say_it_holds(context: Context) -> None:
+def log_used_up_attempts(context: Context) -> None:
     """Log that the attempts are used up, and what to press; an ``on_failure_callback``.
 
     A task that is red because another one is has already named that one.
@@ -102,9 +107,8 @@ def say_it_holds(context: Context) -> None:
     ti = context["ti"]
     if isinstance(context.get("exception"), AirflowFailException):
         return
-    log.error(
-        "the pipeline holds here: the attempts are used up and later runs wait behind this task. "
+    ti.task.log.error(
+        "the pipeline stops here: the attempts of task %s are used up and later runs wait behind it. "
         "Nothing is lost. Fix the cause above, then press Clear on this task",
-        task=ti.task_id,
-        run=ti.run_id,
+        ti.task_id,
     )

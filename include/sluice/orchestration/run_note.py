@@ -54,7 +54,7 @@ class RunNote:
         try:
             note = self._call("GET").get("note") or ""
         except SluiceError as error:
-            _log.debug("note_not_read", error=str(error))
+            _log.debug("run_note_read_failed", error=str(error))
             return
         if text not in note:
             self.write(f"{note}\n\n{text}".strip(), last=True)
@@ -75,7 +75,7 @@ class RunNote:
         try:
             attempts(self._call, "PATCH", {"note": fitted_note(text)})
         except RetryableError as error:
-            _log.warning("note_not_written", error=str(error))
+            _log.warning("run_note_write_failed", error=str(error))
         except SluiceError:  # the connection does not exist, or its login is refused
             self._off = True
 

@@ -143,11 +143,11 @@ class Serving:
         running = Running(settings, self._open, self._names)
         self._said = ""
         write({"addresses": running.addresses})
-        _log.info("serving", addresses=running.addresses)
+        _log.info("subscription_service_started", addresses=running.addresses)
         self._over.wait()
         write({})
         if not running.end():
-            _log.warning("a stream whose client takes nothing was cut")
+            _log.warning("stream_cut")
             atexit.register(
                 os._exit, 0
             )  # its thread waits inside gRPC, and an orderly exit of the process would wait for it
@@ -155,7 +155,11 @@ class Serving:
     def _say(self, error: Exception) -> None:
         if _text(error) != self._said:
             self._said = _text(error)
-            _log.error("not_serving", error=self._said, exc_info=None if isinstance(error, SluiceError) else error)
+            _log.error(
+                "subscription_service_failed",
+                error=self._said,
+                exc_info=None if isinstance(error, SluiceError) else error,
+            )
 
     def _names(self) -> list[str]:
         return list(self._files())

@@ -112,7 +112,7 @@ class SourceLook:
             except SluiceError as error:
                 self._fail(places, error)
             except Exception as error:  # whatever it is, each pipeline that waits looks by itself
-                log.exception("look_failed")
+                log.exception("source_watch_failed")
                 self._fail(places, _Unexpected(f"{type(error).__name__}: {error}"))
             self.looks += 1
             self._over.wait(LOOK_EVERY_S if places else _KEEP_OPEN_EVERY_S)
@@ -171,7 +171,7 @@ class SourceLook:
     def _fail(self, places: list[Place], error: SluiceError) -> None:
         """Report a source that does not answer to everybody who waits for it."""
         if not self._failed:
-            log.warning("source_look_failed", waiting=len(places), error=str(error))
+            log.warning("source_watch_failed", waiting=len(places), error=str(error))
         self._failed = True
         self._close()
         for place in list(places):

@@ -238,7 +238,7 @@ class _Trouble:
         """Return True if the servers have not answered for so long, or the error is of such a kind, that a person must see it."""
         now = time.monotonic()
         self._since = now if self._since is None else self._since
-        log.warning("cannot_look_for_changes", pipeline=self._pipeline, error=str(error))
+        log.warning("change_check_failed", pipeline=self._pipeline, error=str(error))
         return not error.retryable or now - self._since > _TROUBLE_FOR_S
 
 

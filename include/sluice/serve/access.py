@@ -69,7 +69,7 @@ class Readers:
         try:
             self._read()
         except (ConfigError, OSError) as error:
-            _log.exception("readers_not_read", file=str(self._path))
+            _log.exception("readers_read_failed", file=str(self._path))
             raise StorageUnavailable("the service cannot read its list of readers; its log says why") from error
         given = authorization or ""
         digest = hashed(given[len(_SCHEME) :].strip()) if given[: len(_SCHEME)].lower() == _SCHEME else ""

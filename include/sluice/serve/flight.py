@@ -95,7 +95,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
                 except ConfigError as error:
                     if wanted:
                         raise
-                    _log.warning("pipeline_not_listed", pipeline=name, error=str(error))
+                    _log.warning("pipeline_skipped", pipeline=name, error=str(error))
                     continue
                 for table, shape in tables.items():
                     found.append(_info(flight.FlightDescriptor.for_path(name, str(table)), shape.request, shape.schema))

@@ -49,7 +49,7 @@ def lines(reading: Reading, is_over: Callable[[], bool], is_gone: Callable[[], b
             elif not mark:
                 yield _together("", piece[DOCUMENT], "\n")
     except SluiceError as error:
-        _log.warning("read_broke_off", pipeline=reading.request.pipeline, error=str(error))
+        _log.warning("stream_failed", pipeline=reading.request.pipeline, error=str(error))
         if not marks:
             raise
         yield json.dumps({"error": about(error)}).encode() + b"\n"
@@ -71,7 +71,7 @@ def events(reading: Reading, is_over: Callable[[], bool], is_gone: Callable[[], 
             else:
                 yield _together("data: ", piece[DOCUMENT], "\n\n")
     except SluiceError as error:
-        _log.warning("read_broke_off", pipeline=reading.request.pipeline, error=str(error))
+        _log.warning("stream_failed", pipeline=reading.request.pipeline, error=str(error))
         yield b"event: error\ndata: %b\n\n" % json.dumps(about(error)).encode()
 
 

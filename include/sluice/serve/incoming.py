@@ -86,7 +86,7 @@ class Incoming(threading.Thread):
         except StopIteration:
             pass
         except (pa.ArrowException, OSError) as error:
-            _log.info("subscriber_gone", because=str(error).splitlines()[0])
+            _log.info("subscriber_disconnected", error=str(error).splitlines()[0])
         finally:
             self.is_over = True
             self.stir()

@@ -156,7 +156,9 @@ class Reading:
             return None, stored.first(request, state)
         except BatchesGone as error:
             snapshot = self._instead(error, state)
-        _log.info("read_starts_anew", pipeline=request.pipeline, reader=self.reader.name, batch=snapshot.batch)
+        _log.info(
+            "read_restarted_from_snapshot", pipeline=request.pipeline, reader=self.reader.name, batch=snapshot.batch
+        )
         return snapshot, snapshot.batch + 1
 
     def _instead(self, error: BatchesGone, state: PipelineState) -> SnapshotStart:

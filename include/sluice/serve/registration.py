@@ -53,7 +53,7 @@ class Registration:
                 for servers, names in self._servers():
                     servers.keep(self._name, ServerEntry(self._address, tuple(names)))
             except SluiceError as error:
-                _log.warning("not_registered", error=str(error))
+                _log.warning("registration_failed", error=str(error))
             self._over.wait(EVERY_S)
 
     def _servers(self) -> Iterator[tuple[Servers, list[str]]]:

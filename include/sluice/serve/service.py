@@ -201,7 +201,7 @@ class Service:
             try:
                 found.setdefault(Place.of(self._build(name)), []).append(name)
             except ConfigError as error:
-                _log.warning("pipeline_left_out", pipeline=name, error=str(error))
+                _log.warning("pipeline_skipped", pipeline=name, error=str(error))
         return found
 
     def session_of(self, place: Place) -> SharedSession:

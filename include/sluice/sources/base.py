@@ -92,7 +92,9 @@ def raise_first(findings: Sequence[Finding], where: str) -> None:
     """Raise the first error of a pre-flight, which names the others; log its warnings."""
     for finding in findings:
         if finding.severity == "warning":
-            _log.warning("preflight", setting=finding.setting, value=finding.value, why=finding.why, fix=finding.fix)
+            _log.warning(
+                "preflight_warned", setting=finding.setting, value=finding.value, reason=finding.why, fix=finding.fix
+            )
     errors = [f for f in findings if f.severity == "error"]
     if errors:
         first = errors[0]

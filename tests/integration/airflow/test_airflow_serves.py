@@ -139,7 +139,7 @@ def test_what_is_wrong_with_it_is_shown_and_the_pages_work(server: ApiServer, re
         assert not listeners(server.flight)
         assert server.api.call("GET", "/dags?limit=1") is not None
         assert server.says()["error"].startswith("0.0.0.0 can be reached from other machines")
-        assert "not_serving" in component.log.read_text(encoding="utf-8")
+        assert "subscription_service_failed" in component.log.read_text(encoding="utf-8")
         if CHROMIUM is not None:
             page = login(request.getfixturevalue("browser"), server.api.address, server.api.password)
             page.goto(f"{server.api.address}/sluice/")

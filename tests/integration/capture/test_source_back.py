@@ -77,7 +77,7 @@ def test_the_event_before_any_position_is_found_again(server, tmp_path) -> None:
                 confirmed(drain)
             if number % 4 == 2:
                 changed = replace(last, checksum=last.checksum ^ 1)
-                with pytest.raises(LostPosition, match="is not the one that was drained"):
+                with pytest.raises(LostPosition, match="is not the one that was captured"):
                     confirmed(drain, replace(drain.position, last_event=changed))
 
 
@@ -130,7 +130,7 @@ def test_a_copy_that_was_put_back_is_seen(server, tmp_path) -> None:
             moved = replace(
                 drained, offset=offset + drained.last_event.size, last_event=replace(drained.last_event, offset=offset)
             )
-            with pytest.raises(LostPosition, match="is not the one that was drained"):
+            with pytest.raises(LostPosition, match="is not the one that was captured"):
                 confirmed(drain, moved)
 
 
@@ -198,13 +198,13 @@ def test_no_row_is_read_from_it_and_the_ways_out_work(tmp_path, mysql_target, zo
             copy.rename(source.data_dir)
             source.start()
             source.execute(*(f"INSERT INTO `{schema}`.t VALUES ({n}, 0)" for n in range(20, 33)))
-            with pytest.raises(LostPosition, match="is not the one that was drained") as caught:
+            with pytest.raises(LostPosition, match="is not the one that was captured") as caught:
                 case.run_until_head()
             assert "sluice seek case latest" in (caught.value.hint or "")
             assert "sluice dump start case --replace" in (caught.value.hint or "")
             checked = case.cli("check", str(case.path), "--json")
             assert checked.returncode
-            assert "is not the one that was drained" in checked.stdout
+            assert "is not the one that was captured" in checked.stdout
 
             assert case.cli("seek", str(case.path), "latest", "--yes").returncode == 0
             dumped(case, replace=True)  # `sluice dump start --replace`, while the pipeline runs

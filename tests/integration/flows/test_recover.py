@@ -146,7 +146,7 @@ def test_the_log_was_purged_before_it_was_drained(made: Case) -> None:
     made.source.execute("FLUSH BINARY LOGS")
     newest = made.source.execute("SHOW BINARY LOGS")[-1][0]
     made.source.execute(f"PURGE BINARY LOGS TO '{newest}'")
-    with pytest.raises(LogPurged, match="purged before it was drained") as caught:
+    with pytest.raises(LogPurged, match="purged before it was captured") as caught:
         made.run_until_head()
     assert "sluice recover case" in (caught.value.hint or "")
     recovered(made)
@@ -325,7 +325,7 @@ def test_a_log_that_was_reset(
             [question] = look(made)["questions"]
             assert question["subject"] == "source"
             assert set(question["choices"]) == {"dump", "verify"}
-            with pytest.raises(ConfigError, match="not the one that was drained"):
+            with pytest.raises(ConfigError, match="not the one that was captured"):
                 sluice(made, "recover", "case", "--apply", "--yes")
             assert rows(made, mysql_target) == [1, 2, 3]
             done = recovered(made, "--choose", f"source={choice}")

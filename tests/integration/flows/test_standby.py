@@ -41,7 +41,7 @@ class Owner:
 
     @property
     def stands_by(self) -> bool:
-        return "standing_by" in self.log.read_text()
+        return "standby_started" in self.log.read_text()
 
     def end(self) -> None:
         for number in (signal.SIGCONT, signal.SIGKILL):
@@ -173,7 +173,7 @@ def test_it_goes_on_when_the_target_was_away(orders: Case, start: Callable[..., 
         link.refusing = True
         link.cut()
         insert(orders, 2)
-        wait_until(lambda: owner.log.read_text().count("trying_again") > 1, "attempts in vain")
+        wait_until(lambda: owner.log.read_text().count("run_attempt_failed") > 1, "attempts in vain")
         link.heal()
         wait_until(lambda: delivered(orders), "delivery")
         assert owner.process.poll() is None
@@ -196,7 +196,7 @@ def test_a_standby_works_while_no_airflow_lives_and_hands_back(orders: Case, sta
     with pytest.raises(ConfigError, match="there is no pipeline"):
         find_pipeline(orders.name, orders.folder)
     wait_until(lambda: delivered(orders), "delivery by the standby")
-    assert "local_copy" in standby.log.read_text()
+    assert "local_copy_used" in standby.log.read_text()
     insert(orders, 2)
     wait_until(lambda: delivered(orders), "more of it")
 

@@ -8,11 +8,11 @@ import random
 import re
 import signal
 import subprocess
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -783,13 +783,16 @@ def test_a_reader_whose_batches_are_removed_while_it_begins_gets_all_rows_anew(
             "while it is read": (reading.BatchRows, "rows"),
             "slowly": (reading.BatchRows, "rows"),
         }[when]
-        if when == "slowly":  # its manifest is gone with the rows in it, its folder is still there
-
-            def later(store: SegmentStore, path: str) -> None:
-                threading.Timer(0.3, delete, (store, path)).start()
-
+        if when == "slowly":  # the manifest is gone, its folder stays until the reader has looked once
+            left: list[tuple[SegmentStore, str]] = []
             delete = SegmentStore.delete_folder
-            monkeypatch.setattr(SegmentStore, "delete_folder", later)
+
+            def delete_what_is_left(_: float) -> None:
+                while left:
+                    delete(*left.pop())
+
+            monkeypatch.setattr(SegmentStore, "delete_folder", lambda store, path: left.append((store, path)))
+            monkeypatch.setattr(reading, "time", SimpleNamespace(sleep=delete_what_is_left))
         original, armed = getattr(owner, name), [False]
 
         def then(*arguments: Any, **named: Any) -> Any:

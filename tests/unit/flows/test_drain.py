@@ -92,7 +92,7 @@ def test_another_log_at_the_same_place_stops(made: Serverless) -> None:
     made.case.commit(("insert", "a", (1, "x")))
     made.drain()
     made.case.store.begin_anew()
-    with pytest.raises(LostPosition, match="not the one that was drained"):
+    with pytest.raises(LostPosition, match="not the one that was captured"):
         made.drain()
 
 

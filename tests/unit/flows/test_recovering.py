@@ -203,7 +203,7 @@ def test_the_log_was_purged_before_it_was_drained(made: Case) -> None:
     made.source.execute("FLUSH BINARY LOGS")
     newest = made.source.execute("SHOW BINARY LOGS")[-1][0]
     made.source.execute(f"PURGE BINARY LOGS TO '{newest}'")
-    with pytest.raises(LogPurged, match="purged before it was drained") as caught:
+    with pytest.raises(LogPurged, match="purged before it was captured") as caught:
         made.run_until_head()
     assert "sluice recover case" in (caught.value.hint or "")
     recovered(made)

@@ -14,7 +14,7 @@ _log = structlog.get_logger()
 
 def delivered_again(batch: Batch, why: str) -> DrainOutcome:
     """Return the outcome of a drain that found ``batch`` already captured."""
-    _log.info("batch_again", batch=batch.number, why=why)
+    _log.info("batch_adopted", batch=batch.number, reason=why)
     return DrainOutcome(batch.number, batch.last, batch.changes, closed_by=why, adopted=True)
 
 

@@ -27,7 +27,7 @@ from sluice.flows.dump.table_list import remember_captured
 from sluice.flows.runtime import Runtime
 from sluice.flows.snapshot.lost_batches import BY_ITSELF
 from sluice.flows.snapshot.start import SnapshotStarts, snapshot_starts
-from sluice.flows.stage_log import say
+from sluice.flows.stage_log import log_batch
 from sluice.flows.stored import record_of
 from sluice.model.batches import Batch, DrainOutcome
 from sluice.model.load_marks import PartnerLoads
@@ -152,7 +152,7 @@ def take_turn(context: DrainContext) -> None:
 def find_claimed(context: DrainContext) -> DrainOutcome | None:
     """Return the batch that the first attempt of this run captured, so that a retry delivers the same one."""
     known = context.state.claimed(context.claim)
-    return delivered_again(known, "already drained by this run") if known else None
+    return delivered_again(known, "already captured by this run") if known else None
 
 
 def take_lease(context: DrainContext) -> None:
@@ -259,7 +259,7 @@ def read_log(context: DrainContext) -> DrainOutcome | None:
         if error.whole_until is None:
             raise
         # A `sluice seek` past it leaves out nothing else.
-        _log.warning("batch_ends_before_an_error", position=str(error.whole_until), error=str(error))
+        _log.warning("batch_closed_before_error", position=str(error.whole_until), error=str(error))
         outcome = _capture(context, context.cursor, error.whole_until)
     context._idle = replace(outcome, due=context.due)
     return None if outcome.batch is None else context._idle
@@ -302,7 +302,7 @@ STEPS_OF_ANOTHER: tuple[Callable[[DrainContext], DrainOutcome | None], ...] = (
 def begin(runtime: Runtime, state: PipelineState, lease: Lease, position: Position) -> Cursor:
     """Write the first cursor and every target's acknowledgement. Numbering continues after batches that an earlier state left in the store."""
     last = max(runtime.store.batches(), default=0)
-    _log.info("pipeline_begins", pipeline=runtime.name, position=str(position), next_batch=last + 1)
+    _log.info("pipeline_started", pipeline=runtime.name, position=str(position), next_batch=last + 1)
     return state.begin(lease, position, last + 1, targets=[target.name for target in runtime.pipeline.targets])
 
 
@@ -404,9 +404,9 @@ def _capture(context: DrainContext, cursor: Cursor, until: Position | None) -> D
     batch = _record(
         runtime, state, lease, cursor, claim, manifest=manifest, placer=placer, schema=schema, partner=result.partner
     )
-    say(
+    log_batch(
         _log,
-        "drained",
+        "batch_captured",
         pipeline=runtime.name,
         batch=number,
         changes=batch.changes,
@@ -488,7 +488,11 @@ def _place_alone(
         runtime, state, lease, cursor, claim, manifest=manifest, placer=placer, schema=schema, partner=partner
     )
     _log.info(
-        "placed", pipeline=runtime.name, batch=batch.number, changes=batch.changes, chunks=len(placer.plan.placements)
+        "chunks_placed",
+        pipeline=runtime.name,
+        batch=batch.number,
+        changes=batch.changes,
+        chunks=len(placer.plan.placements),
     )
     return DrainOutcome(batch.number, batch.last, batch.changes, "dump")
 
@@ -509,7 +513,9 @@ def _place_snapshot(
         for target in targets
     ]
     state.commit(lease, cursor, batch, begun, partner_batch=cursor.partner_batch)
-    _log.info("starts_from_snapshot", pipeline=runtime.name, batch=number, targets=", ".join(targets), again=again)
+    _log.info(
+        "targets_started_from_snapshot", pipeline=runtime.name, batch=number, targets=", ".join(targets), again=again
+    )
     if again:
         state.audit(by=BY_ITSELF, what="start again", details={"targets": list(targets), "batch": number})
     return DrainOutcome(number, batch.last, 0, "snapshot")

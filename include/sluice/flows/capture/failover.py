@@ -128,10 +128,14 @@ def fail_over(
         **({"doubts": found.doubts} if found.lost else {}),
     }
     if found.lost:
-        _log.warning("source_lacks_rows", pipeline=runtime.name, connection=found.connection, why=found.doubts)
+        _log.warning("source_rows_missing", pipeline=runtime.name, connection=found.connection, reason=found.doubts)
     state.audit(by=by, what="failover", details=details)
     _log.warning(
-        "failed_over", pipeline=runtime.name, before=before, after=found.connection, position=str(found.position)
+        "source_failed_over",
+        pipeline=runtime.name,
+        previous=before,
+        connection=found.connection,
+        position=str(found.position),
     )
     return moved
 

@@ -70,7 +70,7 @@ def schema_at(
             history.fold(known, origin, position, progress)
         except LostPosition:  # of another log, too, which could not be known before reading it
             continue
-        _log.info("schema_found", position=str(position), stored=earlier.path)
+        _log.info("schema_history_reused", position=str(position), stored=earlier.path)
         return known
     return history.snapshot(position, Selection.compile(runtime.pipeline.capture), progress)
 

@@ -66,7 +66,7 @@ def due_dumps(runtime: Runtime, state: PipelineState, source: SourceSession, cur
         return Due(first, now)
     changed = now if known != now else None
     if missing := missed_copy(runtime, state):
-        _log.warning("started_without_a_copy", pipeline=runtime.name, because=missing)
+        _log.warning("initial_dump_skipped", pipeline=runtime.name, reason=missing)
     if known is None or not initial:
         return Due((), changed)
     found = []
@@ -139,7 +139,7 @@ def ready_or_moved(
             pipeline=runtime.name,
             position=str(cursor.position),
             moved_to=str(source.head),
-            why=lost.message,
+            error=lost.message,
         )
         return state.advance(lease, cursor, source.head, schema="")  # the schema history starts anew there
     return cursor

@@ -605,7 +605,7 @@ class ChunkInterleaver:
     def ask_again(self) -> None:
         """Reset the chunks that could not be placed, after the commit, so that they are read again."""
         for chunk, table, why in self.plan.repeats:
-            _log.info("chunk_again", dump=chunk.id.dump, chunk=chunk.id.name, table=str(table), why=why)
+            _log.info("chunk_reset", dump=chunk.id.dump, chunk=chunk.id.name, table=str(table), reason=why)
             self.state.dumps.redo(chunk)
 
     def forget_files(self) -> None:

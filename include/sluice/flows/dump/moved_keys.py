@@ -74,7 +74,7 @@ def dump_moved(
             )  # fmt: skip
             state.dumps.create(again)
             made.append(id_)
-            _log.info("dump_recorded", dump=id_, tables=len(requests), reason=MOVED, of=dump.id)
+            _log.info("dump_recorded", dump=id_, tables=len(requests), reason=MOVED, parent=dump.id)
     return made
 
 

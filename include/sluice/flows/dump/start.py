@@ -136,10 +136,10 @@ def dump_tables(
     if left:
         names = [str(r.table) for r in left]
         notes.append(f"not copied, for they have no primary key: {', '.join(names)}")
-        _log.warning("dump_leaves_out", pipeline=runtime.name, tables=names, why="no primary key")
+        _log.warning("dump_tables_skipped", pipeline=runtime.name, tables=names, reason="no primary key")
     if stay:
         notes.append(f"rows that the source no longer has may stay in {', '.join(stay)}")
-        _log.warning("dump_replaces_not", pipeline=runtime.name, tables=stay)
+        _log.warning("stale_rows_kept", pipeline=runtime.name, tables=stay)
     return record_dump(runtime, state, source, copied, order, note="; ".join(notes))
 
 

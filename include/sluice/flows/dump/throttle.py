@@ -50,7 +50,7 @@ class Throttle:
         if not why and tuning.max_replica_lag_s:
             why = self._lagging(tuning.max_replica_lag_s, source)
         if why and not self._held:
-            _log.info("dump_held", because=why)
+            _log.info("dump_throttled", reason=why)
         self._held, self._asked = why, time.monotonic()
         return why
 

@@ -172,7 +172,7 @@ def settle(state: PipelineState, dump_id: str) -> Dump:
         copied(state, dump)
         done = state.dumps.update(dump.to_state(DumpState.DONE, ended_ms=int(time.time() * 1000)))
         if done:
-            _log.info("dump_done", dump=dump_id)
+            _log.info("dump_completed", dump=dump_id)
             return done
 
 
@@ -259,7 +259,7 @@ def _worker(runtime: Runtime, dump_id: str, tables: tuple[int, ...] | None, numb
             if failed >= TRIES:
                 shared.errors.append(error)
                 shared.stop.set()
-            _log.warning("dump_worker_again", dump=dump_id, attempt=failed, error=str(error))
+            _log.warning("dump_worker_failed", dump=dump_id, attempt=failed, error=str(error))
             shared.stop.wait(wait_after(failed, _RETRY, _LONGEST_RETRY).total_seconds())
         except BaseException as error:  # raised in the caller of work()
             shared.errors.append(error)

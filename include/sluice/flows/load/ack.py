@@ -11,7 +11,7 @@ from sluice.coordination.state import PipelineState
 from sluice.errors import OutOfOrder
 from sluice.flows.checkpoints import Sides, require_own
 from sluice.flows.runtime import Runtime
-from sluice.flows.stage_log import say
+from sluice.flows.stage_log import log_batch
 from sluice.model.positions import Position
 
 _log = structlog.get_logger()
@@ -43,7 +43,7 @@ def ack(runtime: Runtime, target: str, batch: int) -> AckOutcome:
         process = state.process(target)
         if process is None and config.start == "snapshot":  # it waits for the snapshot and starts after this batch
             record, cursor = state.batch(batch), state.cursor()
-            assert cursor is not None, "a batch was drained"
+            assert cursor is not None, "a batch was captured"
             return AckOutcome(target, batch, record.last if record is not None else cursor.position)
         if process is not None and process.batch >= batch:
             require_own(runtime, state, target, process)
@@ -61,11 +61,11 @@ def ack(runtime: Runtime, target: str, batch: int) -> AckOutcome:
             process = state.acknowledge(target, state.require(process.following if process else batch), seen=process)
         state.forget()
         release_delivered(runtime, state)
-    say(
+    log_batch(
         _log,
-        "acknowledged",
+        "batch_acknowledged",
         pipeline=runtime.name,
-        consumer=target,
+        target=target,
         batch=process.batch,
         position=str(process.position),
     )

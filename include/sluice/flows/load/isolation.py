@@ -74,7 +74,7 @@ def _deliver(runtime: Runtime, target: str, batch: int) -> LoadOutcome | Hold:
             hold = state.holds.hold(target, str(error))
             if hold is None:
                 raise error from None
-            _log.error("target_held", pipeline=runtime.name, consumer=target, batch=batch, error=str(error))
+            _log.error("target_quarantined", pipeline=runtime.name, target=target, batch=batch, error=str(error))
             return hold
 
 
@@ -151,7 +151,7 @@ def catch_up(runtime: Runtime, target: str, *, batches: int = SLICE) -> CatchUp:
         if until < last:
             return CatchUp(target, True, until - process.batch, last - until)
         state.holds.release(target)
-        _log.info("target_released", pipeline=runtime.name, consumer=target, batch=until)
+        _log.info("target_released", pipeline=runtime.name, target=target, batch=until)
         now = state.cursor()
         assert now is not None
         if now.next_batch - 1 > until and isinstance(deliver(runtime, target, now.next_batch - 1), LoadOutcome):

@@ -31,7 +31,7 @@ from sluice.flows.runtime import Runtime
 from sluice.flows.snapshot.columns import note_columns
 from sluice.flows.snapshot.lost_batches import require_stored
 from sluice.flows.snapshot.rows import write_snapshot_rows
-from sluice.flows.stage_log import say
+from sluice.flows.stage_log import log_batch
 from sluice.flows.stored import tables_at
 from sluice.flows.transform.stages import transform
 from sluice.mapping import Mapping as Routes
@@ -107,7 +107,7 @@ def load(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
         try:
             return write(runtime, target, batch)
         except Unprepared as error:
-            _log.info("preparing", pipeline=runtime.name, because=error.message)
+            _log.info("changeset_missing", pipeline=runtime.name, reason=error.message)
         prepare(runtime, target, batch)
 
 
@@ -173,8 +173,7 @@ def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
     outcome = LoadOutcome(
         target, batch, done, total.upserted + total.appended, total.deleted, seconds, done == 0, total.rejected
     )
-    figures = {k: v for k, v in outcome.to_json().items() if k != "target"}  # Airflow's log reader reserves this name
-    say(_log, "loaded", pipeline=runtime.name, consumer=target, **figures)
+    log_batch(_log, "batch_loaded", pipeline=runtime.name, **outcome.to_json())
     return outcome
 
 
@@ -260,7 +259,7 @@ class _Delivery:
                 return self._written(bundle)
             except (LoadError, MappingError) as error:
                 numbers = f"{bundle[0].batch.number} to {bundle[-1].batch.number}"
-                _log.warning("bundle_refused", pipeline=self.runtime.name, batches=numbers, because=str(error))
+                _log.warning("bundle_refused", pipeline=self.runtime.name, batches=numbers, error=str(error))
         return sum((self._written([one]) for one in bundle), WriteResult())
 
     def _written(self, bundle: Sequence[_Given]) -> WriteResult:
@@ -389,7 +388,7 @@ class _Delivery:
         records = of_snapshot or self.runtime.store.read_manifest(record.manifest).replaces
         found, left_out = plan_replaces(self.runtime, reconciler, name, records)
         for dump, why in left_out.items():
-            _log.warning("dump_replaces_not", pipeline=self.runtime.name, consumer=name, dump=dump, because=why)
+            _log.warning("stale_rows_kept", pipeline=self.runtime.name, target=name, dump=dump, reason=why)
             self.state.dumps.add_note(dump, f"rows that the source no longer has may stay at {name}: {why}")
         return found
 

@@ -49,7 +49,7 @@ def _given_up(runtime: Runtime, state: PipelineState, lease: Lease, sides: Sides
     state.give_up(lease, target, checkpoint.batch, checkpoint.position)
     details = {"target": target, "holds": checkpoint.batch, "reason": "the target was restored"}
     state.audit(by=BY_ITSELF, what="start again", details=details)
-    _log.warning("target_was_restored", pipeline=runtime.name, consumer=target, holds=checkpoint.batch)
+    _log.warning("target_restored", pipeline=runtime.name, target=target, batch=checkpoint.batch)
     return True
 
 
@@ -67,5 +67,7 @@ def _taken_back(runtime: Runtime, state: PipelineState, lease: Lease, sides: Sid
     state.redeliver(lease, target, first.first, batches)
     details = {"target": target, "first": first.number, "last": process.batch, "reason": "the target was restored"}
     state.audit(by=BY_ITSELF, what="redeliver", details=details)
-    _log.warning("target_was_restored", pipeline=runtime.name, consumer=target, first=first.number, last=process.batch)
+    _log.warning(
+        "target_restored", pipeline=runtime.name, target=target, first_batch=first.number, last_batch=process.batch
+    )
     return True

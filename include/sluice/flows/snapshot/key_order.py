@@ -96,7 +96,7 @@ def _has_room(folder: str, first: pa.Table, rows: int) -> bool:
     free = shutil.disk_usage(folder).free
     if first.num_rows >= rows or free >= wanted:
         return True
-    _log.warning("not_sorted", rows=rows, folder=folder, free_bytes=free, wanted_bytes=wanted)
+    _log.warning("rows_left_unsorted", rows=rows, folder=folder, free_bytes=free, wanted_bytes=wanted)
     return False
 
 

@@ -42,6 +42,6 @@ def snapshot_starts(runtime: Runtime, state: PipelineState, cursor: Cursor) -> S
     filling = [dump.id for dump in state.dumps.active() if not dump.targets or SNAPSHOT in dump.targets]
     if held is None or filling:
         waiting = ", ".join((*names, *again))
-        _log.info("snapshot_start_waits", pipeline=runtime.name, targets=waiting, dumps=", ".join(filling))
+        _log.info("snapshot_start_postponed", pipeline=runtime.name, targets=waiting, dumps=", ".join(filling))
         return SnapshotStarts(waiting=names)
     return SnapshotStarts(now=names if cursor.next_batch > held.began + 1 else (), again=again)

@@ -15,7 +15,7 @@ from sluice.errors import SegmentError
 from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.mapped_names import require_known_names
 from sluice.flows.runtime import Runtime, attempt_id
-from sluice.flows.stage_log import say
+from sluice.flows.stage_log import log_batch
 from sluice.flows.transform.changeset_writer import MergeResult, write_changeset_manifest
 from sluice.flows.transform.column_changes import plan_columns
 from sluice.flows.transform.dead_letter_files import forget_attempts
@@ -90,7 +90,7 @@ def merge(runtime: Runtime, batch: int) -> MergeOutcome:
             lost = _damage(store, record) if batch > state.delivered() else ""
             if not lost:
                 return MergeOutcome(batch=batch, changeset=record.changeset or "", already=True)
-            _log.warning("merged_again", pipeline=runtime.name, batch=batch, damaged=lost)
+            _log.warning("changeset_damaged", pipeline=runtime.name, batch=batch, file=lost)
             state.unmerge(batch, made=record)
         manifest = store.read_manifest(record.manifest)
         require_known_names(runtime, state, manifest)
@@ -100,7 +100,7 @@ def merge(runtime: Runtime, batch: int) -> MergeOutcome:
             runtime=runtime, state=state, store=store, watch=watch, manifest=manifest, attempt=attempt_id(), rules=rules
         ).run()
         outcome = replace(done, seconds=time.monotonic() - started)
-        say(_log, "merged", pipeline=runtime.name, **outcome.to_json())
+        log_batch(_log, "batch_merged", pipeline=runtime.name, **outcome.to_json())
         return outcome
 
 
@@ -162,7 +162,7 @@ class _Merge:
         if repair is not None:
             note_repaired(self.store, repair, manifest.batch, sum((one.repaired for one in results), Repaired()))
         if read := sum(result.read_back for result in results):
-            _log.info("read_back", pipeline=runtime.name, batch=manifest.batch, rows=read)
+            _log.info("rows_reselected", pipeline=runtime.name, batch=manifest.batch, rows=read)
         return len(units), results
 
     def _record_changeset(self, results: list[MergeResult]) -> _Recorded:
@@ -210,7 +210,7 @@ def _small_enough(
         if not large:
             break
         planned = plan_spread(store, manifest.batch, attempt, large, level)
-        _log.info("spreading", pipeline=runtime.name, batch=manifest.batch, parts=len(large))
+        _log.info("batch_shuffle_started", pipeline=runtime.name, batch=manifest.batch, parts=len(large))
         description = f"{runtime.name}: spread large tables of batch {manifest.batch}"
         written = watch.run(runner, run_spread_unit, [one for mine in planned for one in mine], description=description)
         made += [file for files in written for file in files]

@@ -177,7 +177,7 @@ def plan_read_back(runtime: Runtime, state: PipelineState, manifest: SegmentMani
 
 def _not_read(runtime: Runtime, error: SourceUnavailable) -> None:
     """Warn that rows are delivered as the log has them, because the source does not answer."""
-    _log.warning("sent_as_logged", pipeline=runtime.name, because=error.message)
+    _log.warning("reselect_skipped", pipeline=runtime.name, error=error.message)
 
 
 def age_limit_us(after: timedelta) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 
 from sluice.config.pipeline import TableMapping
-from sluice.flows.stage_log import say
+from sluice.flows.stage_log import log_batch
 from sluice.flows.transform.changeset_writer import MergeResult, StageRows, TransformUnit, small_parts, write_part
 from sluice.flows.transform.spark_rules import Framed, fold_files
 from sluice.flows.transform.stage_manifest import StageTable
@@ -135,7 +135,7 @@ def run_stage_unit(unit: StageUnit) -> MergeResult:
 def log_totals(pipeline: str, batch: int, totals: Sequence[RuleTotal]) -> None:
     """Log one line per rule in the task's log."""
     for rule in totals:
-        say(_log, "rule", pipeline=pipeline, batch=batch, **_figures(rule))
+        log_batch(_log, "rule_applied", pipeline=pipeline, batch=batch, **_figures(rule))
 
 
 def _figures(rule: RuleTotal) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from sluice.coordination.state import PipelineState
 from sluice.errors import RuleError
 from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.runtime import Runtime, attempt_id
-from sluice.flows.stage_log import say
+from sluice.flows.stage_log import log_batch
 from sluice.flows.transform.changeset_writer import MergeResult, write_changeset_manifest
 from sluice.flows.transform.dead_letter_files import Written, forget_attempts
 from sluice.flows.transform.merge import merge
@@ -85,7 +85,7 @@ def apply_rule(runtime: Runtime, batch: int, rule: str) -> RuleOutcome:
             seconds=seconds,
             rules=tuple(totals.values()),
         )
-        say(_log, "ruled", pipeline=runtime.name, **outcome.to_json())
+        log_batch(_log, "batch_ruled", pipeline=runtime.name, **outcome.to_json())
         return outcome
 
 
@@ -129,7 +129,7 @@ def _run_stage(runtime: Runtime, state: PipelineState, batch: int, stage: int) -
             state.stage_failed(batch)
             if record.reread or not work.has_newer_rules:
                 raise
-            _log.info("rules_changed_since", pipeline=runtime.name, batch=batch, rule=before.plan[stage][0])
+            _log.info("batch_rules_changed", pipeline=runtime.name, batch=batch, rule=before.plan[stage][0])
             results, spark = work.results(anew=True)
         totals = work.record(results, spark)
     log_totals(runtime.name, batch, totals)

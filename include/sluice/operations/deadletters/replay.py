@@ -104,7 +104,7 @@ def replay(
             for outcome in done:
                 counts[outcome.outcome] = counts.get(outcome.outcome, 0) + 1
             state.audit(by=by, what="replay dead letters", details=counts)
-            _log.info("replayed", pipeline=runtime.name, **counts)
+            _log.info("dead_letters_replayed", pipeline=runtime.name, **counts)
     return done
 
 

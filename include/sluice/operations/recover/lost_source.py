@@ -87,7 +87,7 @@ def _lost(
         after=verify,
     )
     why = (
-        "its log is not the one that was drained. Restore the server that was drained and nothing has to be done; "
+        "its log is not the one that was captured. Restore the server that was captured and nothing has to be done; "
         "or make the targets equal to this one"
     )
     return [finding], [], [Question(SUBJECT, why, {"dump": copied, "verify": verified})]

@@ -141,7 +141,7 @@ def _member(runtime: Runtime, position: Position) -> str:
 
 
 _LOST = (
-    "what only ZooKeeper knew: the audit, pauses, quarantines, batches that were let go, and dumps that were under way. Start those anew "
+    "what only ZooKeeper knew: the audit, pauses, quarantines, abandoned batches, and dumps that were under way. Start those anew "
     "(`sluice dump start PIPELINE`); where that is not known, `sluice verify PIPELINE --repair` finds rows that lack",
 )
 

@@ -77,7 +77,7 @@ def recapture(runtime: Runtime, state: PipelineState, lease: Lease, record: Batc
         raise OutOfOrder(
             f"batch {record.number} changed while it was captured again", where=f"pipeline {pipeline.pipeline}"
         )
-    _log.info("captured_again", pipeline=runtime.name, batch=record.number, changes=manifest.changes)
+    _log.info("batch_recaptured", pipeline=runtime.name, batch=record.number, changes=manifest.changes)
     return kept
 
 

@@ -55,7 +55,7 @@ def recover(runtime: Runtime, answers: Mapping[str, str], *, by: str, dry_run: b
 
 
 def _do(runtime: Runtime, state: PipelineState, measure: Measure, by: str) -> None:
-    _log.info("recovering", pipeline=runtime.name, subject=measure.subject, steps=list(measure.steps))
+    _log.info("recovery_started", pipeline=runtime.name, subject=measure.subject, steps=list(measure.steps))
     measure.act()
     details = {"subject": measure.subject, "plan": list(measure.steps), "lost": list(measure.lost)}
     state.audit(by=by, what="recover", details=details)

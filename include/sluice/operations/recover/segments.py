@@ -146,7 +146,7 @@ def _copied(runtime: Runtime, state: PipelineState, purged: Sequence[tuple[Batch
         removal = replacement(runtime, source, rows)
     steps = [f"the source does not have their log any more: {purged[0][1]}"]
     steps += [
-        f"batch {record.number} ({record.changes} changes) is let go: no target that lacks it gets it"
+        f"batch {record.number} ({record.changes} changes) is abandoned: no target that lacks it gets it"
         for record in records
     ]
     known = "every captured table, as no manifest says which it had" if tables is None else "the tables it had"

@@ -167,7 +167,12 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
     with runtime.state() as state:
         _complete(state, made)
     _log.info(
-        "verified", pipeline=runtime.name, id=made.id, outcome=made.outcome, rows=made.rows, differ=made.differing
+        "verification_completed",
+        pipeline=runtime.name,
+        verification=made.id,
+        outcome=made.outcome,
+        rows=made.rows,
+        differ=made.differing,
     )
     return made
 
@@ -287,7 +292,7 @@ class _Side:
                 raise ConfigError(error.message, hint=hint) from error
             return _Checked(TableResult(table=str(table), target=self.config.name, skipped=str(error)))
         except TerminalError as error:
-            _log.warning("not_verified", pipeline=whole.runtime.name, table=str(table), error=str(error))
+            _log.warning("table_verification_failed", pipeline=whole.runtime.name, table=str(table), error=str(error))
             return _Checked(TableResult(table=str(table), target=self.config.name, skipped=str(error)))
 
     def _refused(self) -> str:

@@ -39,7 +39,7 @@ def build_each(
         except SluiceError:
             continue
         except Exception:  # an error of one file must not prevent the other DAGs; its sync DAG shows it
-            _log.warning("dag_not_made", dag=named(path.stem), file=str(path), exc_info=True)
+            _log.warning("dag_build_failed", dag=named(path.stem), file=str(path), exc_info=True)
     return dags if dags or only is None else build_each(folder, named, build, only=None)
 
 

@@ -216,7 +216,7 @@ class MemorySession:
                 why = "another store answers than the one that was read"
                 return [Finding("error", "server", self.store.server, why, kind=WrongServer)]
             if at.offset < self.store.released:
-                why = f"it was purged before it was drained: the log begins at {self.store.released}"
+                why = f"it was purged before it was captured: the log begins at {self.store.released}"
                 fix = "`sluice recover PIPELINE` shows what is lost, and the ways on"
                 return [Finding("error", "position", str(at), why, fix, kind=LogPurged)]
             if at.offset > len(self.store.log):
@@ -251,7 +251,7 @@ class MemorySession:
                 and at.offset <= len(self.store.log)
                 and self.store.log[at.offset - 1].checksum != expected.checksum
             ):
-                raise LostPosition(f"the log of this store is not the one that was drained up to {at}")
+                raise LostPosition(f"the log of this store is not the one that was captured up to {at}")
 
     def resolve_start(self, start: str | StartPosition) -> Offset:
         """Return the first kept offset for ``earliest``, the head for other words, else the position itself.

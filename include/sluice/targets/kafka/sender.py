@@ -187,7 +187,7 @@ class BatchSender:
             self._channel.produce_each(held.topic, keys, [None] * len(piece), places, headers)
             self._removed += len(piece)
         count = self._removed - first
-        _log.info("topic_emptied", consumer=self._place.owner, topic=held.topic, keys=count, batch=batch)
+        _log.info("topic_emptied", target=self._place.owner, topic=held.topic, keys=count, batch=batch)
         self.result += WriteResult(deleted=count)
 
     def _remove(self, stored: StoredRange) -> None:

@@ -332,7 +332,9 @@ class LakeFollower(ABC):
         return not_filled(self.change, target, column.name, why, hint)
 
     def _say(self, done: str) -> None:
-        _log.info("target_ddl", consumer=self.site.owner.replace("/", "."), statement=done, source=self.change.where)
+        _log.info(
+            "target_ddl_issued", target=self.site.owner.replace("/", "."), statement=done, source=self.change.where
+        )
 
     def _refuse_clash(self, edits: Edits) -> None:
         """Raise LoadError for a clash. Ask it for a statement that is not noted yet: where it is, the names are as after it."""

@@ -188,8 +188,8 @@ class DdlRunner:
             return found
         rendered = ddl.statements_for(change, columns, replace(words, by_definition=True))
         _log.info(
-            "target_ddl_by_definition",
-            consumer=self.target.name,
+            "target_ddl_rendered",
+            target=self.target.name,
             source=change.where,
             statement=change.statement.text[:500],
         )
@@ -276,7 +276,7 @@ class DdlRunner:
                 self._set(cursor, setting, change)
             create_schema(cursor, statement)
             create_renamed_schemas(cursor, change)
-            _log.info("target_ddl", consumer=self.target.name, statement=statement[:500], source=change.where)
+            _log.info("target_ddl_issued", target=self.target.name, statement=statement[:500], source=change.where)
             cursor.execute(self.target.marks.statement(statement) if self.target.marks is not None else statement)
         except pymysql.err.Error as error:
             session.blocker = runner.blocker

@@ -146,7 +146,7 @@ class LockWatch:
                     ours = {_number(w.session) for w in self._watched.values() if w.endpoint == watched.endpoint}
                 said = blocker_of(cursor, _number(watched.session), watched.session.mariadb, watched.endpoint, ours)
         except (pymysql.err.MySQLError, SluiceError, OSError) as error:
-            _log.debug("lock_watch", error=str(error))
+            _log.debug("lock_watch_failed", error=str(error))
             with suppress(KeyError):
                 connections.pop(key).close()
             return
@@ -158,11 +158,11 @@ class LockWatch:
         if alike != watched.told or now - watched.told_at > _TOLD_S:
             watched.told, watched.told_at = alike, now
             _log.warning(
-                "target_lock_wait",
-                consumer=watched.owner[1],
+                "target_blocked",
+                target=watched.owner[1],
                 doing=watched.doing,
                 waits_s=round(now - watched.since),
-                because=said,
+                reason=said,
             )
 
 

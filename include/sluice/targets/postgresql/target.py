@@ -224,7 +224,7 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
             exists,
         ).statements()
         for statement in statements:
-            _log.info("target_ddl", consumer=self.name, statement=statement[:500], source=change.where)
+            _log.info("target_ddl_issued", target=self.name, statement=statement[:500], source=change.where)
             try:
                 with self._errors(doing := "following the source's DDL", where=change.where):
                     session.cursor.execute(statement)

@@ -166,7 +166,7 @@ class SqlRowWriter(ABC):
             for stretch in item.replaces:
                 count += self.clear(item.table, stretch)
         if count.deleted:
-            _log.info("target_replaced", consumer=self.name, table=str(item.table.table), deleted=count.deleted)
+            _log.info("target_rows_replaced", target=self.name, table=str(item.table.table), deleted=count.deleted)
         return count
 
     def _is_partial(self, item: TableChanges) -> bool:

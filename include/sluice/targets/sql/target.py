@@ -331,9 +331,8 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
         return result, attempt.retry_state.attempt_number - 1
 
     def _tried_again(self, session: _S, doing: str, state: RetryCallState) -> None:
-        because = self._blocker(session).removeprefix("; ")
-        more = {"because": because} if because else {}
-        _log.info("target_contention", target=self.name, doing=doing, attempt=state.attempt_number, **more)
+        reason = self._blocker(session).removeprefix("; ")
+        _log.info("target_retried", target=self.name, doing=doing, attempt=state.attempt_number, reason=reason)
 
 
 def _names(group: Sequence[TableChanges]) -> str:

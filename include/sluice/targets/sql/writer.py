@@ -98,7 +98,7 @@ class SqlBatchWriter:
             left.append(units)
         if finished:
             _log.info(
-                "units_written_before",
+                "units_skipped",
                 target=self._loader.config.name,
                 batch=self._batch.number,
                 units=len(finished),

@@ -194,7 +194,7 @@ class SchemaTracker:
                 self.state.lose(table, Unknown(why, where, sql[:2000]))
                 changes.append(TableChange(table, (ChangeKind.UNKNOWN,), before, reason=why))
         if changes:
-            _log.warning("statement_not_understood", position=where, why=why, tables=[str(c.table) for c in changes])
+            _log.warning("statement_not_understood", position=where, reason=why, tables=[str(c.table) for c in changes])
         return changes
 
     def definition(self, table: TableId, position: Position, where: str) -> TableDefinition:

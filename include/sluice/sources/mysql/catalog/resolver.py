@@ -109,7 +109,7 @@ class TableResolver:
         try:
             return self.tracker.complete(table_map, Position("", "", 0), where), state.find(table_map.table)
         except DecodeError as error:
-            _log.warning("schema_history_differs", table=str(table_map.table), position=where, why=error.message)
+            _log.warning("schema_history_contradicted", table=str(table_map.table), position=where, error=error.message)
             state.lose(table_map.table, Unknown(f"the log contradicts it: {error.message}", where))
             return table_map, None
 

@@ -72,7 +72,7 @@ def snapshot_at(
     _take_back(state, later)
     state.touched.clear()
     _log.info(
-        "schema_snapshot",
+        "schema_snapshot_taken",
         position=str(position),
         tables=len(state.tables),
         unknown=len(state.unknown),
@@ -106,7 +106,7 @@ def reread_table(
         _take_back(state, later)
     again = state.find(table)
     if again is not None:
-        _log.info("definition_read_again", table=str(table), position=str(position))
+        _log.info("definition_reread", table=str(table), position=str(position))
         return again
     why = state.why_unknown(table)
     raise SchemaUnknown(
@@ -136,7 +136,7 @@ def _open_tables(connection: Any, wanted: Sequence[TableId], others: Sequence[Ta
                     hint="SHOW PROCESSLIST names the session; the next attempt goes on by itself",
                 ) from error
             if code not in _GONE and code != 1205:
-                _log.debug("table_not_opened", table=str(table), code=code)
+                _log.debug("table_open_failed", table=str(table), code=code)
 
 
 def _statements(

@@ -234,11 +234,11 @@ def _another_log(
     with suppress(SluiceError, ValueError, _NoSuchFile):
         why = _how(endpoint, expected, start, server_id=server_id, mariadb=mariadb)
     return LostPosition(
-        f"the log of this server is not the one that was drained up to {start}: at {expected} stood {name} of {expected.size} bytes, "
+        f"the log of this server is not the one that was captured up to {start}: at {expected} stood {name} of {expected.size} bytes, "
         f"{_time(expected.time_s)}, CRC32 {expected.checksum:#010x}{gtid}; now there is {found}{there}. {why[0].upper()}{why[1:]}. "
-        "Rows that were drained may not exist there any more, and others were written since",
+        "Rows that were captured may not exist there any more, and others were written since",
         where=str(start),
-        hint="choose: restore the server that was drained, and nothing is lost; or make the targets equal to this one: "
+        hint="choose: restore the server that was captured, and nothing is lost; or make the targets equal to this one: "
         "`sluice seek PIPELINE latest`, then `sluice dump start PIPELINE --replace`; or let the next drain do that: capture.on_lost_position: dump",
     )
 
@@ -279,11 +279,11 @@ def _how(endpoint: Endpoint, expected: LastEvent, start: Position, *, server_id:
     )
     if split_file(names[0])[1] == 1 and first > expected.time_s:
         command = "RESET MASTER" if mariadb else "RESET BINARY LOGS AND GTIDS"
-        begins = f"its log begins anew with {names[0]} of {_time(first)}, later than what was drained"
+        begins = f"its log begins anew with {names[0]} of {_time(first)}, later than what was captured"
         return f"{begins}: it was reset ({command}), or the server was set up anew"
     if own > expected.time_s:
         return (
-            f"{expected.file} was begun {_time(own)}, later than what was drained from it: the server was restored from a backup, "
+            f"{expected.file} was begun {_time(own)}, later than what was captured from it: the server was restored from a backup, "
             "or its data directory was copied back"
         )
     return "the server was restored from a backup or a snapshot, or its data directory was copied back"

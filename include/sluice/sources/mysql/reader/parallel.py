@@ -182,7 +182,7 @@ def _run(reading: RangeReader, piece: BinlogRange, cancelled: threading.Event) -
     try:
         return reading.run(cancelled)
     except SluiceError as error:  # the one reader meets it again if the batch gets there
-        _log.info("read_in_turn", file=piece.start.file, reason=error.message)
+        _log.info("parallel_read_failed", file=piece.start.file, error=error.message)
         return False
 
 

@@ -15,8 +15,8 @@ from sluice.sources.mysql.server.connection import ServerInfo, rows_of
 
 _STEP_S = 0.2
 _CHOICES = (
-    "choose another server of the group; or, if the lost transactions are given up, `sluice seek PIPELINE latest` after the connection points here "
-    "alone, then, with the pipeline running, `sluice verify PIPELINE --repair`"
+    "choose another server of the group; or, if the lost transactions can be abandoned, `sluice seek PIPELINE latest` after the connection "
+    "points here alone, then, with the pipeline running, `sluice verify PIPELINE --repair`"
 )
 
 

@@ -62,7 +62,7 @@ class PreparedReader:
                 f"the XA transaction {xid} commits, but its rows are not in the log: they were written before the oldest file",
                 hint=AROUND,
             )
-        _log.info("xa_reread", xid=xid, file=found.file, offset=found.offset)
+        _log.info("xa_rows_found", xid=xid, file=found.file, offset=found.offset)
         return self._read(found, before.at(file=found.file, offset=found.offset))
 
     def _read(self, wanted: xa.Prepared, start: Position) -> Iterator[bytes]:
@@ -145,7 +145,7 @@ class PreparedReader:
         stop = before
         for name in reversed([n for n in names if split_file(n)[1] <= last]):
             start = before.at(file=name, offset=_FIRST_OFFSET)
-            _log.info("xa_search", xid=xid, file=name)
+            _log.info("xa_search_started", xid=xid, file=name)
             for item in self._survey(start, stop):
                 if item.xid == xid:
                     return item

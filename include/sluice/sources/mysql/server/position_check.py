@@ -57,7 +57,7 @@ def position_findings(connection: Any, info: ServerInfo, cursor: Position) -> li
             kind: type[LostPosition] = LostPosition
             why = f"{have}: its numbering was reset (RESET BINARY LOGS), or it is a copy from an older backup"
         else:
-            why = f"it was purged before it was drained{_age(cursor)}; {have}"
+            why = f"it was purged before it was captured{_age(cursor)}; {have}"
             kind = LogPurged
         return [
             Finding(
@@ -106,8 +106,8 @@ def _executed(connection: Any, info: ServerInfo, cursor: Position) -> list[Findi
                     "error",
                     "GTIDs",
                     have or "none",
-                    f"transactions that were drained from this server are unknown to it{_age(cursor)}: its log was reset, or it was restored "
-                    f"from a backup, or another server took its place; drained were {cursor.gtid_set}",
+                    f"transactions that were captured from this server are unknown to it{_age(cursor)}: its log was reset, or it was restored "
+                    f"from a backup, or another server took its place; captured were {cursor.gtid_set}",
                     f"`sluice seek PIPELINE` to a position of this server, {_THEN_REPAIR}",
                     WrongServer,
                 )
