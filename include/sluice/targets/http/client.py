@@ -92,13 +92,14 @@ class HttpClient:
     """Sends requests of one target; threads share it. Must be closed.
 
     Attributes:
-        doing: what is being done, for messages. ended: set when the batch failed, so that nothing is sent again.
+        doing: what is being done, for messages. target: its name. ended: set when the batch failed, so that nothing is sent again.
         retries: requests that were sent again.
     """
 
     receiver: Receiver
     options: HttpOptions
     doing: str
+    target: str
     ended: threading.Event = field(default_factory=threading.Event)
     retries: int = 0
 
@@ -179,7 +180,7 @@ class HttpClient:
                 hint=f"a load sends a request again for options.retry_for, {self.options.retry_for}; the task is retried after that",
             )
         self.retries += 1
-        _log.info("http_request_repeated", target=self.doing, why=why, wait_s=round(pause, 1))
+        _log.info("http_request_repeated", target=self.target, reason=why, wait_s=round(pause, 1))
         if self.ended.wait(pause):
             raise Ended
         return min(2 * wait, _LONGEST_WAIT_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import ipaddress
 import json
 import os
@@ -138,6 +139,9 @@ class Receiver:
         secrets = [self.endpoint.password, self._text("hmac_secret"), self._text("oauth2_client_secret"), proxy, *more]
         with suppress(ConfigError):
             secrets += self.headers.values()
+        for user, password in (self.endpoint.user, self.endpoint.password), map(self._text, _OAUTH[1:]):
+            plain = {f"{user}:{password}", f"{quote(user, safe='')}:{quote(password, safe='')}"} if password else set()
+            secrets += [base64.b64encode(login.encode()).decode() for login in plain]
         for secret in secrets:
             for form in {secret, quote(secret, safe=""), json.dumps(secret)[1:-1]} if len(secret) > 2 else ():
                 text = text.replace(form, "***")

@@ -125,7 +125,7 @@ class HttpUnit:
         at = None if self.changes else self.position
         writer = MessageWriter(options.form, place.pipeline, self.fence.batch, at)
         result = WriteResult()
-        client = HttpClient(place.receiver, options, f"sending batch {self.fence.batch} to {place.owner}")
+        client = HttpClient(place.receiver, options, f"sending batch {self.fence.batch} to {place.owner}", place.owner)
         with closing(client), ThreadPoolExecutor(options.concurrency, "sluice-http") as threads:
             lanes = _Lanes(client, sending, threads)
             if self.changes:
