@@ -164,7 +164,8 @@ from sluice.sources.mysql.reader.reading import LogReading
 from sluice.sources.table_filter import Selection
 from sluice.config.connections import parse_connection
 from sluice.config.pipeline import CaptureConfig
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
+from sluice.sources.mysql.position import Position
 from sluice.segments.store import SegmentStore
 from sluice.segments.writer import SegmentWriter
 store = SegmentStore("file://" + tempfile.mkdtemp(), "p")
@@ -172,7 +173,7 @@ def first_change():
     print(time.time())
     return SegmentWriter(store, 1, 1)
 capture(LogReading(parse_connection("s", sys.argv[2]), 3999999999, Selection.compile(CaptureConfig()), StreamLimits(max_changes=1)),
-  Position(**json.loads(sys.argv[3])), first_change)
+  Position.of(Offset.from_json(json.loads(sys.argv[3]))), first_change)
 print(time.time())
 """
 
@@ -187,7 +188,7 @@ def start_up(server: MySQLServer, start: Any) -> tuple[float, float]:
             _START,
             json.dumps(sys.path[:2]),
             server.connection_json(),
-            json.dumps(start.to_json()),
+            json.dumps(start.as_offset().to_json()),
         ]
         began = time.time()
         said = subprocess.run(argv, check=True, capture_output=True, text=True).stdout.split()
@@ -201,7 +202,7 @@ def side_by_side(
 ) -> tuple[float, int]:
     """(changes a second, changes) of a drain process of its own, bound to so many cores. The server runs on all of them."""
     asked = {
-        "connection": server.connection_json(), "start": start.to_json(), "stop": stop.to_json(), "store": f"file://{folder}/parallel",
+        "connection": server.connection_json(), "start": start.as_offset().to_json(), "stop": stop.as_offset().to_json(), "store": f"file://{folder}/parallel",
         "include": r"bench\..*", "readers": readers, "cores": cores, "runs": 4, "max_changes": 10**9, "max_bytes": 2**40,
     }  # fmt: skip
     argv = [sys.executable, "-m", "tests.support.capture.drain_process", json.dumps(asked)]

@@ -26,7 +26,7 @@ from devstack import processes  # noqa: E402
 from sluice.config.connections import Endpoint  # noqa: E402
 from sluice.config.pipeline import TargetConfig  # noqa: E402
 from sluice.model.column_types import ColumnKind  # noqa: E402
-from sluice.model.positions import Position  # noqa: E402
+from sluice.model.offset import Offset  # noqa: E402
 from sluice.model.tables import Column, TableId, TableSchema  # noqa: E402
 from sluice.targets.delta.target import DeltaTarget  # noqa: E402
 from sluice.targets.port import BatchInput, TableInput  # noqa: E402
@@ -97,7 +97,7 @@ def loaded(target: Any, number: int, data: pa.Table, spark: Any = None) -> None:
     """One batch by the port. ``spark``: a StatementRunner."""
     tables = (TableInput(planned_table(SCHEMA), (RowsInMemory(SCHEMA.table, data),)),)
     held = target.checkpoints.take_over(1).batch
-    batch = BatchInput(number, Position("uuid", "log.000001", 100 * number), held, MemoryReader(), tables, spark=spark)
+    batch = BatchInput(number, Offset.at("uuid", "log.000001", 100 * number), held, MemoryReader(), tables, spark=spark)
     with target.open(1) as session:
         writer = session.begin(batch)
     writer.prepare()

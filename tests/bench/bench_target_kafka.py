@@ -29,7 +29,7 @@ from devstack.registry import RegistryServer  # noqa: E402
 from sluice.config.connections import Endpoint  # noqa: E402
 from sluice.config.pipeline import TargetConfig  # noqa: E402
 from sluice.model.column_types import ColumnKind as K  # noqa: E402
-from sluice.model.positions import Position  # noqa: E402
+from sluice.model.offset import Offset  # noqa: E402
 from sluice.model.tables import META_FIELDS, Column, TableId, TableSchema  # noqa: E402
 from sluice.targets.kafka.target import KafkaTarget  # noqa: E402
 from sluice.targets.port import BatchInput, ChangePiece, TableInput  # noqa: E402
@@ -103,7 +103,7 @@ def target_of(
 
 def write(target: KafkaTarget, given: pa.Table, number: int) -> tuple[float, float]:
     """(seconds, CPU seconds of this process) of one batch, from columns to the commit."""
-    position, count = Position("u", "binlog.000042", number), given.num_rows
+    position, count = Offset.at("u", "binlog.000042", number), given.num_rows
     if target.config.changes == "all":
         nothing = pa.array(np.zeros(count, np.uint64))
         piece = ChangePiece(TABLE.table, ("id",), given, nothing, nothing.cast(pa.uint32()))

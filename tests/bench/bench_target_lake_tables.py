@@ -29,7 +29,7 @@ from sluice.config.connections import Endpoint, parse_connection  # noqa: E402
 from sluice.config.pipeline import TargetConfig  # noqa: E402
 from sluice.flows.load.statements import SparkStatements  # noqa: E402
 from sluice.model.changes import Change  # noqa: E402
-from sluice.model.positions import Position  # noqa: E402
+from sluice.model.offset import Offset  # noqa: E402
 from sluice.model.tables import TableId, TableSchema  # noqa: E402
 from sluice.spark.connect import ConnectRunner  # noqa: E402
 from sluice.spark.local import LocalRunner  # noqa: E402
@@ -95,7 +95,7 @@ class Lake:
 
     def _batch(self, reader: MemoryReader, **given: Any) -> BatchInput:
         self.number += 1
-        position = Position("uuid", "log.000001", 100 * self.number)
+        position = Offset.at("uuid", "log.000001", 100 * self.number)
         return BatchInput(self.number, position, self.number - 1, reader, spark=self.spark, **given)
 
     def _written(self, batch: BatchInput, writers: int) -> float:

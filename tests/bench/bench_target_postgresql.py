@@ -26,7 +26,7 @@ from devstack.postgresql import PostgreSQLServer  # noqa: E402
 from sluice.config.connections import parse_connection  # noqa: E402
 from sluice.config.pipeline import TargetConfig  # noqa: E402
 from sluice.model.column_types import ColumnKind  # noqa: E402
-from sluice.model.positions import Position  # noqa: E402
+from sluice.model.offset import Offset  # noqa: E402
 from sluice.model.tables import Column, TableId, TableSchema  # noqa: E402
 from sluice.targets.port import BatchInput, TableInput  # noqa: E402
 from sluice.targets.postgresql import wire  # noqa: E402
@@ -99,7 +99,7 @@ def loaded(target: PostgreSQLTarget, number: int, data: pa.Table, connections: i
     size = -(-data.num_rows // FILES)
     files = tuple(RowsInMemory(SCHEMA.table, data.slice(n * size, size)) for n in range(FILES))
     tables = (TableInput(planned_table(SCHEMA), files),)
-    batch = BatchInput(number, Position("uuid", "log.000001", 100 * number), number - 1, MemoryReader(), tables)
+    batch = BatchInput(number, Offset.at("uuid", "log.000001", 100 * number), number - 1, MemoryReader(), tables)
     target.checkpoints.take_over(1)
     with target.open(1) as session:
         writer = session.begin(batch)

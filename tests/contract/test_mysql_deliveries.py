@@ -97,7 +97,7 @@ def test_an_old_epoch_can_do_nothing(case: Any) -> None:
     pipe.begin(1)
     [[unit]] = pipe.plan(changeset)
     pipe.begin(2)
-    position = changeset.manifest.last.position
+    position = changeset.manifest.last
     for act in (
         lambda: run_load_unit(unit),
         lambda: pipe.finish(1, 1, position),
@@ -113,7 +113,7 @@ def test_an_old_epoch_can_do_nothing(case: Any) -> None:
 def test_finishing_twice_is_harmless_and_a_reset_goes_back(case: Any) -> None:
     pipe, _, db = case
     changeset = pipe.deliver({people(db): [insert(1, "a")]})
-    position = changeset.manifest.last.position
+    position = changeset.manifest.last
     pipe.finish(1, 1, position)
     assert pipe.held == 1
     pipe.reset(2, 0, position)

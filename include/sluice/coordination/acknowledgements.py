@@ -15,8 +15,8 @@ from sluice.coordination.layout import ACKNOWLEDGEMENT, Layout
 from sluice.coordination.leases import Lease, transact_as
 from sluice.coordination.port import Conflict, Put, Znode, Znodes, committed
 from sluice.errors import OutOfOrder
-from sluice.model.batches import Batch
-from sluice.model.positions import BatchNumber, Position
+from sluice.model.batches import Batch, BatchNumber
+from sluice.model.offset import Offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Acknowledgement:
     """
 
     batch: BatchNumber
-    position: Position
+    position: Offset
     began: BatchNumber
     version: int = -1
     identity: str = ""
@@ -43,7 +43,7 @@ class Acknowledgement:
     @classmethod
     def from_json(cls, data: dict[str, Any], version: int = -1) -> Acknowledgement:
         """Parse a node's fields. Raises ConfigError for a position in a format that this version does not know."""
-        position = Position.from_json(data["position"])
+        position = Offset.from_json(data["position"])
         batch, began = BatchNumber(data["batch"]), BatchNumber(data["began"])
         return cls(batch, position, began, version, data.get("identity", ""), data.get("restart", 0))
 
@@ -84,7 +84,7 @@ class Acknowledgements:
         assert before is not None, "it lacks batches"
         return Put(self._at.acknowledgement(target), replace(before, restart=batch).encoded(), before.version)
 
-    def begin(self, target: str, batch: BatchNumber, position: Position) -> Acknowledgement:
+    def begin(self, target: str, batch: BatchNumber, position: Offset) -> Acknowledgement:
         """Write a target's first acknowledgement: everything up to ``batch`` counts as delivered.
 
         Keeps one that is there.
@@ -129,7 +129,7 @@ class Acknowledgements:
             ) from conflict
         return replace(after, version=before.version + 1)
 
-    def take_back(self, lease: Lease, target: str, batch: int, position: Position) -> Acknowledgement:
+    def take_back(self, lease: Lease, target: str, batch: int, position: Offset) -> Acknowledgement:
         """Move a target's acknowledgement back to ``batch``, which ends at ``position``."""
         before = self.of(target)
         assert before is not None
@@ -138,7 +138,7 @@ class Acknowledgements:
         transact_as(self._z, lease, f"taking back the acknowledgements of target {target}", [step])
         return replace(after, version=before.version + 1)
 
-    def adopt(self, lease: Lease, target: str, batch: int, position: Position, began: int) -> Acknowledgement:
+    def adopt(self, lease: Lease, target: str, batch: int, position: Offset, began: int) -> Acknowledgement:
         """Set a target's acknowledgement, of this state from now on, whatever it was."""
         node = self._node(target)
         made = Acknowledgement(BatchNumber(batch), position, BatchNumber(began), identity=self._identity.read())

@@ -7,7 +7,8 @@ from typing import Any
 
 from sluice.coordination.layout import CURSOR, Layout
 from sluice.coordination.port import Create, Put, Znodes
-from sluice.model.positions import BatchNumber, Position
+from sluice.model.batches import BatchNumber
+from sluice.model.offset import Offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class Cursor:
     known.
     """
 
-    position: Position
+    position: Offset
     next_batch: BatchNumber
     version: int = -1
     schema: str = ""
@@ -28,7 +29,7 @@ class Cursor:
     @classmethod
     def from_json(cls, data: dict[str, Any], version: int = -1) -> Cursor:
         """Parse a node's fields. Raises ConfigError for a position in a format that this version does not know."""
-        position = Position.from_json(data["position"])
+        position = Offset.from_json(data["position"])
         return cls(
             position, BatchNumber(data["next_batch"]), version, data.get("schema", ""), data.get("partner_batch", 0)
         )

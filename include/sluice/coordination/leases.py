@@ -19,7 +19,7 @@ import structlog
 from sluice.coordination.layout import LEASE, lease_epoch, lease_node
 from sluice.coordination.port import Check, Conflict, Create, Put, Remove, Step, Znode, Znodes
 from sluice.errors import CoordinationUnavailable, Fenced, LeaseHeld, OutOfOrder
-from sluice.model.positions import Epoch
+from sluice.model.batches import Epoch
 
 _log = structlog.get_logger()
 

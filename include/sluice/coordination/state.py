@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any
 
 from sluice.coordination.acknowledgements import Acknowledgement, Acknowledgements
-from sluice.coordination.active_installation import ActiveInstallation
 from sluice.coordination.alerts import Alerts
 from sluice.coordination.audit import Audit
 from sluice.coordination.batches import Batches
@@ -26,6 +25,7 @@ from sluice.coordination.identity import Identity
 from sluice.coordination.incomplete import IncompleteTables
 from sluice.coordination.kept_reads import KeptReads
 from sluice.coordination.layout import LEASE, Layout, lease_epoch, lease_node
+from sluice.coordination.leader_election import LeaderElection
 from sluice.coordination.leases import Lease, holding, owner_label, raise_epoch, taking, transact_as
 from sluice.coordination.mapped_names import MappedNames
 from sluice.coordination.permit import Permit, Permits
@@ -36,8 +36,8 @@ from sluice.coordination.subscriptions import Subscriptions
 from sluice.coordination.target_checkpoints import TargetRecords
 from sluice.coordination.target_holds import Holds
 from sluice.errors import OutOfOrder
-from sluice.model.batches import Batch, BatchState
-from sluice.model.positions import BatchNumber, Position
+from sluice.model.batches import Batch, BatchNumber, BatchState
+from sluice.model.offset import Offset
 
 KEPT_BATCHES = 200
 """Batch nodes kept below the last one that every target has acknowledged: a retried run still finds its batch there."""
@@ -47,7 +47,7 @@ class PipelineState:
     """Reads and moves the state of ``pipeline`` below ``root``.
 
     Attributes:
-        layout: where its nodes are; turns: which installation works; holds: which targets are in quarantine;
+        layout: where its nodes are; election: which installation leads; holds: which targets are in quarantine;
             incomplete: which tables lack something; mapped_names: of the mapping, looked up; alerts: whose lag is too
             large; member: which server of the source group is read; subscriptions: of readers; side: of a channel,
             None: it is in none; runs: how far the stages of runs have come.
@@ -82,7 +82,7 @@ class PipelineState:
         self._wait_s = lease_wait_s
         self.layout = layout
         self.targets = tuple(targets)
-        self.turns = ActiveInstallation(znodes, layout, session_timeout_s=session_timeout_s)
+        self.election = LeaderElection(znodes, layout, session_timeout_s=session_timeout_s)
         self.holds = Holds(known, layout, self.targets)
         self._failures = StageFailures(known, layout)
         self.incomplete = IncompleteTables(znodes, layout)
@@ -122,7 +122,7 @@ class PipelineState:
         """Have ``changed`` called when the captured position moves next."""
         self._z.notify(self.layout.cursor, changed)
 
-    def step_over(self, cursor: Cursor, position: Position, owner: str) -> Cursor | None:
+    def step_over(self, cursor: Cursor, position: Offset, owner: str) -> Cursor | None:
         """Move the captured position over log that holds nothing for us: lease taken, position moved, lease given back,
         all in one step.
 
@@ -201,7 +201,7 @@ class PipelineState:
     def begin(
         self,
         lease: Lease,
-        position: Position,
+        position: Offset,
         next_batch: int = 1,
         *,
         schema: str = "",
@@ -219,7 +219,7 @@ class PipelineState:
         return replace(cursor, version=0)
 
     def advance(
-        self, lease: Lease, cursor: Cursor, position: Position, *, schema: str | None = None, partner_batch: int = 0
+        self, lease: Lease, cursor: Cursor, position: Offset, *, schema: str | None = None, partner_batch: int = 0
     ) -> Cursor:
         """Move the captured position over a stretch of log that held nothing for us.
 
@@ -252,7 +252,7 @@ class PipelineState:
         steps = [*self._batches.created(batch), *also]
         return self._move(lease, f"recording batch {batch.number}", cursor, moved, steps)
 
-    def seek(self, lease: Lease, cursor: Cursor, position: Position, *, schema: str = "") -> Cursor:
+    def seek(self, lease: Lease, cursor: Cursor, position: Offset, *, schema: str = "") -> Cursor:
         """Move the captured position anywhere; refused while a batch is undelivered (they would be out of order)."""
         waiting = self.undelivered()
         if waiting:
@@ -264,7 +264,7 @@ class PipelineState:
             )
         return self.advance(lease, cursor, position, schema=schema)
 
-    def drop(self, lease: Lease, cursor: Cursor, position: Position, batches: Sequence[int]) -> Cursor:
+    def drop(self, lease: Lease, cursor: Cursor, position: Offset, batches: Sequence[int]) -> Cursor:
         """Move the captured position, and let ``batches`` go in the same step: they count as delivered and are loaded
         nowhere.
         """
@@ -273,7 +273,7 @@ class PipelineState:
         return self._move(lease, f"moving the captured position to {position}", cursor, moved, steps)
 
     def fail_over(
-        self, lease: Lease, cursor: Cursor, position: Position, connection: str, at_ms: int, *, schema: str
+        self, lease: Lease, cursor: Cursor, position: Offset, connection: str, at_ms: int, *, schema: str
     ) -> Cursor:
         """Continue at ``position``, the same place in the log of another server, and read that server from now on."""
         moved = Cursor(position, cursor.next_batch, schema=schema)
@@ -309,9 +309,9 @@ class PipelineState:
     def rebuild(
         self,
         lease: Lease,
-        position: Position,
+        position: Offset,
         batches: Sequence[Batch],
-        acknowledged: Mapping[str, tuple[int, Position]],
+        acknowledged: Mapping[str, tuple[int, Offset]],
         next_batch: int,
         identity: str,
         *,
@@ -471,14 +471,14 @@ class PipelineState:
         """Return what a target has acknowledged, or None before its first batch."""
         return self._acknowledgements.of(target)
 
-    def begin_process(self, target: str, batch: BatchNumber, position: Position) -> Acknowledgement:
+    def begin_process(self, target: str, batch: BatchNumber, position: Offset) -> Acknowledgement:
         """Write a target's first acknowledgement: everything up to ``batch`` counts as delivered.
 
         Keeps one that is there.
         """
         return self._acknowledgements.begin(target, batch, position)
 
-    def beginning(self, target: str, batch: BatchNumber, position: Position) -> Step:
+    def beginning(self, target: str, batch: BatchNumber, position: Offset) -> Step:
         """Return the step that writes a target's first acknowledgement, for :meth:`commit`.
 
         See :meth:`begin_process`.
@@ -493,7 +493,7 @@ class PipelineState:
         """
         return self._acknowledgements.restarting(target, batch)
 
-    def give_up(self, lease: Lease, target: str, batch: int, position: Position) -> Acknowledgement:
+    def give_up(self, lease: Lease, target: str, batch: int, position: Offset) -> Acknowledgement:
         """Take acknowledgements back of batches that are no longer stored: the target holds ``batch``, which ended at
         ``position``.
         """
@@ -506,14 +506,14 @@ class PipelineState:
         """
         return self._acknowledgements.acknowledge(target, batch, seen=seen)
 
-    def redeliver(self, lease: Lease, target: str, position: Position, batches: Sequence[Batch]) -> Acknowledgement:
+    def redeliver(self, lease: Lease, target: str, position: Offset, batches: Sequence[Batch]) -> Acknowledgement:
         """Take acknowledgements back: ``batches`` (all that follow, ascending, known again) are to be delivered once
         more.
         """
         self._batches.remember(batches)
         return self._acknowledgements.take_back(lease, target, batches[0].number - 1, position)
 
-    def adopt(self, lease: Lease, target: str, batch: int, position: Position, began: int) -> Acknowledgement:
+    def adopt(self, lease: Lease, target: str, batch: int, position: Offset, began: int) -> Acknowledgement:
         """Set a target's acknowledgement, of this state from now on, whatever it was."""
         return self._acknowledgements.adopt(lease, target, batch, position, began)
 

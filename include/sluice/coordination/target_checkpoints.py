@@ -10,7 +10,7 @@ from typing import Any
 
 from sluice.coordination.layout import CHECKPOINT, Layout
 from sluice.coordination.port import Create, Put, Remove, Step, Znodes, committed
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class TargetRecord:
 
     epoch: int
     batch: int
-    position: Position | None = None
+    position: Offset | None = None
     identity: str = ""
 
     def encoded(self) -> bytes:
@@ -31,7 +31,7 @@ class TargetRecord:
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> TargetRecord:
         """Read a checkpoint from its node."""
-        position = Position.from_json(found["position"]) if found["position"] else None
+        position = Offset.from_json(found["position"]) if found["position"] else None
         return cls(int(found["epoch"]), int(found["batch"]), position, str(found.get("identity", "")))
 
 

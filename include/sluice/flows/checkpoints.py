@@ -21,7 +21,7 @@ from sluice.errors import CheckpointError, Fenced, SluiceError
 from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.runtime import Runtime
 from sluice.flows.stored import known_again
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.targets.port import Agrees, Checkpoint, CheckpointStore, Target
 
 _log = structlog.get_logger()
@@ -177,7 +177,7 @@ class Sides:
             error.restored = self._was_true(checkpoint)
             return error
         if checkpoint.position is not None:
-            ends: Position | None = process.position
+            ends: Offset | None = process.position
             if checkpoint.batch > process.batch:
                 record = state.batch(checkpoint.batch)
                 ends = record.last if record else None

@@ -18,8 +18,8 @@ from sluice.flows.stored import definitions_at
 from sluice.mapping import Mapping
 from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dumps import Dump
+from sluice.model.offset import Offset
 from sluice.model.planned import PlannedTable
-from sluice.model.positions import Position
 from sluice.targets.port import Finding, Target
 
 SHOWN_TABLES = 5
@@ -41,7 +41,7 @@ def explain_absence(
     state: PipelineState,
     target: Target,
     plans: Sequence[PlannedTable],
-    at: Position,
+    at: Offset,
     error: MappingError,
 ) -> None:
     """Note the tables or columns that the target lacks of a batch that ended ``at``, and put the repair into the hint of ``error``."""
@@ -58,7 +58,7 @@ def explain_absence(
             error.hint = way_back(runtime.name, target.config.name, findings, wanted)
 
 
-def _definitions(runtime: Runtime, state: PipelineState, at: Position) -> Definitions | None:
+def _definitions(runtime: Runtime, state: PipelineState, at: Offset) -> Definitions | None:
     with suppress(SluiceError):
         return definitions_at(runtime, state, at)
     return None

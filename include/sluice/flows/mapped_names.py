@@ -51,7 +51,7 @@ def require_known_names(runtime: Runtime, state: PipelineState, manifest: Segmen
     selection = Selection.compile(runtime.pipeline.capture)
     with runtime.source.open() as source:
         tables = known_tables(source.tables(selection.wants))
-    for at in (manifest.first.position, manifest.last.position):
+    for at in (manifest.first, manifest.last):
         definitions = definitions_at(runtime, state, at)
         for id_, table in (definitions.tables if definitions is not None else {}).items():
             if selection.wants(id_):

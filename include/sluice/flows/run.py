@@ -24,7 +24,7 @@ from sluice.flows.stage_loop import ThreadBoard, work
 from sluice.flows.stage_work import do
 from sluice.flows.stages import StageKind, stages_of
 from sluice.model.backoff import wait_after
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 
 _log = structlog.get_logger()
 
@@ -42,7 +42,7 @@ class Step:
     phase: str
     batch: int | None = None
     changes: int = 0
-    position: Position | None = None
+    position: Offset | None = None
     seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def _run(runtime: Runtime, until_head: bool, batches: int | None) -> Iterator[St
         while batches is None or done < batches:
             target_position = _head_now(runtime, state, target_position)
             try:
-                state.turns.take(me)
+                state.election.become_leader(me)
             except LeaseHeld as held:
                 if target_position and _reached(state.cursor(), target_position) and not state.lacking():
                     return
@@ -157,7 +157,7 @@ def _end(runtime: Runtime, state: PipelineState) -> None:
 
 
 def _one_batch(
-    runtime: Runtime, state: PipelineState, waiting: list[int], idle_wait_s: float, until: Position | None
+    runtime: Runtime, state: PipelineState, waiting: list[int], idle_wait_s: float, until: Offset | None
 ) -> Generator[Step, None, int]:
     """Deliver the oldest of ``waiting``, or drain a batch and deliver it; returns how many were delivered, 0 or 1."""
     started = time.monotonic()
@@ -210,10 +210,10 @@ def _orderly(state: PipelineState, me: str) -> Iterator[None]:
         yield
     finally:
         with suppress(SluiceError):
-            state.turns.give_up(me)
+            state.election.resign(me)
 
 
-def _head_now(runtime: Runtime, state: PipelineState, head: Position | None) -> Position | None:
+def _head_now(runtime: Runtime, state: PipelineState, head: Offset | None) -> Offset | None:
     """Return ``head``, or the head of the other server's log after a failover: positions of two logs do not compare."""
     cursor = state.cursor() if head is not None else None
     if head is None or cursor is None or cursor.position.log_epoch == head.log_epoch:
@@ -221,7 +221,7 @@ def _head_now(runtime: Runtime, state: PipelineState, head: Position | None) -> 
     return head_of(runtime)
 
 
-def _reached(cursor: Any, head: Position) -> bool:
+def _reached(cursor: Any, head: Offset) -> bool:
     if cursor is None or cursor.position.log_epoch != head.log_epoch:
         return False
     return bool(cursor.position.order >= head.order)

@@ -17,8 +17,8 @@ from sluice.config.connections import ConnectionResolver, WithEnvironment, from_
 from sluice.config.folders import channels_folder, pipelines_folder, rules_folder
 from sluice.config.pipeline import PipelineConfig, no_password
 from sluice.config.resolved import ResolvedConnections
-from sluice.coordination.active_installation import BEAT_S
 from sluice.coordination.channel_side import ChannelMembership
+from sluice.coordination.leader_election import BEAT_S
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, SluiceError
 from sluice.model.load_marks import LoadMark, MarkRules
@@ -244,7 +244,7 @@ def _beating(state: PipelineState, owner: str | None, lives: Callable[[], bool])
         while state.alive and not done.wait(BEAT_S):
             with suppress(SluiceError):  # ZooKeeper does not answer; whoever needs it reports that
                 if lives():
-                    state.turns.beat(owner)
+                    state.election.beat(owner)
 
     thread = threading.Thread(target=beat, name="presence", daemon=True)
     thread.start()

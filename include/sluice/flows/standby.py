@@ -16,7 +16,7 @@ import structlog
 from sluice.config.folders import pipelines_folder, rules_folder
 from sluice.config.loading import find_pipeline_file, load_pipeline
 from sluice.config.pipeline import PipelineConfig
-from sluice.coordination.active_installation import BEAT_S
+from sluice.coordination.leader_election import BEAT_S
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, Fenced, SluiceError
 from sluice.flows.run import Step, run
@@ -43,7 +43,7 @@ def stand_by(opened: Callable[[], Runtime], name: str) -> Iterator[Step]:
         runtime.owner = me
         try:
             with runtime.state() as state:
-                patience_s = state.turns.patience_s
+                patience_s = state.election.patience_s
                 if _others(state, me):
                     quiet_since = time.monotonic()
                 if time.monotonic() - quiet_since < patience_s:
@@ -77,10 +77,10 @@ def stand_by(opened: Callable[[], Runtime], name: str) -> Iterator[Step]:
 
 def _others(state: PipelineState, me: str) -> bool:
     """Return True if an installation other than a standby is alive, or has announced a restart."""
-    turn = state.turns.now(me)
-    if turn is not None and not turn.owner.startswith(STANDBY) and not turn.is_over:
+    leader = state.election.leader(me)
+    if leader is not None and not leader.owner.startswith(STANDBY) and not leader.is_silent:
         return True
-    return any(not name.startswith(STANDBY) for name in state.turns.heard(me))
+    return any(not name.startswith(STANDBY) for name in state.election.others_alive(me))
 
 
 # -- the files -------------------------------------------------------------------------------------------------------------------

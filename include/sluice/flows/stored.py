@@ -8,9 +8,9 @@ from functools import lru_cache
 from sluice.coordination.state import PipelineState
 from sluice.errors import SegmentError
 from sluice.flows.runtime import Runtime
-from sluice.model.batches import Batch
+from sluice.model.batches import Batch, BatchNumber, Epoch
 from sluice.model.definitions import Definitions
-from sluice.model.positions import BatchNumber, Epoch, Position
+from sluice.model.offset import Offset
 from sluice.model.tables import TableId
 from sluice.segments.changeset import damage
 from sluice.segments.manifest import SegmentManifest
@@ -49,8 +49,8 @@ def record_of(store: SegmentStore, manifest: SegmentManifest, claim: str) -> Bat
         epoch=Epoch(manifest.epoch),
         claim=claim,
         manifest=store.manifest_path(manifest.batch, manifest.epoch),
-        first=manifest.first.position,
-        last=manifest.last.position,
+        first=manifest.first,
+        last=manifest.last,
         changes=manifest.changes,
         size_bytes=manifest.size_bytes,
         first_commit_time_us=manifest.first_commit_time_us,
@@ -81,7 +81,7 @@ def known_again(runtime: Runtime, store: SegmentStore, target: str, number: int)
     return record_of(store, manifest, "redelivered")
 
 
-def definitions_at(runtime: Runtime, state: PipelineState, first: Position) -> Definitions | None:
+def definitions_at(runtime: Runtime, state: PipelineState, first: Offset) -> Definitions | None:
     """Return the stored definitions that apply to changes from ``first`` on, as far as they are known. Raises SegmentError."""
     schemas, read = SchemaStore(runtime.store), runtime.source.stored_definitions
     cursor = state.cursor()
@@ -95,7 +95,7 @@ def definitions_at(runtime: Runtime, state: PipelineState, first: Position) -> D
     return schemas.load(earlier[0].path, read) if earlier else None
 
 
-def tables_at(runtime: Runtime, state: PipelineState, first: Position) -> frozenset[TableId]:
+def tables_at(runtime: Runtime, state: PipelineState, first: Offset) -> frozenset[TableId]:
     """Return the tables of :func:`definitions_at`, none if nothing is known. Raises SegmentError.
 
     The newest file of the history is read once per process: while no definition changes, a batch reads none.
@@ -109,7 +109,7 @@ def tables_at(runtime: Runtime, state: PipelineState, first: Position) -> frozen
 
 
 @lru_cache(maxsize=8)
-def _tables_in(uri: str, pipeline: str, path: str, read: DefinitionsReader) -> tuple[Position, frozenset[TableId]]:
+def _tables_in(uri: str, pipeline: str, path: str, read: DefinitionsReader) -> tuple[Offset, frozenset[TableId]]:
     """Return the position of a history file, which never changes, and the tables that it knows."""
     schemas = SchemaStore(SegmentStore(uri, pipeline))
     return schemas.position(path), _names(schemas.load(path, read))

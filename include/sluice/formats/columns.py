@@ -22,7 +22,7 @@ from sluice.formats.keys import key_document
 from sluice.kernels import kernel
 from sluice.model.batches import Op
 from sluice.model.fields import true_name
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.model.tables import ENUM_ERROR_VALUE, META_COLUMNS, TableId
 from sluice.model.temporal import is_special, to_python, to_text
 
@@ -211,7 +211,7 @@ class Rows:
     ``at``: the end of the batch: what merged rows have for a place in the log.
     """
 
-    def __init__(self, rows: pa.Table, table: TableId, *, at: Position | None = None) -> None:
+    def __init__(self, rows: pa.Table, table: TableId, *, at: Offset | None = None) -> None:
         self.rows = rows = rows.combine_chunks()
         self.table, self._at = table, at
         fields = tuple(field for field in rows.schema if field.name not in META_COLUMNS)
@@ -274,7 +274,8 @@ class Rows:
                 numbers(_whole(rows["_offset"])), ',"row":', numbers(_whole(rows["_row"])),
             ]  # fmt: skip
         else:
-            place = [f',"server_id":0,"gtid":null,"file":{json_text(at.file)},"pos":{at.offset},"row":0']
+            file, offset = at.row_place
+            place = [f',"server_id":0,"gtid":null,"file":{json_text(file)},"pos":{offset},"row":0']
         return joined(
             '{"before":', before, ',"after":', after, ',"source":{' + head, ms, ',"snapshot":', read,
             f',"db":{json_text(self.table.schema)},"sequence":null,"ts_us":', micros, ',"ts_ns":', nanos,

@@ -12,13 +12,13 @@ import pyarrow as pa
 from sluice.model.batches import Op
 from sluice.model.changes import Change
 from sluice.model.fields import true_name
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.model.tables import META_COLUMNS, TableId
 from sluice.model.temporal import to_python
 
 
 def changes_of(
-    rows: pa.Table, table: TableId, key: tuple[str, ...], *, txn_row: pa.Array | None = None, at: Position | None = None
+    rows: pa.Table, table: TableId, key: tuple[str, ...], *, txn_row: pa.Array | None = None, at: Offset | None = None
 ) -> Iterator[Change]:
     """Yield the rows (SEGMENT_ROWS) as changes, in their order.
 
@@ -36,7 +36,7 @@ def changes_of(
     def meta(name: str, otherwise: Any) -> list[Any]:
         return rows[name].to_pylist() if name in rows.schema.names else [otherwise] * count
 
-    file, offset = (at.file, at.offset) if at is not None else ("", 0)
+    file, offset = at.row_place if at is not None else ("", 0)
     ops, seqs, known = meta("_op", ""), meta("_seq", 0), meta("_present", None)
     files, offsets, numbers = meta("_file", file), meta("_offset", offset), meta("_row", 0)
     gtids, txns, origins = meta("_gtid", None), meta("_txn", 0), meta("_origin", 0)

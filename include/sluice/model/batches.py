@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NewType
 
-from sluice.model.positions import BatchNumber, Epoch, Position
+from sluice.model.offset import Offset
+
+Epoch = NewType("Epoch", int)
+BatchNumber = NewType("BatchNumber", int)
 
 
 class Op(StrEnum):
@@ -57,8 +60,8 @@ class Batch:
     epoch: Epoch
     claim: str
     manifest: str
-    first: Position
-    last: Position
+    first: Offset
+    last: Offset
     changes: int
     size_bytes: int
     state: BatchState = BatchState.DRAINED
@@ -112,8 +115,8 @@ class Batch:
             epoch=Epoch(data["epoch"]),
             claim=data["claim"],
             manifest=data["manifest"],
-            first=Position.from_json(data["first"]),
-            last=Position.from_json(data["last"]),
+            first=Offset.from_json(data["first"]),
+            last=Offset.from_json(data["last"]),
             changes=data["changes"],
             size_bytes=data["size_bytes"],
             state=BatchState(data["state"]),
@@ -143,7 +146,7 @@ class DrainOutcome:
     """
 
     batch: int | None
-    position: Position
+    position: Offset
     changes: int = 0
     closed_by: str = "idle"
     adopted: bool = False

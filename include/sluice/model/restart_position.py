@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +18,8 @@ class Queue:
         intact: what lies between the two is stored, and can still be delivered from there.
     """
 
-    enqueued: Position | None
-    delivered: Position | None
+    enqueued: Offset | None
+    delivered: Offset | None
     intact: bool = False
 
     @property
@@ -30,7 +30,7 @@ class Queue:
         return not self.intact and self.enqueued is not None and self.enqueued != self.delivered
 
 
-def restart_position(captured: Position, began: Position, queues: Sequence[Queue]) -> Position:
+def restart_position(captured: Offset, began: Offset, queues: Sequence[Queue]) -> Offset:
     """Return the latest position from which reading again loses nothing.
 
     It is the smallest delivered position of the queues that hold back; a queue that has delivered nothing at all counts

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from sluice.model.definitions import ColumnDefinition, TableDefinition
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.model.sessions import StatementSession
 from sluice.model.tables import TableId
 
@@ -261,7 +261,7 @@ class SchemaStatement:
         changes: what it did to definitions.
     """
 
-    position: Position
+    position: Offset
     schema: str
     table: TableId | None
     sql: str

@@ -16,7 +16,8 @@ from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError
 from sluice.flows.checkpoints import Sides
 from sluice.flows.runtime import Runtime
-from sluice.model.positions import BatchNumber, Position
+from sluice.model.batches import BatchNumber
+from sluice.model.offset import Offset
 from sluice.operations.control import ActionPlan
 from sluice.targets.port import Checkpoint
 
@@ -26,8 +27,8 @@ class _Wanted:
     """The state to set: the target holds ``batch``, which ends at ``position``; captured to ``captured`` (None: unchanged)."""
 
     batch: int
-    position: Position
-    captured: Position | None
+    position: Offset
+    captured: Offset | None
     steps: tuple[str, ...]
 
 

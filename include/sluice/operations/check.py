@@ -34,7 +34,7 @@ from sluice.mapping.names import misspelt_tables, tables_by_line, wrong_names
 from sluice.merge.compact import merged_schema
 from sluice.model.fields import key_columns
 from sluice.model.nearest import meant
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.model.tables import TableId
 from sluice.operations.channel import ends_of, members, ring, sent_to_itself
 from sluice.operations.copy_plan import PlannedCopy, planned_copies
@@ -606,7 +606,7 @@ def _others(runtime: Runtime) -> list[CheckFinding]:
     return lines
 
 
-def _same_log(source: SourceSession, position: Position) -> list[CheckFinding]:
+def _same_log(source: SourceSession, position: Offset) -> list[CheckFinding]:
     """Return an error if the log is no longer the one that was captured."""
     try:
         source.confirm(position)

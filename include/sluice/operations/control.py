@@ -19,7 +19,7 @@ from sluice.flows.checkpoints import Sides, require_no_checkpoints
 from sluice.flows.runtime import Runtime
 from sluice.flows.stored import known_again, lost_segment
 from sluice.model.batches import Batch
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.operations.deadletters.store import copy_of
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.store import SegmentStore
@@ -84,7 +84,7 @@ def restart(runtime: Runtime, *, by: str, reason: str = "", grace_s: float | Non
             hint=f"for longer: `sluice pause {runtime.name}`",
         )
     with runtime.state() as state:
-        state.turns.announce_restart(grace)
+        state.election.announce_restart(grace)
         state.set_permit(open_=None, by=by, reason=reason)
         state.audit(by=by, what="restart", details={"reason": reason, "grace_s": grace})
     return ActionPlan(
@@ -303,7 +303,7 @@ def seek(runtime: Runtime, to: str, *, by: str, dry_run: bool, drop: bool = Fals
             require_no_checkpoints(runtime, state)
         with runtime.source.open() as source:
             if to:
-                position: Position = source.resolve_start(parse_position(to))
+                position: Offset = source.resolve_start(parse_position(to))
             else:
                 position = waiting[0].first
                 source.require_ready(position)
@@ -340,7 +340,7 @@ def seek(runtime: Runtime, to: str, *, by: str, dry_run: bool, drop: bool = Fals
     return plan
 
 
-def _dropped(state: PipelineState, waiting: list[Batch], position: Position) -> list[str]:
+def _dropped(state: PipelineState, waiting: list[Batch], position: Offset) -> list[str]:
     """Describe what happens if the ``waiting`` batches are discarded and the log is read again from ``position``."""
     first, last = waiting[0], waiting[-1]
     steps = [

@@ -27,7 +27,7 @@ from sluice.flows.runtime import Runtime
 from sluice.flows.stage_sums import StageSums
 from sluice.flows.stages import Stage, StageKind, has_passed, stages_of
 from sluice.model.batches import Batch
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.model.restart_position import Queue, restart_position
 from sluice.operations.conflicts import counted
 from sluice.operations.looks import ANSWER_S, Answer, NoAnswer, Question, looks, server_name
@@ -83,12 +83,12 @@ class TargetStatus:
     name: str
     type: str
     batch: int | None
-    position: Position | None
+    position: Offset | None
     lag_ms: int | None
     lag_bytes: int | None
     loading_by: str | None
     enqueued_batch: int | None = None
-    enqueued: Position | None = None
+    enqueued: Offset | None = None
     alert_since: str | None = None
     quarantined: str | None = None
     waits: str | None = None
@@ -140,8 +140,8 @@ class Status:
 
     pipeline: str
     state: str
-    head: Position | None
-    captured: Position | None
+    head: Offset | None
+    captured: Offset | None
     next_batch: int | None
     lag_ms: int | None
     lag_bytes: int | None
@@ -153,7 +153,7 @@ class Status:
     warnings: list[str] = field(default_factory=list)
     installation: str | None = None
     paused: str = ""
-    reread_from: Position | None = None
+    reread_from: Offset | None = None
     rules: list[dict[str, Any]] = field(default_factory=list)
     rules_batch: int | None = None
     dead_letters: int = 0
@@ -218,7 +218,7 @@ class _Delivery:
         """Batches that some target lacks that is not quarantined; without those that wait on purpose."""
         return [batch for batch in self.known if batch.number > self.done]
 
-    def reread_from(self, targets: Sequence[TargetStatus]) -> Position | None:
+    def reread_from(self, targets: Sequence[TargetStatus]) -> Offset | None:
         """Return the position from which the log would have to be read again if the segment store were lost."""
         if self.cursor is None:
             return None
@@ -233,8 +233,8 @@ class _Source:
     """The source now: the end of its log, and how many bytes of log a position is away from it."""
 
     now_ms: int
-    head: Position | None = None
-    lag_bytes: Callable[[Position], int | None] | None = None
+    head: Offset | None = None
+    lag_bytes: Callable[[Offset], int | None] | None = None
 
 
 def batches_claimed(runtime: Runtime, claim: str) -> list[dict[str, Any]]:
@@ -446,7 +446,7 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
             f"segment store {runtime.store_uri}", partial(_Stored.read, runtime, state, found.known)
         )
         asked_targets = _ask_targets(runtime, state, keep_s)
-        draining_by, installation, dumps = state.owner(), state.turns.owner(), recent_dumps(state)
+        draining_by, installation, dumps = state.owner(), state.election.leader_name(), recent_dumps(state)
         loading_by = {target.name: state.owner(target.name) for target in runtime.pipeline.targets}
         alerts = {target.name: state.alerts.since(target.name) for target in runtime.pipeline.targets}
         permit, failures, incomplete = state.permit(), state.failures(), state.incomplete.all()
@@ -676,7 +676,7 @@ def _disagreements(
     return found
 
 
-def _end_of(batches: list[Batch], number: int, process: Acknowledgement | None) -> Position | None:
+def _end_of(batches: list[Batch], number: int, process: Acknowledgement | None) -> Offset | None:
     """Return the end of batch ``number``, or of the last acknowledged batch if that one is no longer known."""
     for batch in reversed(batches):
         if batch.number == number:

@@ -72,8 +72,8 @@ def segments(runtime: Runtime, *, batch: int | None = None, verify: bool = False
                 "changes": manifest.changes,
                 "files": len({file_of(file.path) for file in manifest.files}),
                 "bytes": manifest.size_bytes,
-                "first": str(manifest.first.position),
-                "last": str(manifest.last.position),
+                "first": str(manifest.first),
+                "last": str(manifest.last),
                 "rules": _rules_in_words(runtime, state.batch(number)),
             })
     return rows

@@ -22,7 +22,7 @@ from sluice.model.sizes import cuts, row_bytes
 from sluice.model.tables import META_COLUMNS, TableId
 from sluice.segments.checksums import ChecksumSink
 from sluice.segments.footers import footer_crc32, opened
-from sluice.segments.manifest import PositionRecord, ReplaceRecord, SegmentFile
+from sluice.segments.manifest import OffsetRecord, ReplaceRecord, SegmentFile
 from sluice.segments.packed import SMALL_BYTES, packed
 from sluice.segments.store import SegmentStore, made_anew, quoted
 
@@ -150,7 +150,7 @@ class ChangesetManifest(_Stored):
     format_version: Literal[1] = 1
     batch: int = Field(ge=1)
     attempt: str
-    last: PositionRecord = Field(description="Position after the batch's last transaction.")
+    last: OffsetRecord = Field(description="Position after the batch's last transaction.")
     tables: tuple[ChangesetTable, ...]
     rules: tuple[RuleTotal, ...] = ()
     dead_letters: tuple[str, ...] = Field(

@@ -5,12 +5,12 @@ A stored contract, format version 1.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator
 
-from sluice.errors import SegmentError
-from sluice.model.positions import Position
+from sluice.errors import ConfigError, SegmentError
+from sluice.model.offset import Offset
 from sluice.model.sessions import StatementSession
 from sluice.model.tables import KEY_BUCKETS, TableId
 
@@ -21,26 +21,15 @@ class _Stored(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class PositionRecord(_Stored):
-    """A :class:`~sluice.model.positions.Position` as JSON."""
+def _offset(stored: Any) -> Offset:
+    try:
+        return stored if isinstance(stored, Offset) else Offset.from_json(stored)
+    except (AttributeError, ConfigError) as error:
+        raise ValueError(f"a stored position cannot be read: {error}") from error
 
-    server_uuid: str
-    file: str
-    offset: int
-    gtid_set: str = ""
-    commit_time_us: int = 0
-    prepared: str = Field("", description="XA transactions that wait for their outcome.")
-    last_event: dict[str, Any] | None = Field(None, description="The event read last, by which the log is known again.")
 
-    @classmethod
-    def of(cls, position: Position) -> PositionRecord:
-        """Return the record of a position."""
-        return cls(**position.to_json())
-
-    @property
-    def position(self) -> Position:
-        """The value object."""
-        return Position.from_json(self.model_dump())
+OffsetRecord = Annotated[Offset, PlainValidator(_offset), PlainSerializer(Offset.to_json)]
+"""An :class:`~sluice.model.offset.Offset` as JSON, as the source wrote it."""
 
 
 class PlaceRecord(_Stored):
@@ -188,8 +177,8 @@ class SegmentManifest(_Stored):
     pipeline: str
     batch: int = Field(ge=1)
     epoch: int = Field(ge=0)
-    first: PositionRecord
-    last: PositionRecord
+    first: OffsetRecord
+    last: OffsetRecord
     first_commit_time_us: int = 0
     last_commit_time_us: int = 0
     changes: int

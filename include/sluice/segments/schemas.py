@@ -23,7 +23,7 @@ from pyarrow import fs
 
 from sluice.errors import SegmentError
 from sluice.model.definitions import Definitions, TableDefinition
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.model.tables import TableId
 from sluice.segments.store import SegmentStore, quoted
 
@@ -69,7 +69,7 @@ class SchemaStore:
             following = data["parent"]
         return read(chain[-1]["state"], [data["part"] for data in reversed(chain[:-1])])
 
-    def save(self, state: Definitions, position: Position, epoch: int, parent: str | None = None) -> str:
+    def save(self, state: Definitions, position: Offset, epoch: int, parent: str | None = None) -> str:
         """Write what changed since ``parent`` (or all there is) and return the file's path; ``state.touched`` is empty
         afterwards.
         """
@@ -80,7 +80,7 @@ class SchemaStore:
         else:
             content = {"parent": base, "depth": 1, "part": state.part(changed)}
         data = {"format_version": FORMAT_VERSION, "position": position.to_json(), **content}
-        number, offset = position.order
+        number, offset = position.order[:2]
         name = f"{number:010d}-{offset:012d}-e{epoch:06d}-{uuid.uuid4().hex[:6]}.schema"
         path = f"{self._folder(position)}/{name}"
         text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
@@ -106,14 +106,14 @@ class SchemaStore:
         changed |= {TableId(schema, table) for schema, table in part["gone"]}
         return data["parent"], changed | touched
 
-    def before(self, position: Position) -> list[StoredSchema]:
+    def before(self, position: Offset) -> list[StoredSchema]:
         """Return the files of this log whose position is not after ``position``, newest first."""
         order = position.order
         return sorted(
             (found for found in self.every(position) if found.order <= order), key=lambda f: f.order, reverse=True
         )
 
-    def every(self, position: Position) -> list[StoredSchema]:
+    def every(self, position: Offset) -> list[StoredSchema]:
         """Return all files of the log that ``position`` belongs to."""
         folder = self._store.full_path(self._folder(position))
         infos = self._store.filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
@@ -124,14 +124,14 @@ class SchemaStore:
                 found.append(StoredSchema(f"{self._folder(position)}/{info.base_name}", (int(match[1]), int(match[2]))))
         return found
 
-    def forget(self, position: Position) -> None:
+    def forget(self, position: Offset) -> None:
         """Remove all files of the log that ``position`` belongs to: the server has another one in its place now."""
         for found in self.every(position):
             self._store.delete(found.path)
 
-    def position(self, path: str) -> Position:
+    def position(self, path: str) -> Offset:
         """Return the position that a file belongs to."""
-        return Position.from_json(self._read(path)["position"])
+        return Offset.from_json(self._read(path)["position"])
 
     def parents(self, path: str) -> list[str]:
         """Return the files that ``path`` builds on."""
@@ -142,7 +142,7 @@ class SchemaStore:
             following = self._read(following)["parent"]
         return found
 
-    def prune(self, current: str, position: Position, older_than_s: float, *, dry_run: bool = False) -> list[str]:
+    def prune(self, current: str, position: Offset, older_than_s: float, *, dry_run: bool = False) -> list[str]:
         """Remove files written before ``older_than_s`` (seconds since 1970) that nothing kept builds on.
 
         ``current``: the cursor's own.
@@ -165,7 +165,7 @@ class SchemaStore:
             self._store.delete(path)
         return gone
 
-    def _folder(self, position: Position) -> str:
+    def _folder(self, position: Offset) -> str:
         server, log = position.log_names
         return f"schema/{quoted(server)}.{quoted(log)}"
 

@@ -20,15 +20,15 @@ import pyarrow.parquet as pq
 
 from sluice.errors import SluiceError
 from sluice.model.batches import Op
+from sluice.model.offset import Offset
 from sluice.model.packing import SMALL_FILES
-from sluice.model.positions import Position
 from sluice.model.schema_changes import SchemaStatement
 from sluice.model.sizes import Sizes, row_bytes
 from sluice.model.tables import TableId, TableSchema
 from sluice.segments.buckets import key_bucket
 from sluice.segments.checksums import ChecksumSink
 from sluice.segments.footers import footer_crc32
-from sluice.segments.manifest import DdlRecord, MarkRecord, PositionRecord, ReplaceRecord, SegmentFile, SegmentManifest
+from sluice.segments.manifest import DdlRecord, MarkRecord, ReplaceRecord, SegmentFile, SegmentManifest
 from sluice.segments.packed import fitting, packed
 from sluice.segments.store import SegmentStore
 
@@ -162,8 +162,8 @@ class SegmentWriter:
 
     def finish(
         self,
-        first: Position,
-        last: Position,
+        first: Offset,
+        last: Offset,
         *,
         changes: int | None = None,
         transactions: int = 0,
@@ -179,8 +179,8 @@ class SegmentWriter:
             pipeline=self.store.pipeline,
             batch=self.batch,
             epoch=self.epoch,
-            first=PositionRecord.of(first),
-            last=PositionRecord.of(last),
+            first=first,
+            last=last,
             first_commit_time_us=first_commit_time_us,
             last_commit_time_us=last_commit_time_us,
             changes=sum(f.inserts + f.updates + f.deletes + f.reads for f in files) if changes is None else changes,

@@ -11,7 +11,6 @@ from sluice.errors import BatchesGone, ConfigError, SegmentError
 from sluice.flows.runtime import Runtime
 from sluice.flows.stored import stored_manifest
 from sluice.model.batches import Batch
-from sluice.model.positions import order_of
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.store import is_manifest
 from sluice.serve.requests import FromBatch, FromPosition, FromTimestamp, ReadRequest
@@ -71,13 +70,13 @@ class StoredBatches:
                 raise self._before(f"{start.timestamp.isoformat()} is before it begins")
             index = bisect_left(self.numbers, at_us, key=lambda n: self._any_manifest(n, state).last.commit_time_us)
         else:
-            epoch = self._any_manifest(self.numbers[-1], state).last.position.log_epoch
-            wanted = order_of(start.position)
-            if first.first.position.log_epoch == epoch and wanted < first.first.position.order:
+            epoch = self._any_manifest(self.numbers[-1], state).last.log_epoch
+            wanted = first.first.order_of(start.position)
+            if first.first.log_epoch == epoch and wanted < first.first.order:
                 raise self._before(f"{start.position} is before it")
 
-            def end(number: int) -> tuple[bool, tuple[int, int]]:
-                last = self._any_manifest(number, state).last.position
+            def end(number: int) -> tuple[bool, tuple[int, ...]]:
+                last = self._any_manifest(number, state).last
                 return last.log_epoch == epoch, last.order
 
             index = bisect_right(self.numbers, (True, wanted), key=end)

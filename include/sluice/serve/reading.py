@@ -29,6 +29,7 @@ from sluice.serve.requests import ReadRequest
 from sluice.serve.row_shapes import StreamShape, stored
 from sluice.serve.snapshot_start import SnapshotStart
 from sluice.serve.table_index import TableIndex
+from sluice.sources import executed
 
 _log = structlog.get_logger()
 
@@ -290,7 +291,18 @@ class Reading:
             for piece in shape.sent(rows, table, batch):
                 if piece.num_rows:
                     yield piece, b""
-        yield pa.RecordBatch.from_pylist([], schema=shape.schema), _mark(manifest, self._statements(manifest))
+        yield pa.RecordBatch.from_pylist([], schema=shape.schema), self._mark(manifest)
+
+    def _mark(self, manifest: SegmentManifest) -> bytes:
+        """Return the mark that follows the last row of a batch."""
+        said = {
+            "batch": manifest.batch,
+            "position": manifest.last.place,
+            "gtid_set": executed(self.runtime.pipeline.source.type, manifest.last),
+            "commit_time_us": manifest.last.commit_time_us,
+            "statements": self._statements(manifest),
+        }
+        return json.dumps(said, separators=(",", ":")).encode()
 
     def _statements(self, manifest: SegmentManifest) -> list[dict[str, Any]]:
         """Return what statements did to tables that are read, since no row says it."""
@@ -303,15 +315,3 @@ class Reading:
                     kinds = [kind.value for kind in change.kinds]
                     found.append({"table": str(table), "kinds": kinds, "seq": record.seq})
         return found
-
-
-def _mark(manifest: SegmentManifest, statements: list[dict[str, Any]]) -> bytes:
-    """Return the mark that follows the last row of a batch."""
-    said = {
-        "batch": manifest.batch,
-        "position": manifest.last.position.place,
-        "gtid_set": manifest.last.gtid_set,
-        "commit_time_us": manifest.last.commit_time_us,
-        "statements": statements,
-    }
-    return json.dumps(said, separators=(",", ":")).encode()

@@ -16,11 +16,11 @@ from sluice.flows.runtime import Runtime
 from sluice.flows.snapshot.rows import SnapshotTable, SnapshotTables
 from sluice.flows.snapshot.versions import snapshot_reader, whole_batch
 from sluice.flows.stored import known_again
-from sluice.model.batches import Op
-from sluice.model.positions import BatchNumber
+from sluice.model.batches import BatchNumber, Op
 from sluice.model.tables import META_FIELDS, TableId, user_schema
 from sluice.operations.snapshot import snapshot_tables
 from sluice.serve.batch_rows import BatchRows, Shaped, Wants
+from sluice.sources import executed
 from sluice.targets.port import VersionReader
 
 
@@ -32,6 +32,7 @@ class SnapshotStart:
     reader: VersionReader
     held: Acknowledgement
     tables: tuple[SnapshotTable, ...]
+    source_type: str
 
     @classmethod
     def of(cls, runtime: Runtime, state: PipelineState, rows: BatchRows, wants: Wants) -> SnapshotStart:
@@ -50,7 +51,7 @@ class SnapshotStart:
         reader = snapshot_reader(runtime)
         held = _whole(runtime, state, reader, held)
         found = SnapshotTables(runtime, reader, held.batch, held.position).every(state, wants)
-        return cls(rows, reader, held, tuple(found))
+        return cls(rows, reader, held, tuple(found), runtime.pipeline.source.type)
 
     @property
     def batch(self) -> int:
@@ -66,8 +67,9 @@ class SnapshotStart:
     def pieces(self, shaped: Shaped) -> Iterator[tuple[TableId, pa.Table]]:
         """Yield all rows, table by table. Raises MappingError, LoadError, TargetUnavailable, SchemaMoved."""
         position = self.held.position
+        file, offset = position.row_place
         constants = {
-            "_op": Op.READ.value, "_commit_ts": position.commit_time_us, "_file": position.file, "_offset": position.offset, "_row": 0, "_txn": 0,
+            "_op": Op.READ.value, "_commit_ts": position.commit_time_us, "_file": file, "_offset": offset, "_row": 0, "_txn": 0,
             "_origin": 0,
         }  # fmt: skip
         for table in self.tables:
@@ -87,7 +89,7 @@ class SnapshotStart:
         said = {
             "batch": self.batch,
             "position": position.place,
-            "gtid_set": position.gtid_set,
+            "gtid_set": executed(self.source_type, position),
             "commit_time_us": position.commit_time_us,
             "statements": [],
             "snapshot": True,

@@ -12,6 +12,7 @@ from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError
 from sluice.model.load_marks import MarkRules
 from sluice.model.nearest import meant
+from sluice.model.offset import Offset
 from sluice.sources.base import Source
 
 
@@ -22,10 +23,12 @@ class BuiltIn:
     Attributes:
         place: module:class, imported at first use.
         reads_marks: it tells what Sluice wrote at the source from what applications write.
+        executed: module:function that reads in an offset which transactions came up to it.
         query: module:function that runs a person's query at a connection of this kind; "": it is asked as MySQL is.
     """
 
     place: str
+    executed: str
     reads_marks: bool = False
     query: str = ""
 
@@ -33,10 +36,13 @@ class BuiltIn:
 KINDS: Mapping[str, BuiltIn] = {
     "mysql": BuiltIn(
         "sluice.sources.mysql.source:MySQLSource",
+        "sluice.sources.mysql.position:executed",
         reads_marks=True,
         query="sluice.sources.mysql.server.query:query_rows",
     ),
-    "memory": BuiltIn("sluice.sources.memory.source:MemorySource", reads_marks=True),
+    "memory": BuiltIn(
+        "sluice.sources.memory.source:MemorySource", "sluice.sources.memory.position:executed", reads_marks=True
+    ),
 }
 """``source.type`` in the pipeline file -> the kind."""
 
@@ -44,6 +50,13 @@ KINDS: Mapping[str, BuiltIn] = {
 def reads_marks(name: str) -> bool:
     """Return True if sources of a kind read marks of loads."""
     return name in KINDS and KINDS[name].reads_marks
+
+
+def executed(kind: str, at: Offset) -> str:
+    """Return all transactions up to an offset of a source of this kind, in its own notation; "" if they have no names."""
+    module, _, name = KINDS[kind].executed.partition(":")
+    found: str = getattr(importlib.import_module(module), name)(at)
+    return found
 
 
 def open_source(pipeline: PipelineConfig, resolver: ConnectionResolver, loads: MarkRules | None = None) -> Source:
@@ -90,4 +103,4 @@ def query_rows(
     return found
 
 
-__all__ = ["KINDS", "open_source", "query_rows", "reads_marks"]
+__all__ = ["KINDS", "executed", "open_source", "query_rows", "reads_marks"]

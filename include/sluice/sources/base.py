@@ -26,21 +26,13 @@ from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.digests import RangeDigest
 from sluice.model.dumps import Chunk, Marking, TablePlanned, TableRequest
 from sluice.model.load_marks import PartnerLoads
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.model.row_effects import ColumnEffect, Ran
 from sluice.model.schema_changes import SchemaStatement, TableChange
 from sluice.model.tables import Column, TableId, TableSchema
 from sluice.sources.table_filter import Selection
 
 _log = structlog.get_logger()
-
-Offset = Position
-"""A place at the end of a transaction.
-
-Its fields mean something to the kind of source that made it only. Everybody else uses ``log_epoch`` (offsets of two log
-epochs do not compare), ``order`` and ``follows`` (the order within an epoch), ``commit_time_us``, ``place`` and
-``str()``, and the JSON.
-"""
 
 TableFilter = Selection
 """Which tables and which kinds of change are wanted."""

@@ -31,7 +31,7 @@ from sluice.mapping import Mapping as Routes
 from sluice.model.changes import Change
 from sluice.model.column_types import ColumnKind
 from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.model.row_effects import REQUIRES, Ran
 from sluice.model.schema_changes import ChangeKind, TableChange, column_changes
 from sluice.model.source_words import StatementMeaning
@@ -165,18 +165,22 @@ class Op:
 
     @property
     def op(self) -> str:
+        """The operation as a letter: ``i``, ``u`` or ``d``."""
         return "d" if self.after is None else "i" if self.before is None else "u"
 
 
 def new(*row: Any) -> Op:
+    """Return the insert of a row."""
     return Op(None, row)
 
 
 def gone(*row: Any) -> Op:
+    """Return the delete of a row."""
     return Op(row, None)
 
 
 def changed(before: tuple[Any, ...], after: tuple[Any, ...]) -> Op:
+    """Return the update of a row; another key in ``after`` moves it."""
     return Op(before, after)
 
 
@@ -209,11 +213,13 @@ class Pipe:
 
     @property
     def held(self) -> int:
+        """The number of the batch in the checkpoint; 0 if there is no checkpoint."""
         found = self.checkpoints.read()
         return found.batch if found else 0
 
-    def position(self, batch: int) -> Position:
-        return Position("uuid", "log.000001", 100 * batch + 4)
+    def position(self, batch: int) -> Offset:
+        """Return the position at which a batch ends."""
+        return Offset.at("uuid", "log.000001", 100 * batch + 4)
 
     def given(self, tables: Tables, **more: Any) -> BatchInput:
         """Return the next batch."""
@@ -243,9 +249,11 @@ class Pipe:
         )  # fmt: skip
 
     def take_over(self) -> int:
+        """Take the target over under the present epoch. Return the batch that it holds."""
         return self.checkpoints.take_over(self.epoch).batch
 
     def writer(self, batch: BatchInput) -> BatchWriter:
+        """Open a session and return its writer. Raises ConfigError if the batch needs an undeclared feature."""
         target = self.target
         require_features(target.config, target.capabilities, batch)
         with target.open(self.epoch) as session:
@@ -287,6 +295,7 @@ class Pipe:
         after("advance")
 
     def advance(self, batch: BatchInput) -> None:
+        """Move the checkpoint past a batch, for a target that keeps none itself."""
         if self.target.checkpoints is None:
             self.checkpoints.advance(Checkpoint(self.epoch, batch.number, batch.position))
 
@@ -398,6 +407,7 @@ def _rows(*rows: tuple[Any, ...]) -> Counter[tuple[Any, ...]]:
 
 @_check(1, "first meeting, and a target that joins later", _own)
 def first_meeting(bench: Bench) -> None:
+    """Check that a new target holds nothing, and that one that joins later holds what the first meeting said."""
     pipe, late = Pipe(bench), Pipe(bench, name="late")
     assert pipe.checkpoints.read() is None, "a new target says that it holds something"
     assert pipe.checkpoints.take_over(1).batch == 0
@@ -411,6 +421,7 @@ _FIRST = (new(1, "a", None), new(2, "b", 2), new(3, "ü😀", 1))
 
 @_check(2, "insert, update, delete, key change, delete and insert")
 def rows_arrive(bench: Bench) -> None:
+    """Check the rows after each operation, a change of a unique value and a repeated copy."""
     [table] = _made(bench, "people")
     pipe = Pipe(bench)
     pipe.deliver((table, _FIRST))
@@ -433,6 +444,7 @@ def rows_arrive(bench: Bench) -> None:
 
 @_check(3, "each unit repeated, in another order, twice at once")
 def units_repeat(bench: Bench) -> None:
+    """Check that repeated and concurrent writes of a unit leave each row once."""
     tables = _made(bench, "one", "two", "three")
     pipe = Pipe(bench)
     batch = pipe.given([(table, _FIRST) for table in tables])
@@ -478,6 +490,7 @@ class _Crash(Exception):
 
 @_check(4, "a crash after every call, then the whole batch again")
 def crash_anywhere(bench: Bench) -> None:
+    """Crash after each call in turn, deliver the batch again, and check rows and checkpoint."""
     for point in range(40):
         tables = _made(bench, f"one{point}", f"two{point}")
         pipe = Pipe(bench, name=f"copy{point}")
@@ -507,6 +520,7 @@ def crash_anywhere(bench: Bench) -> None:
 
 @_check(5, "an old epoch can do nothing")
 def old_epoch(bench: Bench) -> None:
+    """Check that every call of an older epoch raises Fenced and changes nothing."""
     [table] = _made(bench, "people")
     pipe = Pipe(bench)
     batch = pipe.given([(table, _FIRST)])
@@ -535,6 +549,7 @@ def old_epoch(bench: Bench) -> None:
 
 @_check(6, "a paused writer that comes back after a newer commit changes nothing")
 def paused_writer(bench: Bench) -> None:
+    """Check that a writer of an older epoch cannot undo what a newer one committed."""
     [table] = _made(bench, "people")
     pipe = Pipe(bench)
     batch = pipe.given([(table, [new(1, "old", 1)])])
@@ -557,6 +572,7 @@ def paused_writer(bench: Bench) -> None:
 
 @_check(7, "rewind, and the same batches again")
 def rewound(bench: Bench) -> None:
+    """Check that a rewound checkpoint takes the same batches again, and that it can be forgotten."""
     [table] = _made(bench, "people")
     pipe = Pipe(bench)
     first = pipe.deliver((table, [new(1, "a", 1)]))
@@ -575,6 +591,7 @@ def rewound(bench: Bench) -> None:
 
 @_check(8, "two pipelines, two targets, apart", _own)
 def apart(bench: Bench) -> None:
+    """Check that pipelines and targets in one store have checkpoints of their own."""
     tables = _made(bench, "one", "two", "three")
     pipes = [Pipe(bench), Pipe(bench, name="second"), Pipe(bench, pipeline="other")]
     pipes[0].epoch = 9
@@ -588,6 +605,7 @@ def apart(bench: Bench) -> None:
 
 @_check(9, "the checkpoint is never ahead of the rows")
 def checkpoint_behind(bench: Bench) -> None:
+    """Check after every call that the checkpoint names no batch whose rows are missing."""
     tables = _made(bench, "one", "two")
     pipe = Pipe(bench)
     batch = pipe.given([(table, _FIRST) for table in tables])
@@ -605,6 +623,7 @@ def checkpoint_behind(bench: Bench) -> None:
 
 @_check(10, "a missing table is named before the first row", _tables)
 def missing_table(bench: Bench) -> None:
+    """Check that MappingError names a missing table and that no row of another table was written."""
     [table] = _made(bench, "people")
     pipe = Pipe(bench)
     batch = pipe.given([(table, _FIRST), (people(bench.schema, "zz"), _FIRST)])
@@ -635,6 +654,7 @@ class _Letters:
     _both(_tables, _has(Feature.ROW_REJECTION)),
 )
 def rejected_row(bench: Bench) -> None:
+    """Check that a rejected row is kept before the others are visible, or that ``on_error: stop`` stops."""
     [table] = _made(bench, "people")
     pipe = Pipe(bench, config={"on_error": "dead_letter"})
     pipe.deliver((table, [new(1, "a", 1), new(2, "b", 2)]))
@@ -664,6 +684,7 @@ def rejected_row(bench: Bench) -> None:
 
 @_check(12, "partial rows change the columns they have", _both(_tables, _merged, _has(Feature.PARTIAL_ROWS)))
 def partial_rows(bench: Bench) -> None:
+    """Check that columns which the log does not have keep their values."""
     [table] = _made(bench, "people")
     pipe = Pipe(bench)
     pipe.deliver((table, [new(1, "a", 1), new(2, "b", 2)]))
@@ -681,6 +702,7 @@ def partial_rows(bench: Bench) -> None:
     13, "of equal rows without a key as many stay as the source has", _both(_tables, _merged, _has(Feature.KEYLESS))
 )
 def keyless(bench: Bench) -> None:
+    """Check the number of equal rows of a table without a key, also after a crash."""
     [table] = _made(bench, "heap", key=False)
     pipe = Pipe(bench)
     pipe.deliver((table, [new(1, "a", 1)] * 3 + [new(2, "b", None)]))
@@ -724,6 +746,7 @@ VALUES: tuple[tuple[Column, tuple[Any, ...]], ...] = (
 
 @_check(14, "values at the edge of each type are stored, or refused, never changed")
 def boundary_values(bench: Bench) -> None:
+    """Check that each extreme value is stored with its type, or that the load stops."""
     columns = [Column("id", ColumnKind.INT, "int", nullable=False), *(column for column, _ in VALUES)]
     table = TableSchema(TableId(bench.schema, "edges"), tuple(columns), ("id",))
     bench.create_table(table)
@@ -761,6 +784,7 @@ def _changes(bench: Bench) -> bool:
 
 @_check(15, "changes keep the declared order", _changes)
 def order(bench: Bench) -> None:
+    """Check the order of received changes within the declared scope: key, table or all."""
     tables = _made(bench, "one", "two")
     pipe = Pipe(bench)
     one, two = (table for table in tables)
@@ -814,6 +838,7 @@ def _definition(schema: str, table: str, *more: str) -> TableDefinition:
 
 @_check(16, "schema changes of the declared kinds, once over a repeat; others stop", _both(_tables, _merged))
 def schema_changes(bench: Bench) -> None:
+    """Apply each declared schema change, over crashes and a repeat; check that LoadError refuses the others."""
     offered = bench.target().capabilities.schema_changes
     K, s = ChangeKind, bench.schema
     moved = TableId(s, "moved")
@@ -867,6 +892,7 @@ def schema_changes(bench: Bench) -> None:
     17, "a reconciled range has what the source has, and others stay", _both(_tables, _merged, _has(Feature.RECONCILE))
 )
 def reconciled(bench: Bench) -> None:
+    """Check that exactly the rows of the range that the source lacks are removed, also after a crash."""
     [table] = _made(bench, "people")
     pipe = Pipe(bench)
     reconciler = pipe.target.reconciler()
@@ -890,6 +916,7 @@ def reconciled(bench: Bench) -> None:
 
 @_check(18, "the declared guarantee holds when a batch is written twice")
 def delivered_twice(bench: Bench) -> None:
+    """Check rows, idempotency keys and number of messages after a batch that was written twice."""
     [table] = _made(bench, "people")
     pipe = Pipe(bench)
     batch = pipe.given([(table, _FIRST)])
@@ -913,6 +940,7 @@ def delivered_twice(bench: Bench) -> None:
     lambda bench: bench.consistency in {"schema", "batch"},
 )
 def all_or_nothing(bench: Bench) -> None:
+    """Check after every call that readers see each table's rows of the batch, or none."""
     tables = _made(bench, "one", "two", "three")
     pipe = Pipe(bench)
     batch = pipe.given([(table, _FIRST) for table in tables])
@@ -927,6 +955,7 @@ def all_or_nothing(bench: Bench) -> None:
 
 @_check(20, "no secret in an error or in what travels")
 def no_secrets(bench: Bench) -> None:
+    """Check that no repr, location or error shows the password."""
     pipe = Pipe(bench)
     said: list[str] = [repr(pipe.target), repr(pipe.target.config)]
     if pipe.target.checkpoints is not None:
@@ -950,6 +979,7 @@ def no_secrets(bench: Bench) -> None:
 
 @_check(21, "options refuse unknown keys")
 def unknown_options(bench: Bench) -> None:
+    """Check that ConfigError names an option that does not exist."""
     try:
         bench.target(options={"no_such_option": 1})
     except ConfigError as error:
@@ -966,6 +996,7 @@ _PARTS = {
 
 @_check(22, "capabilities say what the target does")
 def capabilities_hold(bench: Bench) -> None:
+    """Check that the declared capabilities agree with each other, with the target's parts and the registry."""
     target = bench.target()
     offered = target.capabilities
     assert isinstance(target, Target)
@@ -1000,6 +1031,7 @@ def capabilities_hold(bench: Bench) -> None:
     _both(_merged, lambda bench: comparer_of(bench.target()) is not None),
 )
 def compared(bench: Bench) -> None:
+    """Check the missing, different and extra rows that the comparer finds: in tables, ranges, lists of keys."""
     [table] = _made(bench, "people")
     pipe, plan = Pipe(bench), planned_table(table)
     comparer = comparer_of(pipe.target)
@@ -1038,6 +1070,7 @@ def compared(bench: Bench) -> None:
 
 @_check(24, "several batches as one, again after a crash, with others", _has(Feature.BUNDLES))
 def batches_as_one(bench: Bench) -> None:
+    """Check that several batches in one commit leave the newest row of each key, also after a crash."""
     tables = _made(bench, "one", "two")
     pipe = Pipe(bench)
     batches = [
@@ -1090,6 +1123,7 @@ def _follows_columns(bench: Bench) -> bool:
     25, "a column that comes with a default has the source's own value of it in rows that are there", _follows_columns
 )
 def defaults_of_new_columns(bench: Bench) -> None:
+    """Check that stored rows get the source's own default in each column that is added."""
     [table] = _made(bench, "t")
     pipe = Pipe(bench)
     for first in range(0, 90, 30):  # several files, if the target has files
@@ -1229,6 +1263,7 @@ def _definition_with(table: TableId, column: Column) -> TableDefinition:
 
 @_check(26, "rows that the source converts are what they are there, or the load stops and names the column", _converts)
 def rows_that_are_converted(bench: Bench) -> None:
+    """Check each conversion of a column's values; a load that stops has to name the column."""
     key, declared = Column("id", ColumnKind.INT, "int", nullable=False), bench.target().capabilities.conversions
     for number, one in enumerate(CONVERSIONS):
         was, now = (

@@ -24,10 +24,12 @@ class RowsInMemory:
 
     @property
     def path(self) -> str:
+        """The name of the table after ``memory/``: there is no file."""
         return f"memory/{self.table}"
 
     @property
     def rows(self) -> int:
+        """The number of rows."""
         return int(self.data.num_rows)
 
     def _count(self, op: str) -> int:
@@ -35,34 +37,42 @@ class RowsInMemory:
 
     @property
     def inserts(self) -> int:
+        """The number of rows with ``_op`` i."""
         return self._count("i")
 
     @property
     def updates(self) -> int:
+        """The number of rows with ``_op`` u."""
         return self._count("u")
 
     @property
     def deletes(self) -> int:
+        """The number of rows with ``_op`` d."""
         return self._count("d")
 
     @property
     def partial(self) -> int:
+        """The number of rows that lack columns, by ``_present``."""
         return self.rows - self.data["_present"].null_count if "_present" in self.data.schema.names else 0
 
     @property
     def size_bytes(self) -> int:
+        """The bytes of the rows in memory: there is no file."""
         return int(self.data.nbytes)
 
     @property
     def arrow_bytes(self) -> int:
+        """The bytes of the rows in memory."""
         return int(self.data.nbytes)
 
     @property
     def revived(self) -> bool:
+        """False: no rule keeps these rows after a delete."""
         return False
 
     @property
     def key_starts(self) -> tuple[int, ...]:
+        """Nothing: the rows are in no order."""
         return ()
 
     def groups(self, low: int | None, high: int | None) -> list[int]:

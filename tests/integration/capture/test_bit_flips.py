@@ -12,9 +12,9 @@ import pytest
 
 from sluice.config.connections import parse_connection
 from sluice.errors import CaptureError
-from sluice.model.positions import Position
 from sluice.sources.mysql.decoder.row_layout import plan_table
 from sluice.sources.mysql.decoder.scanner import Scanner
+from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.server.connection import collations, open_connection
 
 FLIPS = int(os.environ.get("SLUICE_BIT_FLIPS", "120"))

@@ -57,7 +57,7 @@ def test_a_transaction_larger_than_memory_is_cut_into_segments(compressed, mysql
         cursor.execute("DELETE FROM t WHERE id = 1")
         stop = head(drain.endpoint)
     answer = drained({
-        "connection": mysql_source.connection_json(), "start": start.to_json(), "stop": stop.to_json(),
+        "connection": mysql_source.connection_json(), "start": start.as_offset().to_json(), "stop": stop.as_offset().to_json(),
         "store": f"file://{tmp_path}/big", "include": rf"{db}\..*", "arena_bytes": 4 * 2**20, "part_bytes": 16 * 2**20,
     })  # fmt: skip
     assert answer.get("changes") == rounds * rows + 1, answer
@@ -107,13 +107,13 @@ def test_many_tables_in_a_batch_need_few_open_files(tmp_path):
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 from tests.support.tables.batches import one_row
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.segments.store import SegmentStore
 from sluice.segments.writer import SegmentWriter
 writer = SegmentWriter(SegmentStore("file://" + sys.argv[1], "test"), 1, 1)
 for number in range(int(sys.argv[2])):
     writer.add(*one_row(number), in_order=True)
-manifest = writer.finish(Position("u", "b.1", 4), Position("u", "b.1", 99))
+manifest = writer.finish(Offset.at("u", "b.1", 4), Offset.at("u", "b.1", 99))
 assert len({f.table for f in manifest.files}) == int(sys.argv[2])
 """
     subprocess.run([sys.executable, "-c", code, str(tmp_path), str(TABLES)], check=True)
@@ -142,7 +142,7 @@ def test_a_full_disk_stops_the_drain_and_it_goes_on_when_there_is_room(reserve, 
         pytest.skip("the kernel allows no file system of our own here")
     try:
         asked = {
-            "connection": mysql_source.connection_json(), "start": start.to_json(), "stop": stop.to_json(), "store": f"file://{disk.folder}/store",
+            "connection": mysql_source.connection_json(), "start": start.as_offset().to_json(), "stop": stop.as_offset().to_json(), "store": f"file://{disk.folder}/store",
             "include": rf"{db}\..*", "arena_bytes": 2**20, "part_bytes": 2**20, "min_free_bytes": reserve,
         }  # fmt: skip
         room = 3 if reserve < 0 else 66

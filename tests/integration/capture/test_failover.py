@@ -23,6 +23,7 @@ from sluice.operations.check import check
 from sluice.operations.status import status
 from sluice.operations.verify.log_window import LogWindow
 from sluice.operations.verify.verify import VerifySpec, verify
+from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.reader.batch_reader import warm_up
 from tests.support.pipelines.case import Case, assert_same_rows, case
 from tests.support.pipelines.dumping import delivering
@@ -126,7 +127,7 @@ def captured(made: Case) -> Any:
     with made.runtime().state() as state:
         cursor = state.cursor()
     assert cursor is not None
-    return cursor.position
+    return Position.of(cursor.position)
 
 
 @pytest.mark.promise("B48")

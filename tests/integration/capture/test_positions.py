@@ -13,7 +13,8 @@ from devstack.mysql import MySQLServer
 from sluice.config.connections import parse_connection
 from sluice.config.pipeline import PipelineConfig, StartPosition
 from sluice.errors import ConfigError, LostPosition, PreflightError, WrongServer
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
+from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.reader.start_position import dump_start, resolve_start
 from sluice.sources.mysql.server.connection import ServerInfo, open_connection, server_info
 from sluice.sources.mysql.server.preflight import preflight, require_ready
@@ -110,9 +111,9 @@ def test_a_start_that_is_not_there(server, start, kind) -> None:
 )
 def test_a_position_that_is_not_good_stops(server, changed, kind, says) -> None:
     end = head(server)
-    data = {**end.to_json(), **changed}
+    data = {**end.as_offset().to_json(), **changed}
     with open_connection(endpoint(server)) as connection, pytest.raises(kind, match=says):
-        require_ready(connection, server_info(connection), PIPELINE, Position.from_json(data))
+        require_ready(connection, server_info(connection), PIPELINE, Position.of(Offset.from_json(data)))
 
 
 def test_a_good_source_has_no_findings(server) -> None:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from pymysql.err import IntegrityError
 
 from sluice.errors import UnknownEvent
-from sluice.model.positions import Position
 from sluice.segments.reader import iter_changes
+from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
 from sluice.sources.mysql.reader.parallel import closed_pieces
 from tests.support.capture.capturing import draining, head
@@ -167,7 +167,7 @@ def test_a_pause_ends_all_readers(mysql_source, tmp_path, fresh_schema):
             with pytest.raises(Enough):
                 capture(
                     LogReading(
-                        drain.endpoint, 77002, Selection.compile(drain.config), StreamLimits(max_wait_s=30, stop_at=head(drain.endpoint))
+                        drain.endpoint, 77002, Selection.compile(drain.config), StreamLimits(max_wait_s=30, stop_at=head(drain.endpoint).as_offset())
                     ),
                     drain.position, lambda: SegmentWriter(drain.store, 1, 1), progress=progress,
                     backlog=Backlog(3, log_files(drain.endpoint), 1),

@@ -11,7 +11,8 @@ from devstack.mariadb import MariaDBServer
 from devstack.mysql import MySQLServer
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import LostPosition
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
+from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.reader.event_reread import reread
 from sluice.sources.mysql.server.connection import open_connection, server_info
 from sluice.sources.mysql.server.preflight import preflight
@@ -70,7 +71,7 @@ def test_the_event_before_any_position_is_found_again(server, tmp_path) -> None:
             drain.all()
             last = drain.position.last_event
             assert last is not None, name
-            assert Position.from_json(drain.position.to_json()).last_event == last
+            assert Position.of(Offset.from_json(drain.position.as_offset().to_json())).last_event == last
             assert confirmed(drain) or name == "an event of several packets", name
             if number % 4 == 1:
                 server.execute(f"SET GLOBAL binlog_checksum = {('NONE', 'CRC32')[number // 4 % 2]}")
@@ -150,9 +151,9 @@ def test_a_log_that_was_reset_is_named(server, tmp_path) -> None:
 def test_a_position_of_an_older_version_gains_its_last_event(server, tmp_path) -> None:
     server.execute("DELETE FROM d.t")
     with draining(server, tmp_path, "d") as drain:
-        old = drain.position.to_json()
+        old = drain.position.as_offset().to_json()
         del old["last_event"]
-        drain.position = Position.from_json(old)
+        drain.position = Position.of(Offset.from_json(old))
         assert not confirmed(drain)
         rows(server, 1)
         drain.all()

@@ -19,7 +19,7 @@ from devstack.mysql import MySQLServer
 from sluice.config.connections import parse_connection
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError, LogPurged, LostPosition, SourceUnavailable
-from sluice.model.positions import split_file
+from sluice.model.log_files import split_file
 from sluice.sources.base import StreamLimits
 from sluice.sources.mysql.catalog.resolver import TableResolver
 from sluice.sources.mysql.protocol import binlog_dump
@@ -140,7 +140,7 @@ def captured(server, endpoint, folder) -> int:
         number = server.execute("SELECT COALESCE(MAX(id), 0) + 1 FROM d.t")[0][0]
         server.execute(f"INSERT INTO d.t VALUES ({number})")
         result = capture(
-            LogReading(endpoint, 88_001, Selection.compile(drain.config), StreamLimits(stop_at=head(drain.endpoint))),
+            LogReading(endpoint, 88_001, Selection.compile(drain.config), StreamLimits(stop_at=head(drain.endpoint).as_offset())),
             drain.position, lambda: Rows(),
         )  # fmt: skip
         return result.changes

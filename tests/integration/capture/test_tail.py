@@ -17,7 +17,7 @@ import pytest
 
 from devstack.mariadb import MariaDBServer
 from sluice.flows.capture.drain import drain
-from sluice.model.positions import BatchNumber
+from sluice.model.batches import BatchNumber
 from sluice.model.temporal import time_text
 from sluice.operations.stored import tail
 from tests.support.capture.capturing import _HEX, printed, server_text

@@ -15,16 +15,16 @@ from sluice.coordination.leases import try_acquire
 from sluice.coordination.state import PipelineState
 from sluice.coordination.zookeeper import connect
 from sluice.errors import ConfigError, CoordinationUnavailable, Fenced, LeaseHeld, OutOfOrder
-from sluice.model.batches import Batch
-from sluice.model.positions import BatchNumber, Position
+from sluice.model.batches import Batch, BatchNumber
+from sluice.model.offset import Offset
 
 
 def endpoint(server: ZooKeeperServer | ZooKeeperEnsemble, user: str = "", password: str = "") -> Endpoint:
     return Endpoint("zookeeper_default", "zookeeper", server.hosts, user=user, password=password)
 
 
-def position(offset: int) -> Position:
-    return Position("uuid", "binlog.000001", offset)
+def position(offset: int) -> Offset:
+    return Offset.at("uuid", "binlog.000001", offset)
 
 
 def state_of(znodes, root: str, wait_s: float = 0.0) -> PipelineState:
@@ -171,7 +171,9 @@ def commit_through(state, lease, cursor, number):
     while True:
         try:
             return state.commit(
-                lease, cursor, batch(number, lease.epoch, cursor.position.offset, cursor.position.offset + 1)
+                lease,
+                cursor,
+                batch(number, lease.epoch, cursor.position.row_place[1], cursor.position.row_place[1] + 1),
             )
         except CoordinationUnavailable:
             pass

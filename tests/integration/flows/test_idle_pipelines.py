@@ -12,6 +12,7 @@ import pytest
 from sluice.flows.run import run
 from sluice.operations import control
 from sluice.orchestration import shared_looks, triggers
+from sluice.sources.mysql.position import Position
 from tests.support.pipelines.many_pipelines import ManyPipelines, many_pipelines
 
 pytestmark = pytest.mark.timeout(600)
@@ -124,7 +125,7 @@ def test_the_position_moves_on_and_a_drain_goes_on_there(many: ManyPipelines, ki
         with many.runtime(number).state() as state:
             cursor = state.cursor()
             assert cursor is not None
-            return cursor.position
+            return Position.of(cursor.position)
 
     async def go() -> None:
         before = place(1)

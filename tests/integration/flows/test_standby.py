@@ -75,7 +75,7 @@ def start(orders: Case) -> Iterator[Callable[..., Owner]]:
 
 def owner_of(made: Case) -> str | None:
     with made.runtime().state() as state:
-        return state.turns.owner()
+        return state.election.leader_name()
 
 
 def insert(made: Case, *numbers: int) -> None:
@@ -184,7 +184,7 @@ def test_a_standby_works_while_no_airflow_lives_and_hands_back(orders: Case, sta
     airflow = orders.runtime()
     airflow.owner = "airflow:east"
     with airflow.state() as state:  # heard of from here on
-        state.turns.take(airflow.owner)
+        state.election.become_leader(airflow.owner)
         standby = start("aside", "--standby")
         wait_until(lambda: standby.stands_by, "the standby")
         assert owner_of(orders) == "airflow:east"
@@ -202,8 +202,8 @@ def test_a_standby_works_while_no_airflow_lives_and_hands_back(orders: Case, sta
 
     orders.path.write_text(text)
     with airflow.state() as state:
-        wait_until(lambda: state.turns.is_mine("airflow:east"), "the turn being handed back")
-        state.turns.take("airflow:east")
+        wait_until(lambda: state.election.may_lead("airflow:east"), "the lead being handed back")
+        state.election.become_leader("airflow:east")
         insert(orders, 3)
         assert owner_of(orders) == "airflow:east"
         batch = drain(airflow, claim="airflow:east:1", idle_wait_s=5).batch

@@ -15,7 +15,7 @@ from devstack.kafka import find_connect, java_program
 from sluice.flows.load.batch_changes import stored_changes
 from sluice.flows.load.units import batch_input
 from sluice.formats import columns
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.segments.changeset import read_changeset
 from sluice.targets.changes_in_order import in_log_order
 from sluice.targets.kafka.options import KafkaOptions
@@ -73,7 +73,7 @@ def test_documents_of_all_types(
             assert sum(p.rows.num_rows for some in in_log_order(pieces, 7) for p in some) == sum(
                 piece.rows.num_rows for piece in pieces
             )
-            merged = MessageWriter(MessageForm(), "shop", number, Position("u", "binlog.000007", 77))
+            merged = MessageWriter(MessageForm(), "shop", number, Offset.at("u", "binlog.000007", 77))
             changeset = read_changeset(runtime.store, stored.changeset)
             given = batch_input(runtime.store, changeset)
             for table in given.tables:

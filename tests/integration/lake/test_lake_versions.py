@@ -13,7 +13,7 @@ import pytest
 
 from sluice.errors import LoadError, SluiceError
 from sluice.model.column_types import ColumnKind
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.model.tables import Column, TableSchema
 from sluice.targets.contract import Op, Pipe, changed, gone, new, people
 from sluice.targets.port import Checkpoint, VersionReader
@@ -36,7 +36,7 @@ SOON_COMPACTED = {"options": {"maintenance": {"small_files": 2, "keep": "1h"}}}
 class Timed(Pipe):
     """Batch N ends at N seconds."""
 
-    def position(self, batch: int) -> Position:
+    def position(self, batch: int) -> Offset:
         return replace(super().position(batch), commit_time_us=BEGAN_US + batch * 1_000_000)
 
 

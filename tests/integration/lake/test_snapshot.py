@@ -781,7 +781,7 @@ def test_a_reader_whose_batches_are_removed_while_it_begins_gets_all_rows_anew(
             "listed": (StoredBatches, "first"),
             "found": (TableIndex, "refresh"),
             "while it is read": (reading.BatchRows, "rows"),
-            "slowly": (reading.BatchRows, "rows"),
+            "slowly": (TableIndex, "refresh"),
         }[when]
         if when == "slowly":  # the manifest is gone, its folder stays until the reader has looked once
             left: list[tuple[SegmentStore, str]] = []

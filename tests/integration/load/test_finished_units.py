@@ -85,7 +85,7 @@ def test_a_later_attempt_leaves_out_what_is_written(place: Any, monkeypatch: pyt
     told = again.load(changeset)
     assert sum(result.upserted for result in told) == len(WANTED)
     assert rows(again, schema) == WANTED
-    again.finish(again.epoch, changeset.manifest.batch, changeset.manifest.last.position)
+    again.finish(again.epoch, changeset.manifest.batch, changeset.manifest.last)
     assert again.held == changeset.manifest.batch
 
 

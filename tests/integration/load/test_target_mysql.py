@@ -93,7 +93,7 @@ def test_a_repeat_changes_nothing(delivery: Any, mysql_target: Any, db: str) -> 
         pipe.load(changeset, finish=False)
         assert rows(mysql_target, db) == [(1, "c", None), (3, "b", None)]
     pipe.load(changeset)
-    pipe.finish(pipe.epoch, 2, changeset.manifest.last.position)
+    pipe.finish(pipe.epoch, 2, changeset.manifest.last)
     assert pipe.held == 2
 
 
@@ -106,7 +106,7 @@ def test_a_zombie_is_fenced(delivery: Any, mysql_target: Any, db: str) -> None:
     with pytest.raises(Fenced, match="epoch 2 took this target over from epoch 1"):
         run_load_unit(unit)
     with pytest.raises(Fenced):
-        pipe.finish(1, 1, changeset.manifest.last.position)
+        pipe.finish(1, 1, changeset.manifest.last)
     with pytest.raises(Fenced):
         pipe.begin(1)
     assert rows(mysql_target, db) == []

@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 from sluice.config.connections import parse_connection
 from sluice.config.pipeline import CaptureConfig
 from sluice.model.changes import Change
-from sluice.model.positions import Position
 from sluice.model.tables import stored_name
 from sluice.model.temporal import to_text
 from sluice.segments.manifest import SegmentManifest
@@ -22,6 +21,7 @@ from sluice.segments.reader import iter_changes, read_file
 from sluice.segments.store import SegmentStore
 from sluice.segments.writer import SegmentWriter
 from sluice.sources.base import StreamLimits, StreamResult
+from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.reader.batch_reader import capture
 from sluice.sources.mysql.reader.reading import Backlog, LogReading
 from sluice.sources.mysql.server.connection import open_connection, server_info
@@ -50,7 +50,7 @@ class Drain:
     def once(self, writer: Callable[[], SegmentWriter] | None = None, **limits: Any) -> StreamResult[SegmentManifest]:
         """One batch (or none), up to the head of now unless told otherwise."""
         if "stop_at" not in limits:
-            limits["stop_at"] = head(self.endpoint)
+            limits["stop_at"] = head(self.endpoint).as_offset()
         number = self.batch + 1
         wanted = StreamLimits(**({"max_wait_s": 30.0, "idle_wait_s": 10.0} | limits))
         selection = Selection.compile(self.config)
@@ -60,7 +60,7 @@ class Drain:
             writer or (lambda: SegmentWriter(self.store, number, 1)),
             backlog=Backlog(self.readers, log_files(self.endpoint) if self.readers > 1 else (), self.piece_bytes),
         )
-        self.position = result.last
+        self.position = Position.of(result.last)
         if result.manifest is not None:
             self.batch = number
             self.results.append(result)
@@ -68,7 +68,7 @@ class Drain:
 
     def all(self, **limits: Any) -> list[SegmentManifest]:
         """Everything up to the head of now."""
-        stop = head(self.endpoint)
+        stop = head(self.endpoint).as_offset()
         made = []
         while True:
             result = self.once(stop_at=stop, **limits)

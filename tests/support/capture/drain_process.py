@@ -20,11 +20,12 @@ import psutil
 from sluice.config.connections import parse_connection
 from sluice.config.pipeline import CaptureConfig
 from sluice.errors import SluiceError
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.store import MIN_FREE_BYTES, SegmentStore
 from sluice.segments.writer import SegmentWriter
 from sluice.sources.base import StreamLimits, StreamResult
+from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.reader.batch_reader import capture, warm_up
 from sluice.sources.mysql.reader.reading import Backlog, LogReading
 from sluice.sources.table_filter import Selection
@@ -82,13 +83,13 @@ def drain(asked: dict[str, Any], uri: str) -> tuple[StreamResult[SegmentManifest
         max_bytes=asked.get("max_bytes", 2**40),
         max_wait_s=asked.get("wait_s", 60.0),
         max_event_bytes=asked.get("max_event_bytes", 256 * 2**20),
-        stop_at=Position(**asked["stop"]),
+        stop_at=Offset.from_json(asked["stop"]),
     )
     selection = Selection.compile(CaptureConfig(include=(asked.get("include", ".*"),)))
     arena_bytes = asked.get("arena_bytes", 24 * 2**20)
     result = capture(
         LogReading(endpoint, 3_000_000_777, selection, limits, arena_bytes=arena_bytes),
-        Position(**asked["start"]),
+        Position.of(Offset.from_json(asked["start"])),
         lambda: SegmentWriter(
             store, 1, 1, part_bytes=part_bytes, direct_bytes=part_bytes // 8, buffer_bytes=2 * part_bytes
         ),

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.errors import UnsupportedType
-from sluice.model.positions import Position
 from sluice.model.tables import META_COLUMNS
 from sluice.model.temporal import to_text
 from sluice.mysql.ddl.catalog import SchemaState
@@ -21,6 +20,7 @@ from sluice.sources.mysql.decoder.row_layout import RowLayout, plan_table
 from sluice.sources.mysql.decoder.rows import RowEvents, decode_arena
 from sluice.sources.mysql.decoder.scanner import LoggedStatement, Scanner
 from sluice.sources.mysql.events.table_map import TableMap
+from sluice.sources.mysql.position import Position
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 FLAVOURS = sorted(path.stem for path in GOLDEN.glob("*.binlog"))

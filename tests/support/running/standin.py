@@ -24,7 +24,7 @@ from sluice.flows import train as train_flow
 from sluice.flows.stage_loop import Done
 from sluice.flows.stage_sums import StageSums
 from sluice.model.batches import DrainOutcome
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.segments.changeset import RuleTotal
 
 
@@ -93,7 +93,7 @@ class Outcome:
 
 def drained(batch: int | None, state: dict[str, Any], changes: int = 0) -> DrainOutcome:
     """What a drain returns; ``{"due": [id, ...]}`` in ``settings.json``: dumps that nobody works on."""
-    position = Position.from_json(_position(state["cursor"]))
+    position = Offset.from_json(_position(state["cursor"]))
     return DrainOutcome(batch, position, changes, due=tuple(_settings().get("due", ())))
 
 

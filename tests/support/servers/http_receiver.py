@@ -62,7 +62,11 @@ class Receiver:
             protocol_version = "HTTP/1.1"
 
             def answer(self) -> None:
-                body = self.rfile.read(int(self.headers.get("content-length") or 0))
+                length = int(self.headers.get("content-length") or 0)
+                body = self.rfile.read(length)
+                if len(body) < length:  # who sent it died meanwhile
+                    self.close_connection = True
+                    return
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 got = Got(self.command, self.path, headers, body)
                 with receiver.lock:

@@ -15,7 +15,7 @@ from sluice.flows.load.units import batch_input, load_units, run_load_unit
 from sluice.flows.transform.changeset_writer import write_changeset_manifest
 from sluice.flows.transform.merge_units import plan_merge, run_merge_unit
 from sluice.model.column_types import ColumnKind
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.model.tables import Column, TableId, TableSchema
 from sluice.segments.buckets import key_bucket
 from sluice.segments.changeset import Changeset
@@ -77,9 +77,9 @@ class Delivery:
         return self._finished(writer, sum(part.num_rows for part in parts))
 
     def _finished(self, writer: SegmentWriter, changes: int) -> SegmentManifest:
-        position = Position("uuid", "binlog.000001", 4 + self.batch)
+        position = Offset.at("uuid", "binlog.000001", 4 + self.batch)
         return writer.finish(
-            first=position.at(offset=3 + self.batch),
+            first=Offset.at("uuid", "binlog.000001", 3 + self.batch),
             last=position,
             first_commit_time_us=0,
             last_commit_time_us=0,
@@ -112,7 +112,7 @@ class Delivery:
         for phase in self.plan(changeset)[:phases]:
             results += self.runner.run(run_load_unit, phase, parallelism=self.config.targets[0].parallelism)
         if finish and phases is None:
-            self.finish(self.epoch, changeset.manifest.batch, changeset.manifest.last.position)
+            self.finish(self.epoch, changeset.manifest.batch, changeset.manifest.last)
         return results
 
     @property
@@ -132,11 +132,11 @@ class Delivery:
         """Take the target over; the batch that it holds."""
         return self.checkpoints.take_over(epoch, first).batch
 
-    def finish(self, epoch: int, batch: int, position: Position) -> None:
+    def finish(self, epoch: int, batch: int, position: Offset) -> None:
         """The batch is written."""
         self.checkpoints.advance(Checkpoint(epoch, batch, position))
 
-    def reset(self, epoch: int, batch: int, position: Position) -> None:
+    def reset(self, epoch: int, batch: int, position: Offset) -> None:
         """An earlier batch is what the target holds."""
         self.checkpoints.rewind(Checkpoint(epoch, batch, position))
 

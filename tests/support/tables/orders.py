@@ -131,4 +131,4 @@ def permit(made: Case) -> Any:
 
 def owner(made: Case) -> str | None:
     with made.runtime().state() as state:
-        return state.turns.owner()
+        return state.election.leader_name()

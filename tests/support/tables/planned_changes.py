@@ -7,12 +7,13 @@ from typing import Any
 
 from sluice.config.pipeline import PipelineConfig
 from sluice.flows.load.schema_changes import plan_ddl
+from sluice.model.offset import Offset
 from sluice.model.schema_changes import ChangeKind
 from sluice.mysql.ddl.catalog import SchemaState, Session
 from sluice.mysql.ddl.collations import Collations
 from sluice.mysql.ddl.row_effects import row_effects
 from sluice.mysql.ddl.types import Flavour
-from sluice.segments.manifest import DdlRecord, PositionRecord, SegmentManifest
+from sluice.segments.manifest import DdlRecord, SegmentManifest
 from sluice.targets.port import Capabilities, Feature, SchemaChange
 
 STRICT = 1 << 22
@@ -41,7 +42,7 @@ def planned_changes(
         "file": "log", "offset": 9, "schema": "s", "sql": statements[-1], "sql_mode": STRICT, "seq": 0,
         "changes": tuple(one.to_json() for one in changes),
     })  # fmt: skip
-    place = PositionRecord(server_uuid="u", file="log", offset=4)
+    place = Offset.at("u", "log", 4)
     manifest = SegmentManifest(
         pipeline="p", batch=1, epoch=1, first=place, last=place, changes=0, transactions=0, log_bytes=0, files=(), ddl=(record,)
     )  # fmt: skip

@@ -7,14 +7,14 @@ from typing import Any
 import pyarrow as pa
 
 from sluice.model.column_types import ColumnKind
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.model.tables import Column, TableId, TableSchema
 from sluice.segments.buckets import key_bucket
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.store import SegmentStore
 from sluice.segments.writer import SegmentWriter
 
-POSITION = Position("u", "binlog.000001", 4)
+POSITION = Offset.at("u", "binlog.000001", 4)
 
 
 def schema_of(table: str = "t") -> TableSchema:

@@ -28,7 +28,8 @@ from sluice.model.tables import Column, TableId
 from sluice.mysql.ddl.catalog import SchemaState, Session
 from sluice.mysql.ddl.collations import Collations
 from sluice.mysql.ddl.types import Flavour
-from sluice.sources.memory.log import FILE, MemoryStore, RowChange, forget_store, store_of
+from sluice.sources.memory.log import MemoryStore, RowChange, forget_store, store_of
+from sluice.sources.memory.position import FILE
 from sluice.sources.mysql.catalog.stored_table import schema_of
 from sluice.targets.memory import store as targets
 from tests.support.twins import sql

@@ -6,7 +6,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from sluice.config.connections import Endpoint, parse_connection
 from sluice.config.pipeline import PipelineConfig
 from sluice.model.changes import Change
 from sluice.model.load_marks import COLUMN, TABLE, MarkRules
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.model.tables import TableId
 from sluice.segments.reader import iter_changes
 from sluice.segments.store import SegmentStore
@@ -87,12 +87,12 @@ class SourceCase(ABC):
     def wanted(self) -> Selection:
         return Selection.compile(self.config.capture)
 
-    def of_another_server(self, at: Position) -> Position:
+    def of_another_server(self, at: Offset) -> Offset:
         """An offset that another server gave."""
-        return replace(at, server_uuid="another", last_event=None)
+        return Offset.from_json({**at.to_json(), "server_uuid": "another", "last_event": None})
 
     @abstractmethod
-    def lost(self, at: Position) -> Position:
+    def lost(self, at: Offset) -> Offset:
         """An offset whose log is no longer kept."""
 
 
@@ -130,7 +130,7 @@ class MemoryCase(SourceCase):
             changes.append(RowChange(self.table(name), before, after))
         return changes
 
-    def lost(self, at: Position) -> Position:
+    def lost(self, at: Offset) -> Offset:
         self.store.release(len(self.store.log))
         return at
 
@@ -176,9 +176,9 @@ class ServerCase(SourceCase):
         finally:
             connection.close()
 
-    def lost(self, at: Position) -> Position:
-        base, _, _ = at.file.rpartition(".")
-        return replace(at, file=f"{base}.000000", last_event=None, gtid_set="")
+    def lost(self, at: Offset) -> Offset:
+        base, _, _ = at.row_place[0].rpartition(".")
+        return Offset.from_json({**at.to_json(), "file": f"{base}.000000", "last_event": None, "gtid_set": ""})
 
 
 @contextmanager
@@ -203,10 +203,10 @@ class Reader:
 
     case: SourceCase
     folder: Path
-    at: Position
+    at: Offset
     batch: int = 0
     known: Any = None
-    known_at: Position | None = None
+    known_at: Offset | None = None
     """Definitions as of a place where a batch ended."""
 
     def __post_init__(self) -> None:

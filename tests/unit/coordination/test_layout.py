@@ -22,10 +22,11 @@ from sluice.coordination.servers import ServerEntry, Servers
 from sluice.coordination.state import PipelineState
 from sluice.coordination.target_checkpoints import TargetRecord
 from sluice.errors import ConfigError, SourceUnavailable
-from sluice.model.batches import Batch
+from sluice.model.batches import Batch, BatchNumber
 from sluice.model.dumps import Chunk, ChunkId, ChunkState, Dump, DumpState, TableRequest
-from sluice.model.positions import BatchNumber, LastEvent, Position
+from sluice.model.offset import Offset
 from sluice.model.tables import TableId
+from sluice.sources.mysql.position import LastEvent, Position
 
 ROOT, PIPELINE = "/data/sync", "shop"
 CHANNEL = ChannelMembership("both_ways", "back", 60.0)
@@ -36,8 +37,8 @@ EVENT = LastEvent("binlog.000001", 4, 31, 305419896, 16, 1790000000, "uuid:7")
 CHUNKS = (ChunkId("running", 0, 1), ChunkId("running", 0, 2))
 
 
-def position(offset: int) -> Position:
-    return Position("uuid", "binlog.000001", offset, "uuid:1-7", 1790000000123456, last_event=EVENT)
+def position(offset: int) -> Offset:
+    return Position("uuid", "binlog.000001", offset, "uuid:1-7", 1790000000123456, last_event=EVENT).as_offset()
 
 
 @pytest.fixture
@@ -48,9 +49,9 @@ def tree() -> MemoryTree:
     state = PipelineState(session, ROOT, PIPELINE, TARGETS, lease_wait_s=0, membership=CHANNEL)
     with pytest.raises(SourceUnavailable), state.reporting("drain"):
         raise SourceUnavailable("it does not answer")
-    state.turns.take("airflow:one")
-    state.turns.beat("cli:two/three")
-    state.turns.announce_restart(60)
+    state.election.become_leader("airflow:one")
+    state.election.beat("cli:two/three")
+    state.election.announce_restart(60)
     state.set_permit(open_=None, by="me", reason="a new round")
     lease = try_acquire(session, state.layout.replicator, "drain")
     cursor = state.begin(lease, position(4), targets=TARGETS, schema="schema/a")
@@ -111,8 +112,8 @@ def everything(tree: MemoryTree) -> dict[str, Any]:
         "holds": state.holds.all(),
         "owners": [state.owner(), *map(state.owner, TARGETS)],
         "cursor": state.cursor(),
-        "event": state.cursor().position.last_event,
-        "active": (state.turns.owner(), state.turns.now("cli:me").patience_s),
+        "event": Position.of(state.cursor().position).last_event,
+        "active": (state.election.leader_name(), state.election.leader("cli:me").patience_s),
         "progress": state.runs.read("run-1", "drain"),
         "batches": [state.batch(n) for n in state.numbers()],
         "acknowledged": [state.process(target) for target in TARGETS],

@@ -18,15 +18,15 @@ from sluice.coordination.leases import release, try_acquire
 from sluice.coordination.memory import MemoryTree
 from sluice.coordination.state import PipelineState
 from sluice.errors import CoordinationUnavailable, Fenced, LeaseHeld, OutOfOrder, Paused, Restarted
-from sluice.model.batches import Batch
-from sluice.model.positions import BatchNumber, Position
+from sluice.model.batches import Batch, BatchNumber
+from sluice.model.offset import Offset
 
 ROOT = "/data/sync"
 TARGETS = ("a", "b")
 
 
-def position(offset: int) -> Position:
-    return Position("uuid", "binlog.000001", offset)
+def position(offset: int) -> Offset:
+    return Offset.at("uuid", "binlog.000001", offset)
 
 
 class Protocol(RuleBasedStateMachine):
@@ -82,7 +82,7 @@ class Protocol(RuleBasedStateMachine):
             session.expire()
             return
         number = cursor.next_batch
-        last = position(cursor.position.offset + size)
+        last = position(cursor.position.row_place[1] + size)
         batch = Batch(number, lease.epoch, "run", "m", cursor.position, last, 1, 1)
         try:
             state.commit(lease, cursor, batch)

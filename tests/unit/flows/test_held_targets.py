@@ -127,7 +127,7 @@ def test_an_installation_that_stands_by_leaves_held_targets_alone(two: Two) -> N
     two.run_once("1")
     two.archive.store.away = False
     with two.runtime.state() as state:
-        state.turns.take("airflow:first")
+        state.election.become_leader("airflow:first")
         two.runtime.owner = "airflow:second"
         with pytest.raises(LeaseHeld, match="airflow:first works"):
             catch_up(two.runtime, "archive")

@@ -11,13 +11,13 @@ import pyarrow as pa
 from sluice.flows.dump.interleaver import InterleavePlan, InterleavePlanner, OtherKey
 from sluice.model.column_types import ColumnKind
 from sluice.model.dumps import Chunk, ChunkId, ChunkState, Dump, Mark, TableRequest
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.model.tables import Column, TableId, TableSchema
 from sluice.segments.manifest import MarkRecord, SegmentFile, SegmentManifest
 
 TABLE = TableId("s", "t")
 SCHEMA = TableSchema(TABLE, (Column("id", ColumnKind.INT, "int"),), ("id",))
-FIRST = Position("uuid", "log.000001", 100)
+FIRST = Offset.at("uuid", "log.000001", 100)
 CHUNK = Chunk(
     ChunkId("d", 0, 1), ChunkState.MARKED, path="chunk", rows=3, position="log.000001:100", end="log.000001:200"
 )
@@ -124,7 +124,7 @@ def test_a_batch_that_may_hold_the_low_mark_is_gone() -> None:
     batch = Batch(marks=[mark(HIGH, 9)])
     planner = InterleavePlanner(Stored(batch), _never)
     plan = planner.plan(
-        batch, Position("uuid", "log.000001", 150), [(CHUNK, Dump("d", (TableRequest(TABLE),)), batch.marks[0])]
+        batch, Offset.at("uuid", "log.000001", 150), [(CHUNK, Dump("d", (TableRequest(TABLE),)), batch.marks[0])]
     )
     assert why(plan) == "its window is no longer stored"
 

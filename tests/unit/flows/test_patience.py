@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sluice.flows.capture.drain import patience_s
-from sluice.model.positions import Position
+from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.server.connection import ServerInfo
 
 UUID = "2b6c1f0e-0000-0000-0000-000000000001"

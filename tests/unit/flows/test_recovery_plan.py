@@ -9,8 +9,8 @@ import pytest
 
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError
-from sluice.model.batches import Batch
-from sluice.model.positions import BatchNumber, Epoch, Position
+from sluice.model.batches import Batch, BatchNumber, Epoch
+from sluice.model.offset import Offset
 from sluice.operations.recover.plan import Measure, Question, RecoveryPlan
 from sluice.operations.recover.segments import _lost_for_streams
 
@@ -36,8 +36,8 @@ def test_a_plan_asks_until_every_question_has_an_answer() -> None:
 
 
 def test_targets_of_every_change_are_told_what_they_lack() -> None:
-    place = Position("u", "binlog.000001", 4)
-    batch = Batch(BatchNumber(3), Epoch(1), "c", "m", place, place.at(offset=90), 7, 100)
+    place = Offset.at("u", "binlog.000001", 4)
+    batch = Batch(BatchNumber(3), Epoch(1), "c", "m", place, Offset.at("u", "binlog.000001", 90), 7, 100)
     targets = [
         {"name": name, "type": "kafka", "connection": "c", "changes": changes}
         for name, changes in (("stream", "all"), ("rows", "latest"))

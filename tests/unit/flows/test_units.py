@@ -18,6 +18,7 @@ from sluice.config.resolved import ResolvedConnections
 from sluice.errors import ConfigError, RuleError, SegmentError
 from sluice.flows.load.units import batch_input
 from sluice.flows.transform.merge_units import plan_merge, plan_pieces
+from sluice.model.offset import Offset
 from sluice.model.packing import EXPANSION, MAX_UNIT_ROWS, UNIT_ROWS, work_bytes
 from sluice.model.tables import TableId
 from sluice.segments.changeset import (
@@ -29,14 +30,14 @@ from sluice.segments.changeset import (
     read_changeset_file,
 )
 from sluice.segments.footers import measured
-from sluice.segments.manifest import PositionRecord, SegmentFile, SegmentManifest
+from sluice.segments.manifest import SegmentFile, SegmentManifest
 from sluice.segments.store import SegmentStore
 from sluice.targets.port import Fence, WriteResult
 from sluice.targets.sql.foreign_keys import ordered
 from sluice.targets.sql.tables import Reference, TargetTable
 from sluice.targets.sql.writer import SqlSession
 
-POSITION = PositionRecord(server_uuid="u", file="binlog.000001", offset=4)
+POSITION = Offset.at("u", "binlog.000001", 4)
 
 
 def pipeline(**target: Any) -> PipelineConfig:
@@ -224,7 +225,7 @@ def test_a_small_batch_is_one_unit_and_one_transaction_with_its_acknowledgement(
     tables = changed("heavy", 1, 10, weight=9), changed("light", 1, 10), changed("middle", 1, 10, weight=5)
     [[unit]] = phases(store, *tables)
     assert [part.table.table.table for part in unit.parts] == ["light", "middle", "heavy"]
-    assert (unit.one_transaction, unit.acknowledge) == (True, POSITION.position)
+    assert (unit.one_transaction, unit.acknowledge) == (True, POSITION)
     assert len(phases(store, *tables, changed("large", 1, UNIT_ROWS))) == 4
 
 
@@ -237,7 +238,7 @@ def test_a_table_is_one_transaction(store: SegmentStore) -> None:
 def test_a_batch_is_one_transaction_with_its_acknowledgement(store: SegmentStore) -> None:
     [[unit]] = phases(store, changed("b", 8, UNIT_ROWS, weight=2), changed("a", 1, 5), consistency="batch")
     assert [part.table.table.table for part in unit.parts] == ["a", "b"]
-    assert unit.acknowledge == POSITION.position
+    assert unit.acknowledge == POSITION
 
 
 FAMILY = (("child", "parent"), ("grandchild", "child"), ("staff", "staff"))
@@ -318,7 +319,7 @@ def test_rows_that_never_had_a_column_do_not_bring_it(store: SegmentStore) -> No
     later = later.set_column(index, later.schema.field(index), pa.array([10, 11], pa.uint64()))
     writer.add(old, first)
     writer.add(SCHEMA, later)
-    position = POSITION.position
+    position = POSITION
     made = writer.finish(first=position, last=position, changes=4, transactions=1, log_bytes=1)
     [unit] = plan_merge(store, made, pipeline(), None, "a")
     found = {}

@@ -7,18 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.errors import ConfigError
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.model.restart_position import Queue, restart_position
 
 
-def at(offset: int, file: int = 1, server: str = "a") -> Position:
-    return Position(server, f"binlog.{file:06d}", offset)
+def at(offset: int, file: int = 1, server: str = "a") -> Offset:
+    return Offset.at(server, f"binlog.{file:06d}", offset)
 
 
 BEGAN = at(4)
 
 
-def restart(captured: Position, *queues: Queue) -> Position:
+def restart(captured: Offset, *queues: Queue) -> Offset:
     return restart_position(captured, BEGAN, queues)
 
 
@@ -53,7 +53,7 @@ def test_three_tables_with_nine_queues_between_them_in_any_order(turn: int) -> N
 
 
 def test_files_compare_as_numbers() -> None:
-    older, newer = Position("a", "binlog.999999", 10), Position("a", "binlog.1000000", 4)
+    older, newer = Offset.at("a", "binlog.999999", 10), Offset.at("a", "binlog.1000000", 4)
     assert restart(newer, Queue(newer, older), Queue(newer, at(4, 1_000_000))) == older
 
 

@@ -12,27 +12,29 @@ from hypothesis import strategies as st
 from sluice.errors import ConfigError, LoadError
 from sluice.model import temporal
 from sluice.model.column_types import ColumnKind
-from sluice.model.positions import Position, split_file
+from sluice.model.log_files import split_file
+from sluice.model.offset import Offset
 from sluice.model.tables import Column, TableId, TableSchema, stored_name
+from sluice.sources.mysql.position import Position
 
 
 def test_file_numbers_compare_as_numbers() -> None:
-    before = Position("u", "binlog.999999", 500)
-    after = Position("u", "binlog.1000000", 4)
+    before = Offset.at("u", "binlog.999999", 500)
+    after = Offset.at("u", "binlog.1000000", 4)
     assert after.follows(before)
     assert not before.follows(after)
     assert split_file("my.host-bin.000042") == ("my.host-bin", 42)
 
 
-@pytest.mark.parametrize("other", [Position("v", "binlog.000001", 4), Position("u", "mysql-bin.000001", 4)])
-def test_positions_of_different_logs_do_not_compare(other: Position) -> None:
+@pytest.mark.parametrize("other", [Offset.at("v", "binlog.000001", 4), Offset.at("u", "mysql-bin.000001", 4)])
+def test_positions_of_different_logs_do_not_compare(other: Offset) -> None:
     with pytest.raises(ConfigError, match="different logs"):
-        Position("u", "binlog.000001", 4).follows(other)
+        Offset.at("u", "binlog.000001", 4).follows(other)
 
 
 def test_position_survives_json() -> None:
     position = Position("u", "binlog.000001", 4, "u:1-5", 17)
-    assert Position.from_json(position.to_json()) == position
+    assert Position.of(Offset.from_json(position.as_offset().to_json())) == position
 
 
 @given(st.integers(0, 9999), st.integers(0, 12), st.integers(0, 31), st.integers(0, 86_399_999_999))

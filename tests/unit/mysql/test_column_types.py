@@ -18,7 +18,6 @@ from sluice.formats import canal, debezium, maxwell
 from sluice.formats.common import columns_of
 from sluice.model.column_types import ColumnKind
 from sluice.model.definitions import ColumnDefinition, TableDefinition
-from sluice.model.positions import Position
 from sluice.model.schema_changes import BLOBS, TEXTS, widens
 from sluice.model.tables import Column, TableId, TableSchema
 from sluice.mysql import key_sql, type_codes
@@ -53,6 +52,7 @@ from sluice.sources.mysql.decoder.row_layout import ColumnLayout, close_open, is
 from sluice.sources.mysql.decoder.rows import RowEvents, decode_arena
 from sluice.sources.mysql.decoder.scanner import Scanner
 from sluice.sources.mysql.events.table_map import TableMap
+from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.reader.warm_up import event, table_map_body
 from sluice.sources.mysql.server import table_list
 from sluice.sources.mysql.snapshot import result_set

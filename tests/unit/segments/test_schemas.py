@@ -13,7 +13,7 @@ import pytest
 
 from sluice.errors import SegmentError
 from sluice.model.definitions import ColumnDefinition, DatabaseDefinition, IndexDefinition, TableDefinition, Unknown
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.model.tables import TableId
 from sluice.mysql.ddl.catalog import SchemaState
 from sluice.segments.schemas import MAX_DEPTH, SchemaStore
@@ -25,8 +25,8 @@ def schemas(tmp_path: Path) -> SchemaStore:
     return SchemaStore(SegmentStore(tmp_path.as_uri(), "p"))
 
 
-def place(offset: int, file: int = 1) -> Position:
-    return Position("uuid", f"binlog.{file:06d}", offset)
+def place(offset: int, file: int = 1) -> Offset:
+    return Offset.at("uuid", f"binlog.{file:06d}", offset)
 
 
 def table(number: int, columns: int = 1) -> TableDefinition:

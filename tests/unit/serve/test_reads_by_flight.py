@@ -84,8 +84,8 @@ def test_a_range_begins_and_ends_where_it_says(shop: Case) -> None:
         "latest": ("latest", set()),
         "batch": ({"batch": numbers[1]}, set(numbers[1:])),
         "next": ({"batch": numbers[-1] + 1}, set()),
-        "position": ({"position": first.last.position.place}, set(numbers[1:])),
-        "inside": ({"position": f"{first.last.file}:{first.last.offset - 1}"}, set(numbers)),
+        "position": ({"position": first.last.place}, set(numbers[1:])),
+        "inside": ({"position": f"{first.last.row_place[0]}:{first.last.row_place[1] - 1}"}, set(numbers)),
         "timestamp": ({"timestamp": at.isoformat()}, set(numbers[1:])),
         "future": ({"timestamp": "2999-01-01T00:00:00Z"}, set()),
     }

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from sluice.errors import SegmentError
+from sluice.model.offset import Offset
 from sluice.model.planned import PlannedColumn, PlannedTable
-from sluice.model.positions import Position
 from sluice.model.tables import TableId
 from sluice.targets import bundles as module
 from sluice.targets.bundles import bundles, joined
@@ -26,7 +26,7 @@ def table(name: str = "t", source: str = "t", rows: int = 1, column: str = "v") 
 
 
 def batch(number: int, *tables: TableInput, **more: Any) -> BatchInput:
-    return BatchInput(number, Position("uuid", "log.000001", number), number - 1, MemoryReader(), tables, **more)
+    return BatchInput(number, Offset.at("uuid", "log.000001", number), number - 1, MemoryReader(), tables, **more)
 
 
 def runs(*batches: BatchInput) -> list[list[int]]:
@@ -88,7 +88,7 @@ def test_a_batch_that_stays_alone_is_given_before_the_next_is_read() -> None:
 
 def test_joined() -> None:
     one = joined([batch(4, table(), changes=1), batch(5), batch(6, table("u", "u"), table(), changes=2)])
-    assert (one.held, one.number, one.position.offset, one.changes) == (3, 6, 6, 3)
+    assert (one.held, one.number, one.position.row_place[1], one.changes) == (3, 6, 6, 3)
     assert {str(t.target): t.batches for t in one.tables} == {"shop.t": (4, 6), "shop.u": (6,)}
     assert all(len(t.files) == len(t.batches) for t in one.tables)
     alone = batch(7, table())

@@ -9,11 +9,12 @@ import pytest
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import LoadError
 from sluice.flows.load.schema_changes import plan_ddl
+from sluice.model.offset import Offset
 from sluice.model.tables import TableId
 from sluice.mysql.ddl.catalog import SchemaState, Session
 from sluice.mysql.ddl.collations import Collations
 from sluice.mysql.ddl.types import Flavour
-from sluice.segments.manifest import DdlRecord, PositionRecord, SegmentManifest
+from sluice.segments.manifest import DdlRecord, SegmentManifest
 from sluice.targets.mysql import ddl
 from sluice.targets.mysql.ddl import Words
 from sluice.targets.mysql.target import MySQLTarget
@@ -41,7 +42,7 @@ def steps(
         seq=0,
         changes=tuple(c.to_json() for c in changes),
     )
-    position = PositionRecord(server_uuid="u", file="binlog.000001", offset=4)
+    position = Offset.at("u", "binlog.000001", 4)
     manifest = SegmentManifest(
         pipeline="p",
         batch=1,

@@ -14,8 +14,8 @@ from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError, MappingError
 from sluice.mapping import Mapping as Routes
 from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.model.offset import Offset
 from sluice.model.planned import PlannedColumn, PlannedTable
-from sluice.model.positions import Position
 from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId
 from sluice.targets.port import BatchInput, NoFacts, SchemaChange, SourceStatement
@@ -24,7 +24,7 @@ from sluice.targets.postgresql.name_clashes import refuse_clashes
 from sluice.targets.postgresql.names import Naming, Route
 from sluice.targets.postgresql.target import PostgreSQLTarget
 
-NOWHERE = Position("u", "binlog.000001", 4)
+NOWHERE = Offset.at("u", "binlog.000001", 4)
 READS_NOTHING: Any = None
 
 

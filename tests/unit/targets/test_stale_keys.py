@@ -10,12 +10,12 @@ from sluice.config.connections import Endpoint
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import LoadError
 from sluice.flows.load.schema_changes import plan_ddl
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.model.tables import TableId
 from sluice.mysql.ddl.catalog import SchemaState, Session
 from sluice.mysql.ddl.collations import Collations
 from sluice.mysql.ddl.types import Flavour
-from sluice.segments.manifest import DdlRecord, PositionRecord, SegmentManifest
+from sluice.segments.manifest import DdlRecord, SegmentManifest
 from sluice.targets.http.target import HttpTarget
 from sluice.targets.http.writer import HttpWriter
 from sluice.targets.kafka.target import KafkaTarget
@@ -69,7 +69,7 @@ def opened(
     record = DdlRecord(
         file="binlog.000001", offset=9, schema="shop", sql=sql, seq=0, changes=tuple(c.to_json() for c in done)
     )
-    at = PositionRecord(server_uuid="u", file="binlog.000001", offset=4)
+    at = Offset.at("u", "binlog.000001", 4)
     manifest = SegmentManifest(
         pipeline="p",
         batch=1,
@@ -91,7 +91,7 @@ def opened(
     again = [target.copied_again] if isinstance(target, KafkaTarget) else []
     found = plan_ddl(manifest, config, config.targets[0], target.capabilities, "mysql", lambda *_: (), *again)
     batch = BatchInput(
-        1, Position("u", "binlog.000001", 9), 0, cast(RowReader, None), schema_changes=found, facts=Known()
+        1, Offset.at("u", "binlog.000001", 9), 0, cast(RowReader, None), schema_changes=found, facts=Known()
     )
     with target.open(1) as session:
         return session.begin(batch)

@@ -29,9 +29,9 @@ from sluice.flows.snapshot.lost_batches import BY_ITSELF
 from sluice.flows.snapshot.start import SnapshotStarts, snapshot_starts
 from sluice.flows.stage_log import log_batch
 from sluice.flows.stored import record_of
-from sluice.model.batches import Batch, DrainOutcome
+from sluice.model.batches import Batch, BatchNumber, DrainOutcome
 from sluice.model.load_marks import PartnerLoads
-from sluice.model.positions import BatchNumber, Position
+from sluice.model.offset import Offset
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.schemas import SchemaStore
 from sluice.segments.writer import SegmentWriter
@@ -53,7 +53,7 @@ def drain(
     *,
     claim: str,
     idle_wait_s: float,
-    until: Position | None = None,
+    until: Offset | None = None,
     another: bool = False,
     kept: KeptSource | None = None,
     stays_open: Callable[[], bool] | None = None,
@@ -113,7 +113,7 @@ class DrainContext:
     opened: ExitStack
     claim: str
     idle_wait_s: float
-    until: Position | None
+    until: Offset | None
     kept: KeptSource
     stays_open: Callable[[], bool] | None = None
     is_over: Callable[[str], bool] = lambda claim: False
@@ -146,7 +146,7 @@ def take_turn(context: DrainContext) -> None:
     """Make this installation the leader of the pipeline. Raises Paused, or LeaseHeld if another installation leads."""
     context.state.require_permit()
     if context.runtime.owner:
-        context.state.turns.take(context.runtime.owner)
+        context.state.election.become_leader(context.runtime.owner)
 
 
 def find_claimed(context: DrainContext) -> DrainOutcome | None:
@@ -299,14 +299,14 @@ STEPS_OF_ANOTHER: tuple[Callable[[DrainContext], DrainOutcome | None], ...] = (
 """The steps of a drain of one more batch for a claim that already has some."""
 
 
-def begin(runtime: Runtime, state: PipelineState, lease: Lease, position: Position) -> Cursor:
+def begin(runtime: Runtime, state: PipelineState, lease: Lease, position: Offset) -> Cursor:
     """Write the first cursor and every target's acknowledgement. Numbering continues after batches that an earlier state left in the store."""
     last = max(runtime.store.batches(), default=0)
     _log.info("pipeline_started", pipeline=runtime.name, position=str(position), next_batch=last + 1)
     return state.begin(lease, position, last + 1, targets=[target.name for target in runtime.pipeline.targets])
 
 
-def _capture(context: DrainContext, cursor: Cursor, until: Position | None) -> DrainOutcome:
+def _capture(context: DrainContext, cursor: Cursor, until: Offset | None) -> DrainOutcome:
     runtime, state, lease, claim, source = context.runtime, context.state, context.lease, context.claim, context.source
     pipeline, who = runtime.pipeline, source.identity
     limits = pipeline.capture.batch
@@ -449,7 +449,7 @@ def _record(
         claim=claim,
         manifest=runtime.store.manifest_path(cursor.next_batch, lease.epoch),
         first=cursor.position,
-        last=manifest.last.position,
+        last=manifest.last,
         changes=manifest.changes,
         size_bytes=manifest.size_bytes,
         created_ms=int(time.time() * 1000),
@@ -472,7 +472,7 @@ def _place_alone(
     *,
     placer: ChunkInterleaver,
     targets: tuple[str, ...],
-    last: Position,
+    last: Offset,
     schema: str | None = None,
     partner: PartnerLoads | None = None,
 ) -> DrainOutcome:
@@ -540,11 +540,11 @@ def _note_partner(writer: SegmentWriter, cursor: Cursor, partner: PartnerLoads) 
 def may_drain(runtime: Runtime) -> bool:
     """Return True if a drain would become the leader and get the lease now. The trigger of a standby installation polls this."""
     with runtime.state() as state:
-        mine = runtime.owner is None or state.turns.is_mine(runtime.owner)
+        mine = runtime.owner is None or state.election.may_lead(runtime.owner)
         return mine and state.owner() is None
 
 
-def head_of(runtime: Runtime) -> Position:
+def head_of(runtime: Runtime) -> Offset:
     """Return the current end of the source's log. Raises LostPosition if the source keeps no log."""
     with runtime.source.open() as source:
         return source.resolve_start("latest")

@@ -18,8 +18,9 @@ from sluice.errors import ConfigError, LostPosition, OutOfOrder, SegmentError, S
 from sluice.flows.capture.lost_tables import LostTable, lost_tables, shown
 from sluice.flows.runtime import Runtime
 from sluice.model.dumps import ChunkState
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.segments.schemas import SchemaStore
+from sluice.sources import executed
 
 _log = structlog.get_logger()
 
@@ -38,7 +39,7 @@ class Relocation:
 
     connection: str
     where: str
-    position: Position
+    position: Offset
     lost: tuple[LostTable, ...] = ()
 
     @property
@@ -92,7 +93,7 @@ def relocated(runtime: Runtime, cursor: Cursor, name: str) -> Relocation:
     """
     source = runtime.source_at(name)
     with source.open() as session:
-        same = session.identity.server == cursor.position.log_names[0]
+        same = session.identity.server == cursor.position.server
         position = cursor.position if same else session.relocate(cursor.position, patience_s=PATIENCE_S)
         session.require_ready(position)
         with runtime.state() as state:
@@ -123,7 +124,7 @@ def fail_over(
     details = {
         "from": f"{before}, {cursor.position}",
         "to": f"{found.connection}, {found.position}",
-        "gtids": cursor.position.executed,
+        "gtids": executed(runtime.pipeline.source.type, cursor.position),
         "reason": reason,
         **({"doubts": found.doubts} if found.lost else {}),
     }
@@ -171,7 +172,7 @@ def _mark_anew(runtime: Runtime, state: PipelineState, found: Relocation) -> Non
             state.dumps.update(replace(now, marking=marking))
 
 
-def _schema(runtime: Runtime, lease: Lease, cursor: Cursor, position: Position) -> str:
+def _schema(runtime: Runtime, lease: Lease, cursor: Cursor, position: Offset) -> str:
     """Store the schema history under its new position and return its path; "" if there is none, so that the next drain builds it."""
     if not cursor.schema:
         return ""

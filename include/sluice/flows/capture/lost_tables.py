@@ -14,7 +14,7 @@ from sluice.flows.dump.reconcile import key_plan, why_not
 from sluice.flows.runtime import Runtime
 from sluice.flows.stored import definitions_at
 from sluice.mapping import Mapping as Routes
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.model.tables import TableId, TableSchema, stored_name
 from sluice.sources.base import SourceSession
 from sluice.sources.table_filter import Selection
@@ -39,7 +39,7 @@ class LostTable:
 
 
 def lost_tables(
-    runtime: Runtime, state: PipelineState, session: SourceSession, at: Position, targets: Iterable[str] = ()
+    runtime: Runtime, state: PipelineState, session: SourceSession, at: Offset, targets: Iterable[str] = ()
 ) -> list[LostTable]:
     """Return the captured tables that the source of ``session`` lacks or has empty while a target still holds rows of them.
 
@@ -63,7 +63,7 @@ def lost_tables(
 
 
 def _suspects(
-    runtime: Runtime, state: PipelineState, session: SourceSession, at: Position
+    runtime: Runtime, state: PipelineState, session: SourceSession, at: Offset
 ) -> Iterator[tuple[TableSchema, bool]]:
     """Yield (table, True if it is missing) for each captured table with a key that has no row at the source."""
     selection = Selection.compile(runtime.pipeline.capture)

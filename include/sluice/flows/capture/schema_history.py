@@ -12,7 +12,7 @@ from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, LostPosition
 from sluice.flows.runtime import Runtime
 from sluice.model.definitions import Definitions
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.segments.schemas import SchemaStore
 from sluice.sources.base import SchemaHistory, SourceSession
 from sluice.sources.table_filter import Selection
@@ -45,7 +45,7 @@ def ensure_schema_history(
 def schema_at(
     runtime: Runtime,
     history: SchemaHistory,
-    position: Position,
+    position: Offset,
     *,
     progress: Callable[[], None] | None = None,
     stored: bool = True,

@@ -17,7 +17,7 @@ from sluice.flows.capture.adoption import is_old
 from sluice.flows.capture.drain import worker_grace_s
 from sluice.flows.dump.interleaver import late_chunks
 from sluice.flows.runtime import Runtime
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.model.tables import TableId
 from sluice.sources.base import LogWatch
 from sluice.sources.table_filter import Selection
@@ -82,7 +82,7 @@ class Waiting:
         return self.runtime.source.watch()
 
     @property
-    def since(self) -> Position | None:
+    def since(self) -> Offset | None:
         """The captured position as last read; None before the first drain."""
         return self._cursor.position if self._cursor else None
 
@@ -157,7 +157,7 @@ class Waiting:
         if log.may_concern(cursor.position, self.wants):
             return
         with self.runtime.state() as state:
-            owner = state.turns.owner()
+            owner = state.election.leader_name()
             if owner is not None and owner != self.runtime.owner:
                 return
             self._cursor = state.step_over(cursor, end, owner_label()) or cursor
@@ -183,7 +183,7 @@ class Waiting:
         self._changed = True
 
 
-def oldest(waiting: Sequence[Waiting]) -> Position | None:
+def oldest(waiting: Sequence[Waiting]) -> Offset | None:
     """Return the earliest position that one of them waits for; None if they are in different log files."""
     known = [one.since for one in waiting if one.since is not None]
     files = {position.log_epoch for position in known}

@@ -132,7 +132,7 @@ def ready_or_moved(
         if cursor is None or runtime.pipeline.capture.on_lost_position != "dump" or source.head is None:
             raise
         tables = captured_tables(runtime, source)
-        id_ = f"lost-{cursor.next_batch:010d}-{cursor.position.order[0]}-{cursor.position.order[1]}"
+        id_ = f"lost-{cursor.next_batch:010d}-{'-'.join(map(str, cursor.position.order))}"
         dump_tables(runtime, state, source, tables, DumpOrder(POSITION_LOST, id_), replace_rows=True)
         _log.warning(
             "position_lost",

@@ -41,8 +41,8 @@ from sluice.model.dumps import (
     TablePlaced,
     TableRequest,
 )
+from sluice.model.offset import Offset
 from sluice.model.packing import SMALL_FILES
-from sluice.model.positions import Position, order_of
 from sluice.model.tables import TableId, TableSchema, stored_name
 from sluice.segments.chunk_file import read_keys
 from sluice.segments.manifest import MarkRecord, PlaceRecord, ReplaceRecord, SegmentFile, SegmentManifest
@@ -102,7 +102,7 @@ class InterleavingSegmentWriter(SegmentWriter):
         super().__init__(store, batch, epoch, **options)
         self._mark_table, self._held, self._watched = mark_table, held, watched
         self._kept: dict[TableId, list[tuple[TableSchema, pa.Table]]] = {}
-        self._ended: tuple[Position, Position, int, dict[str, Any]] | None = None
+        self._ended: tuple[Offset, Offset, int, dict[str, Any]] | None = None
 
     def add(self, schema: TableSchema, rows: pa.Table | pa.RecordBatch, *, in_order: bool = False) -> None:
         """Write rows of the log; rows of the marking table go to the interleaver."""
@@ -140,14 +140,14 @@ class InterleavingSegmentWriter(SegmentWriter):
             self._files.append(file)
 
     def finish(  # type: ignore[override] # its manifest is written by seal(), after the chunks have their places
-        self, first: Position, last: Position, *, changes: int | None = None, **named: Any
+        self, first: Offset, last: Offset, *, changes: int | None = None, **named: Any
     ) -> InterleavingSegmentWriter:
         """Note that the log's part of the batch is read. Writes nothing to ZooKeeper, and no manifest."""
         self._ended = (first, last, changes or 0, named)
         return self
 
     @property
-    def first(self) -> Position:
+    def first(self) -> Offset:
         """The position where the batch begins."""
         assert self._ended is not None
         return self._ended[0]
@@ -306,7 +306,7 @@ class InterleavePlanner:
     watched: frozenset[TableId] = frozenset()
     origin: int = 0
 
-    def plan(self, writer: OpenBatch, first: Position, todo: Todo) -> InterleavePlan:
+    def plan(self, writer: OpenBatch, first: Offset, todo: Todo) -> InterleavePlan:
         """Plan the place of each chunk in the batch that begins at ``first``."""
         plan = InterleavePlan()
         for chunk, dump, high in todo:
@@ -325,7 +325,7 @@ class InterleavePlanner:
         chunk: Chunk,
         dump: Dump,
         high: MarkRecord | None,
-        first: Position,
+        first: Offset,
     ) -> str:
         """Place a chunk. Return "", or why it has to be read again."""
         request = dump.tables[chunk.id.table]
@@ -361,9 +361,9 @@ class InterleavePlanner:
         return ""
 
     # -- the window -----------------------------------------------------------------------------------------------------
-    def _window(self, writer: OpenBatch, dump: Dump, chunk: Chunk, first: Position) -> WatermarkWindow | None:
+    def _window(self, writer: OpenBatch, dump: Dump, chunk: Chunk, first: Offset) -> WatermarkWindow | None:
         """Search back, batch by batch, for the low mark; return None if a batch that may hold it is gone."""
-        begin = order_of(chunk.position)
+        begin = first.order_of(chunk.position)
         low = Mark(chunk.id, chunk.attempt, high=False).text
         batch, marks = writer.batch, writer.marks
         while True:
@@ -371,7 +371,7 @@ class InterleavePlanner:
             if there:
                 return WatermarkWindow(batch, there[0])
             here = self.stored.manifest(batch)
-            starts = here.first.position.order if here else first.order
+            starts = here.first.order if here else first.order
             if starts <= begin or batch == 1:
                 return self._anchored(dump, chunk, batch)
             before = self.stored.manifest(batch - 1)
@@ -434,7 +434,7 @@ class InterleavePlanner:
                     yield found.select(list(key)).append_column(_PART, pc.is_valid(found["_present"]))
 
     # -- rows -----------------------------------------------------------------------------------------------------------
-    def _place_record(self, left_out: np.ndarray[Any, Any], high: MarkRecord | None, first: Position) -> PlaceRecord:
+    def _place_record(self, left_out: np.ndarray[Any, Any], high: MarkRecord | None, first: Offset) -> PlaceRecord:
         """Return the one place of all rows of a chunk: the place of its high mark, or the beginning of the batch."""
         file, offset = (high.file, high.offset) if high else first.row_place
         return PlaceRecord(
@@ -674,13 +674,13 @@ def held_tables(state: PipelineState) -> tuple[frozenset[TableId], frozenset[Tab
     return frozenset(held), frozenset(watched)
 
 
-def late_chunks(state: PipelineState, cursor: Position) -> list[tuple[tuple[str, ...], list[Chunk]]]:
+def late_chunks(state: PipelineState, cursor: Offset) -> list[tuple[tuple[str, ...], list[Chunk]]]:
     """Return chunks that are read and whose high mark the drain has already passed, by the targets that they are for (empty: all)."""
     found: dict[tuple[str, ...], list[Chunk]] = {}
     rows: dict[tuple[str, ...], int] = {}
     for dump in state.dumps.active():
         for chunk in state.dumps.chunks(dump.id):
-            if chunk.state is not ChunkState.MARKED or not chunk.end or order_of(chunk.end) > cursor.order:
+            if chunk.state is not ChunkState.MARKED or not chunk.end or cursor.order_of(chunk.end) > cursor.order:
                 continue
             if rows.get(dump.targets, 0) and rows[dump.targets] + chunk.rows > MAX_LATE_ROWS:
                 continue

@@ -12,7 +12,7 @@ from sluice.errors import OutOfOrder
 from sluice.flows.checkpoints import Sides, require_own
 from sluice.flows.runtime import Runtime
 from sluice.flows.stage_log import log_batch
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 
 _log = structlog.get_logger()
 
@@ -23,7 +23,7 @@ class AckOutcome:
 
     target: str
     batch: int
-    position: Position
+    position: Offset
 
     def to_json(self) -> dict[str, Any]:
         """Return what a task hands on and prints."""

@@ -137,7 +137,7 @@ def catch_up(runtime: Runtime, target: str, *, batches: int = SLICE) -> CatchUp:
         if state.holds.of(target) is None:
             return CatchUp(target, quarantined=False)
         if runtime.owner:
-            state.turns.take(runtime.owner)
+            state.election.become_leader(runtime.owner)
         cursor, process = state.cursor(), state.process(target)
         if cursor is None or process is None:
             return CatchUp(target, quarantined=True)

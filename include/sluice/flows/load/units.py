@@ -97,7 +97,7 @@ def batch_input(
 
     return BatchInput(
         number,
-        changeset.manifest.last.position,
+        changeset.manifest.last,
         number - 1,
         StoredRows(store.uri, store.pipeline),
         tuple(

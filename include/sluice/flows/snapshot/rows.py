@@ -33,7 +33,7 @@ from sluice.mapping import TableRoute
 from sluice.model.batches import Batch, Op
 from sluice.model.fields import declared_type, is_key, key_ordinal, true_name
 from sluice.model.layouts import CHANGESET_ROWS
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.model.tables import KEY_BUCKETS, META_COLUMNS, META_FIELDS, TableId, TableSchema
 from sluice.rules import RuleSet
 from sluice.segments.changeset import changeset_file_path, changeset_folder, columns_of, write_changeset_file
@@ -184,7 +184,7 @@ class SnapshotTables:
     runtime: Runtime
     reader: VersionReader
     batch: int
-    at: Position
+    at: Offset
     ruling: StageRules = field(init=False)
     routes: Routes = field(init=False)
 

@@ -25,8 +25,8 @@ from sluice.flows.transform.stage_manifest import stages_of
 from sluice.flows.transform.stage_rules import StageRules, tagged_as_made
 from sluice.mapping import Mapping as Routes
 from sluice.model.layouts import without_origin
+from sluice.model.offset import NOWHERE
 from sluice.model.planned import PlannedTable
-from sluice.model.positions import NOWHERE
 from sluice.model.tables import TableId
 from sluice.operations.deadletters.staleness import LaterBatches, Undecidable
 from sluice.operations.deadletters.store import DeadLetter, chosen, read_row, settle, skipped_manifest, skipped_tables

@@ -9,7 +9,8 @@ from sluice.coordination.state import PipelineState
 from sluice.errors import LogPurged, LostPosition, SluiceError, WrongServer
 from sluice.flows.capture.failover import Relocation, fail_over, relocated
 from sluice.flows.runtime import Runtime
-from sluice.model.positions import BatchNumber, Position
+from sluice.model.batches import BatchNumber
+from sluice.model.offset import Offset
 from sluice.operations.control import who
 from sluice.operations.recover.copies import copy, cost_of, replacement, rows_of
 from sluice.operations.recover.plan import Measure, Question, StoreFinding
@@ -20,7 +21,7 @@ SUBJECT = "source"
 
 
 def look_at_source(
-    runtime: Runtime, state: PipelineState, position: Position | None, member: str = ""
+    runtime: Runtime, state: PipelineState, position: Offset | None, member: str = ""
 ) -> tuple[list[StoreFinding], list[Measure], list[Question]]:
     """Compare the source with the captured position. What is no loss, such as a source that does not answer, is a warning.
 
@@ -42,7 +43,7 @@ def look_at_source(
 
 
 def _looked(
-    runtime: Runtime, state: PipelineState, source: SourceSession, position: Position | None
+    runtime: Runtime, state: PipelineState, source: SourceSession, position: Offset | None
 ) -> tuple[list[StoreFinding], list[Measure], list[Question]]:
     source.require_ready(position)
     head = source.head
@@ -55,7 +56,7 @@ def _looked(
 
 
 def _lost(
-    runtime: Runtime, state: PipelineState, source: SourceSession, position: Position, lost: SluiceError
+    runtime: Runtime, state: PipelineState, source: SourceSession, position: Offset, lost: SluiceError
 ) -> tuple[list[StoreFinding], list[Measure], list[Question]]:
     finding = StoreFinding(SUBJECT, "loss", f"captured to {position}: {lost.message}")
     streams = [target.name for target in runtime.pipeline.targets if target.changes == "all"]
@@ -93,7 +94,7 @@ def _lost(
     return [finding], [], [Question(SUBJECT, why, {"dump": copied, "verify": verified})]
 
 
-def _elsewhere(runtime: Runtime, state: PipelineState, position: Position) -> Measure | None:
+def _elsewhere(runtime: Runtime, state: PipelineState, position: Offset) -> Measure | None:
     """Return the measure that continues at another server of the group, if one answers and has every captured transaction; else None."""
     cursor = Cursor(position, BatchNumber(0))  # only its position matters; a lost state is written first
     try:
@@ -120,14 +121,14 @@ def _gone_over(runtime: Runtime, state: PipelineState, found: Relocation) -> Non
             fail_over(runtime, state, lease, cursor, found, by=who(), reason="another server answers")
 
 
-def _copied(runtime: Runtime, state: PipelineState, position: Position) -> None:
+def _copied(runtime: Runtime, state: PipelineState, position: Offset) -> None:
     """Copy the tables and move the cursor to the head. The copy is recorded first: after a crash it is done again under the same id."""
     with state.replicator() as lease, runtime.source.open() as source:
         cursor, head = state.cursor(), source.head
         if cursor is None or head is None:
             return
-        number, offset = position.order
-        copy(runtime, state, source, None, f"recover-source-{cursor.next_batch:010d}-{number}-{offset}")
+        place = "-".join(map(str, position.order))
+        copy(runtime, state, source, None, f"recover-source-{cursor.next_batch:010d}-{place}")
         state.advance(lease, cursor, head, schema="")
         SchemaStore(runtime.store).forget(position)
 

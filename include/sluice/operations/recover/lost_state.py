@@ -20,7 +20,7 @@ from sluice.flows.checkpoints import checkpoints_of
 from sluice.flows.runtime import Runtime
 from sluice.flows.stored import record_of
 from sluice.model.batches import Batch
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.operations.recover.plan import Measure, Question, StoreFinding
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.store import SegmentStore
@@ -45,10 +45,10 @@ class RebuiltState:
         member: the connection of the source group whose log the position is of; "": no group, or that server does not answer.
     """
 
-    position: Position
+    position: Offset
     next_batch: int
     batches: list[Batch] = field(default_factory=list)
-    acknowledged: dict[str, tuple[int, Position]] = field(default_factory=dict)
+    acknowledged: dict[str, tuple[int, Offset]] = field(default_factory=dict)
     ahead: dict[str, Checkpoint] = field(default_factory=dict)
     rewound: list[str] = field(default_factory=list)
     anew: list[str] = field(default_factory=list)
@@ -128,12 +128,12 @@ def look_at_zookeeper(
     return [finding], [measure], [], wanted
 
 
-def _member(runtime: Runtime, position: Position) -> str:
+def _member(runtime: Runtime, position: Offset) -> str:
     """Find the server of the group that was read last, when ZooKeeper no longer says it; "" if none of those that answer is."""
     for name in runtime.pipeline.source.connections:
         try:
             with runtime.source_at(name).open() as session:
-                if session.identity.server == position.log_names[0]:
+                if session.identity.server == position.server:
                     return name
         except SluiceError:  # it does not answer: try the next one
             continue
@@ -180,7 +180,7 @@ def rebuilt(
         chain.append(following)
     top = lowest + len(chain)
     at_lowest = [end for name, end in ends.items() if known[name].batch == lowest]
-    position = chain[-1].last.position if chain else at_lowest[0]
+    position = chain[-1].last if chain else at_lowest[0]
     identities = {checkpoint.identity for checkpoint in known.values() if checkpoint.identity}
     made = RebuiltState(
         position=position,
@@ -192,7 +192,7 @@ def rebuilt(
     at = {lowest + 1 + n: manifest for n, manifest in enumerate(chain)}
     for name, checkpoint in known.items():
         end = ends[name]
-        if checkpoint.batch > top or (checkpoint.batch in at and not at[checkpoint.batch].last.position.is_at(end)):
+        if checkpoint.batch > top or (checkpoint.batch in at and not at[checkpoint.batch].last.is_at(end)):
             made.ahead[name] = checkpoint
             made.acknowledged[name] = (top, position)
         else:
@@ -200,7 +200,7 @@ def rebuilt(
         if name in made.ahead or checkpoint.identity not in {"", made.identity}:
             made.rewound.append(name)
     for name, answer in silent.items():
-        first = chain[0].first.position if chain else position
+        first = chain[0].first if chain else position
         made.acknowledged[name] = (lowest, first) if answer == REDELIVER else (top, position)
     return made
 
@@ -221,15 +221,15 @@ def _manifests(store: SegmentStore, files: list[str]) -> dict[int, SegmentManife
     return manifests
 
 
-def _end_of(checkpoint: Checkpoint, manifests: Mapping[int, SegmentManifest]) -> Position:
+def _end_of(checkpoint: Checkpoint, manifests: Mapping[int, SegmentManifest]) -> Offset:
     """Return where the batch of a checkpoint ends. Raises ConfigError."""
     if checkpoint.position is not None:
         return checkpoint.position
     manifest, following = manifests.get(checkpoint.batch), manifests.get(checkpoint.batch + 1)
     if manifest is not None:
-        return manifest.last.position
+        return manifest.last
     if following is not None:
-        return following.first.position
+        return following.first
     raise ConfigError(
         f"a target holds batch {checkpoint.batch} and does not say where it ends, and its manifest is not stored",
         hint="an older version of Sluice wrote it: `sluice adopt PIPELINE TARGET --reset`, then `sluice verify PIPELINE --repair`",
@@ -240,7 +240,7 @@ def _follows(manifest: SegmentManifest, before: list[SegmentManifest]) -> bool:
     """Return True if the batch does not begin before the end of the previous one in the same log. Its files are checked with all others."""
     if not before:
         return True
-    last, first = before[-1].last.position, manifest.first.position
+    last, first = before[-1].last, manifest.first
     return last.log_epoch != first.log_epoch or first.order >= last.order
 
 

@@ -10,8 +10,7 @@ from sluice.coordination.cursor import Cursor
 from sluice.coordination.state import PipelineState
 from sluice.errors import SluiceError
 from sluice.flows.runtime import Runtime
-from sluice.model.batches import Batch
-from sluice.model.positions import BatchNumber
+from sluice.model.batches import Batch, BatchNumber
 from sluice.operations.recover.lost_source import look_at_source
 from sluice.operations.recover.lost_state import RebuiltState, look_at_zookeeper
 from sluice.operations.recover.lost_target import look_at_target

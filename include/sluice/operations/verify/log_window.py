@@ -29,8 +29,8 @@ from sluice.flows.transform.segment_rows import MergePart, cut, read_changes
 from sluice.merge.compact import compact
 from sluice.model.batches import Op
 from sluice.model.dumps import Marking
+from sluice.model.offset import Offset
 from sluice.model.packing import MAX_UNIT_ROWS
-from sluice.model.positions import order_of
 from sluice.model.tables import KEY_BUCKETS, TableId, TableSchema, distinct, stored_name
 from sluice.segments.footers import measured
 from sluice.segments.manifest import SegmentFile, SegmentManifest
@@ -68,7 +68,7 @@ class LogWindow:
 
     Attributes:
         patience_s: how long nothing may move before somebody is told.
-        epoch: of the log whose places are waited for, see :attr:`Position.log_epoch`; "": it is not known.
+        epoch: of the log whose places are waited for, see :attr:`Offset.log_epoch`; "": it is not known.
         checkpoints: of the target; None: it is not asked.
     """
 
@@ -81,7 +81,7 @@ class LogWindow:
     checkpoints: CheckpointStore | None = None
     waits: Callable[[], None] = lambda: None
     _epoch_of_loads: int = -1
-    _held: tuple[tuple[int, int], int] = ((-1, -1), 0)
+    _held: tuple[Offset | None, int] = (None, 0)
     _keys: dict[tuple[int, TableId], Hashes | None] = field(default_factory=dict)
 
     def newest(self) -> int:
@@ -123,19 +123,19 @@ class LogWindow:
 
         Raises Paused, or OutOfOrder if nothing moves.
         """
-        order = order_of(place)
-        if order <= self._held[0]:
-            return self._held[1]
+        held, batch = self._held
+        if held is not None and held.order_of(place) <= held.order:
+            return batch
         reached: Cursor | None = None
         said, since = None, time.monotonic()
         while True:
             cursor, process = self.state.cursor(), self.state.process(self.target)
             self._require_log(cursor)
-            if reached is None and cursor is not None and cursor.position.order >= order:
+            if reached is None and cursor is not None and _has_reached(cursor.position, place):
                 reached = cursor
             batch = process.batch if process else 0
             if reached is not None and batch >= reached.next_batch - 1:
-                self._held = reached.position.order, reached.next_batch - 1
+                self._held = reached.position, reached.next_batch - 1
                 return self._held[1]
             now = (cursor.position.order if cursor else None, batch)
             if now != said:
@@ -315,3 +315,7 @@ class LogWindow:
 
 
 __all__ = ["LogWindow"]
+
+
+def _has_reached(at: Offset, place: str) -> bool:
+    return at.order >= at.order_of(place)

@@ -16,12 +16,12 @@ from typing import Any
 
 from sluice.model.batches import Op
 from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
-from sluice.model.positions import LastEvent, Position
+from sluice.model.offset import Offset
 from sluice.model.schema_changes import ChangeKind, TableChange, column_changes
 from sluice.model.tables import TableId, TableSchema
+from sluice.sources.memory.position import MemoryPosition, read_executed
 
 Row = Mapping[str, Any]
-FILE = "memory.000001"
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,22 +271,15 @@ class MemoryStore:
             found = self._rows[table]
             return [found[key] for key in (sorted(found) if self.tables[table].primary_key else found)]
 
-    def position(self, transactions: int) -> Position:
-        """Return the position after this number of transactions."""
+    def position(self, transactions: int) -> Offset:
+        """Return the offset after this number of transactions."""
         with self.changed:
             if not transactions:
-                return Position(self.server, FILE, 0)
+                return MemoryPosition(self.server, 0).as_offset()
             last = self.log[transactions - 1]
-            event = LastEvent(FILE, transactions - 1, 1, last.checksum, 0, last.commit_time_us // 1_000_000, last.gtid)
-            return Position(
-                self.server, FILE, transactions, last.executed, commit_time_us=last.commit_time_us, last_event=event
-            )
-
-
-def read_executed(text: str) -> dict[str, int]:
-    """Group -> the number of its last transaction, of what a position says was executed."""
-    parts = (part.rpartition(":1-") for part in text.split(",") if part)
-    return {group: int(last) for group, _, last in parts}
+            return MemoryPosition(
+                self.server, transactions, last.executed, last.commit_time_us, last.checksum
+            ).as_offset()
 
 
 def definition_of(schema: TableSchema) -> TableDefinition:

@@ -26,6 +26,7 @@ from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dumps import Chunk, Mark, Marking, TablePlanned, TableRequest
 from sluice.model.key_literals import literal, read_key
 from sluice.model.load_marks import MarkRules, PartnerLoads, Token
+from sluice.model.offset import Offset
 from sluice.model.row_effects import ColumnEffect, Ran
 from sluice.model.schema_changes import SchemaStatement, TableChange
 from sluice.model.tables import Column, TableId, TableSchema, stored_name
@@ -36,7 +37,6 @@ from sluice.sources.base import (
     ChunkKey,
     Finding,
     M,
-    Offset,
     SourceIdentity,
     SourceTable,
     StreamLimits,
@@ -44,7 +44,8 @@ from sluice.sources.base import (
     TableFilter,
     raise_first,
 )
-from sluice.sources.memory.log import FILE, MemoryStore, Row, RowChange, Transaction, read_executed, store_of
+from sluice.sources.memory.log import MemoryStore, Row, RowChange, Transaction, store_of
+from sluice.sources.memory.position import FILE, MemoryPosition, read_executed
 
 _PROGRESS_EVERY_S = 0.25
 _EVENTS = {Op.INSERT: Event.INSERT, Op.UPDATE: Event.UPDATE, Op.DELETE: Event.DELETE}
@@ -202,9 +203,10 @@ class MemorySession:
     def lag_bytes(self, at: Offset) -> int | None:
         """Add up the sizes of the transactions from ``at`` to the head; None for another or a released log."""
         with self.store.changed:
-            if at.server_uuid != self.store.server or at.offset < self.store.released:
+            here, end = MemoryPosition.of(at), MemoryPosition.of(self.head)
+            if here.server != self.store.server or here.transactions < self.store.released:
                 return None
-            return sum(t.size_bytes for t in self.store.log[at.offset : self.head.offset])
+            return sum(t.size_bytes for t in self.store.log[here.transactions : end.transactions])
 
     # -- before reading ------------------------------------------------------------------------------------------------
     def preflight(self, at: Offset | None) -> list[Finding]:
@@ -212,14 +214,15 @@ class MemorySession:
         with self.store.changed:
             if at is None:
                 return []
-            if at.server_uuid != self.store.server:
+            if at.server != self.store.server:
                 why = "another store answers than the one that was read"
                 return [Finding("error", "server", self.store.server, why, kind=WrongServer)]
-            if at.offset < self.store.released:
+            transactions = MemoryPosition.of(at).transactions
+            if transactions < self.store.released:
                 why = f"it was purged before it was captured: the log begins at {self.store.released}"
                 fix = "`sluice recover PIPELINE` shows what is lost, and the ways on"
                 return [Finding("error", "position", str(at), why, fix, kind=LogPurged)]
-            if at.offset > len(self.store.log):
+            if transactions > len(self.store.log):
                 why = f"the log has {self.store.released} to {len(self.store.log)}"
                 return [Finding("error", "position", str(at), why, kind=LostPosition)]
             return []
@@ -245,11 +248,11 @@ class MemorySession:
     def confirm(self, at: Offset) -> None:
         """Compare the checksum of the last transaction before ``at``. Raises LostPosition if it is another one."""
         with self.store.changed:
-            expected = at.last_event
+            read = MemoryPosition.of(at)
             if (
-                expected is not None
-                and at.offset <= len(self.store.log)
-                and self.store.log[at.offset - 1].checksum != expected.checksum
+                read.checksum is not None
+                and read.transactions <= len(self.store.log)
+                and self.store.log[read.transactions - 1].checksum != read.checksum
             ):
                 raise LostPosition(f"the log of this store is not the one that was captured up to {at}")
 
@@ -285,7 +288,7 @@ class MemorySession:
         """
         if limits.stop_at is not None and not limits.stop_at.follows(start):
             return StreamResult(start, None, 0, 0, 0, True, "head")
-        if start.offset < self.store.released:
+        if MemoryPosition.of(start).transactions < self.store.released:
             raise LostPosition(f"the log up to {start} was released", where=self.source.where)
         reading = _Reading(self, start, limits, wanted, sink, progress)
         try:
@@ -297,16 +300,16 @@ class MemorySession:
 
     def release(self, delivered: Offset) -> None:
         """Remove the transactions before ``delivered``, unless the store keeps all or is another one."""
-        if delivered.server_uuid == self.store.server and not self.store.keeps_all:
-            self.store.release(delivered.offset)
+        if delivered.server == self.store.server and not self.store.keeps_all:
+            self.store.release(MemoryPosition.of(delivered).transactions)
 
     def relocate(self, at: Offset, *, patience_s: float = 0.0) -> Offset:
-        """Return the first offset at which the store has executed every transaction of ``at.gtid_set``.
+        """Return the first offset at which the store has executed every transaction that was before ``at``.
 
         Raises LostPosition if transactions are missing after ``patience_s`` seconds, or if the log from there was
         released.
         """
-        wanted = read_executed(at.gtid_set)
+        wanted = read_executed(MemoryPosition.of(at).executed)
 
         def lacks(transactions: int) -> bool:
             has = read_executed(self.store.log[transactions - 1].executed) if transactions else {}
@@ -314,10 +317,10 @@ class MemorySession:
 
         with self.store.changed:
             if not self.store.changed.wait_for(lambda: not lacks(len(self.store.log)), patience_s):
-                raise LostPosition(f"this store lacks transactions of {at.gtid_set}")
+                raise LostPosition(f"this store lacks transactions of {MemoryPosition.of(at).executed}")
             here = next(number for number in range(len(self.store.log) + 1) if not lacks(number))
             if here < self.store.released:
-                raise LostPosition(f"the log of this store after {at.gtid_set} is no longer kept")
+                raise LostPosition(f"the log of this store after {MemoryPosition.of(at).executed} is no longer kept")
             return self.store.position(here)
 
     # -- tables --------------------------------------------------------------------------------------------------------
@@ -401,7 +404,8 @@ class _Reading:
         self._make, self._progress = sink, progress
         self.sink: ChangeSink[Any] | None = None
         self.finished = False
-        self.at = start.offset
+        self.at = MemoryPosition.of(start).transactions
+        self.stop = MemoryPosition.of(limits.stop_at).transactions if limits.stop_at is not None else None
         self.changes = self.transactions = self.log_bytes = self.statements = 0
         self.first_us = self.last_us = 0
         self.skipped = 0
@@ -418,7 +422,7 @@ class _Reading:
             captured = bool(self.changes or self.statements)
             first_change = first_change or (now if captured else 0.0)
             deadline = first_change + self.limits.max_wait_s if captured else began + self.limits.idle_wait_s
-            if self.limits.stop_at is not None and self.at >= self.limits.stop_at.offset:
+            if self.stop is not None and self.at >= self.stop:
                 reason = "head"
             elif now >= deadline:
                 reason = "time" if captured else "idle"

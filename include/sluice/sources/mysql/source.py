@@ -20,6 +20,7 @@ from sluice.errors import ConfigError, DecodeError, UnsupportedType
 from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dumps import Marking
 from sluice.model.load_marks import MarkRules
+from sluice.model.offset import Offset
 from sluice.model.row_effects import ColumnEffect, Ran
 from sluice.model.schema_changes import TableChange
 from sluice.model.tables import Column, TableId, TableSchema
@@ -36,7 +37,6 @@ from sluice.sources.base import (
     ChangeSink,
     Finding,
     M,
-    Offset,
     SourceIdentity,
     SourceTable,
     StreamLimits,
@@ -50,11 +50,12 @@ from sluice.sources.mysql.catalog.stored_table import schema_of
 from sluice.sources.mysql.decoder.row_layout import RowLayout
 from sluice.sources.mysql.decoder.scanner import LoggedStatement
 from sluice.sources.mysql.history.schema_snapshot import reread_table, snapshot_at
+from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump, PrefetchedLogin
 from sluice.sources.mysql.reader.batch_reader import capture
 from sluice.sources.mysql.reader.event_reread import reread, same_log
 from sluice.sources.mysql.reader.log_watch import LogWatch
-from sluice.sources.mysql.reader.reading import Backlog, LogReading, OpenConnections
+from sluice.sources.mysql.reader.reading import Backlog, LogReading, OpenConnections, is_mariadb
 from sluice.sources.mysql.reader.relocation import relocate
 from sluice.sources.mysql.reader.start_position import dump_start, resolve_start
 from sluice.sources.mysql.reader.statement_scan import statements_between
@@ -136,7 +137,7 @@ class MySQLSource:
 
     def dialect(self, at: Offset) -> str:
         """Return ``mariadb`` if the offset's server is one, else ``mysql``."""
-        return "mariadb" if at.server_uuid.startswith("mariadb:") else "mysql"
+        return "mariadb" if is_mariadb(Position.of(at)) else "mysql"
 
     def row_effects(self, at: Offset, change: TableChange, statement: Ran) -> tuple[ColumnEffect, ...]:
         """Return the effect of a statement on stored values, by the conversion rules of the server that ran it."""
@@ -236,7 +237,7 @@ class MySQLSession:
     @property
     def head(self) -> Offset | None:
         """The end of the binary log; None if ``log_bin`` is off."""
-        return self.info.head if self.info.head.file else None
+        return self.info.head.as_offset() if self.info.head.file else None
 
     @property
     def history(self) -> MySQLSchemaHistory:
@@ -249,13 +250,14 @@ class MySQLSession:
         In a session whose log stays open the head is asked for again.
         """
         if self._goes_on_since is None:
-            return self.info.bytes_behind(at)
+            return self.info.bytes_behind(Position.of(at))
         with self._asking():  # what was said at the begin of the session is old by now
             file, offset = log_end(self.connection)
-        if file == at.file:
-            return max(offset - at.offset, 0)
+        reached = Position.of(at)
+        if file == reached.file:
+            return max(offset - reached.offset, 0)
         self.look_again()
-        return self.info.bytes_behind(at)
+        return self.info.bytes_behind(reached)
 
     # -- before reading ------------------------------------------------------------------------------------------------
     def preflight(self, at: Offset | None) -> list[Finding]:
@@ -263,7 +265,7 @@ class MySQLSession:
         info = self.info
         with self._asking():
             found = preflight(
-                self.connection, info, self.source.pipeline, at, self.source.server_id, two_way=self._two_way
+                self.connection, info, self.source.pipeline, _read(at), self.source.server_id, two_way=self._two_way
             )
             if self._two_way:
                 found += unique_keys(self.connection, Selection.compile(self.source.pipeline.capture))
@@ -279,7 +281,9 @@ class MySQLSession:
         """Raise the first error of the pre-flight, without the check of unique keys; log its warnings."""
         info = self.info
         with self._asking():
-            require_ready(self.connection, info, self.source.pipeline, at, self.source.server_id, two_way=self._two_way)
+            require_ready(
+                self.connection, info, self.source.pipeline, _read(at), self.source.server_id, two_way=self._two_way
+            )
 
     @property
     def _two_way(self) -> bool:
@@ -291,7 +295,7 @@ class MySQLSession:
         mariadb, own = self.info.is_mariadb, self.source.server_id
         number = own if self._login is not None else check_id(own)
         with self._asking():
-            stream = reread(self.source.endpoint, at, server_id=number, mariadb=mariadb, login=self._login)
+            stream = reread(self.source.endpoint, Position.of(at), server_id=number, mariadb=mariadb, login=self._login)
         if self._login is not None:
             self.close()
             self._log, self._log_at = stream, at
@@ -314,7 +318,7 @@ class MySQLSession:
         """Return the offset for a word, file and offset, GTID set or time. Raises LostPosition, ConfigError."""
         info = self.info
         with self._asking():
-            return resolve_start(self.source.endpoint, self.connection, info, start, self.source.server_id)
+            return resolve_start(self.source.endpoint, self.connection, info, start, self.source.server_id).as_offset()
 
     def relocate(self, at: Offset, *, patience_s: float = 0.0) -> Offset:
         """Find the position by the GTID set, unless a replication filter may have left transactions out.
@@ -324,7 +328,8 @@ class MySQLSession:
         info = self.info
         with self._asking():
             raise_first([one for one in self.replication_findings() if one.severity == "error"], self.source.where)
-            return relocate(self.connection, info, at, patience_s=patience_s, where=self.source.where)
+            reached = Position.of(at)
+            return relocate(self.connection, info, reached, patience_s=patience_s, where=self.source.where).as_offset()
 
     # -- the log -------------------------------------------------------------------------------------------------------
     def stream(
@@ -343,10 +348,11 @@ class MySQLSession:
         Several readers share a long backlog of MySQL; MariaDB has one reader.
         """
         info, source = self.info, self.source
-        begin = dump_start(info, start)
+        known = Position.of(start)
+        begin = dump_start(info, known)
         goes_on = self.goes_on(start)
         stream, self._log, self._goes_on_since = self._log, None, None
-        if stream is not None and (begin != start or self._log_at != start):
+        if stream is not None and (begin != known or self._log_at != start):
             stream.close()
             stream = None
         if not goes_on:
@@ -366,7 +372,7 @@ class MySQLSession:
             begin,
             sink,
             progress=progress,
-            redefine=self.history.definition,
+            redefine=lambda table, at: self.history.definition(table, at.as_offset()),
             backlog=Backlog(readers_of(source.pipeline) if several else 1, info.binary_logs),
             opened=OpenConnections(
                 self.connection, self._login, stream, self._layouts, self._keep if self._login is not None else None
@@ -448,6 +454,10 @@ class MySQLSession:
         return MySQLChunkTable(self.source.endpoint, info, live)
 
 
+def _read(at: Offset | None) -> Position | None:
+    return Position.of(at) if at is not None else None
+
+
 def _own(definitions: Definitions) -> SchemaState:
     assert isinstance(definitions, SchemaState)
     return definitions
@@ -472,7 +482,7 @@ class MySQLSchemaHistory:
                 self._endpoint,
                 session.connection,
                 info,
-                dump_start(info, at),
+                dump_start(info, Position.of(at)),
                 server_id=session.source.server_id,
                 selection=wanted,
                 progress=progress,
@@ -480,13 +490,13 @@ class MySQLSchemaHistory:
 
     def has(self, at: Offset) -> bool:
         """Return True if the log file of ``at`` is still on the server."""
-        return at.file in {name for name, _ in self.session.info.binary_logs}
+        return Position.of(at).file in {name for name, _ in self.session.info.binary_logs}
 
     def is_same_log(self, at: Offset) -> bool:
         """Read the last event before ``at`` again; False if it is another one than was read."""
         number = lookahead_id(self.session.source.server_id)
         with self.session._asking():
-            return same_log(self._endpoint, at, server_id=number, mariadb=self.session.info.is_mariadb)
+            return same_log(self._endpoint, Position.of(at), server_id=number, mariadb=self.session.info.is_mariadb)
 
     def fold(
         self, definitions: Definitions, start: Offset, stop: Offset, progress: Callable[[], None] | None = None
@@ -502,8 +512,8 @@ class MySQLSchemaHistory:
             statements_between(
                 self._endpoint,
                 server_id=self.session.source.server_id,
-                start=dump_start(info, start),
-                stop=dump_start(info, stop),
+                start=dump_start(info, Position.of(start)),
+                stop=dump_start(info, Position.of(stop)),
                 statement=fold,
                 progress=progress,
             )
@@ -513,7 +523,9 @@ class MySQLSchemaHistory:
         number = self.session.source.server_id
         with open_connection(self._endpoint) as connection:
             info = server_info(connection)
-            return reread_table(self._endpoint, connection, info, table, dump_start(info, at), server_id=number)
+            return reread_table(
+                self._endpoint, connection, info, table, dump_start(info, Position.of(at)), server_id=number
+            )
 
     def parse(self, definitions: Definitions, table: TableId, sql: str) -> TableDefinition:
         """Parse the CREATE TABLE by the dialect and settings of ``definitions``. Raises ConfigError."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +14,7 @@ import pyarrow.compute as pc
 
 from sluice.errors import LoadError
 from sluice.model.batches import Op
+from sluice.model.offset import Offset
 from sluice.targets.changes_in_order import in_log_order
 from sluice.targets.http.client import Ended, HttpClient, Refusal
 from sluice.targets.http.options import HttpOptions, Ordering
@@ -101,7 +100,7 @@ class HttpUnit:
     fence: Fence
     reader: RowReader
     tables: tuple[TableInput, ...]
-    position: Any
+    position: Offset | None
     changes: int = 0
     replay: str = ""
 
@@ -120,7 +119,7 @@ class HttpUnit:
         """Send all rows. Raises TargetUnavailable, ConfigError, MappingError, and LoadError for the first row that is refused if none may be."""
         started, place = time.monotonic(), self.place
         options = place.options
-        position = json.dumps(self.position.to_json(), sort_keys=True) if self.position is not None else ""
+        position = f"{self.position.server} {self.position.place}" if self.position is not None else ""
         sending = Sending(options, place.pipeline, place.target, self.fence, self.replay, position)
         at = None if self.changes else self.position
         writer = MessageWriter(options.form, place.pipeline, self.fence.batch, at)

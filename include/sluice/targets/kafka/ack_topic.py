@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sluice.errors import CheckpointError, SluiceError, TargetUnavailable
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.targets.fencing import seal_of
 from sluice.targets.kafka.client import ANSWER_S, KicksOut, errors, kafka_error, library, translated
 from sluice.targets.kafka.place import Place
@@ -149,7 +149,7 @@ class AckTopic:
             data = json.loads(message.value())
             if data["format"] != FORMAT_VERSION:
                 raise ValueError(f"format {data['format']}")
-            position = Position.from_json(data["position"]) if data["position"] else None
+            position = Offset.from_json(data["position"]) if data["position"] else None
             seal = data.get("seal")  # older versions wrote no seal
             edited = seal is not None and seal != seal_of([self.place.owner], int(data["batch"]), data["position"])
             checkpoint = Checkpoint(int(data["epoch"]), int(data["batch"]), position, str(data["identity"]), edited)

@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow as pa
 
 from sluice.errors import LoadError, MappingError, TargetUnavailable
+from sluice.model.offset import Offset
 from sluice.model.planned import PlannedTable
-from sluice.model.positions import Position
 from sluice.targets.kafka.client import KicksOut
 from sluice.targets.kafka.place import Place
 from sluice.targets.kafka.registry import Registry
@@ -31,7 +31,7 @@ from sluice.targets.messages.read_back import ReadBack, arrow_entries, arrow_key
 from sluice.targets.port import SHOWN_CHARACTERS, ComparesRowsOnly, KeyRange, RangeDifferences, RowDifference
 
 Entries = Callable[[bytes | None, bytes | None], Iterable[tuple[bytes, bytes | None]]]
-_NO_PLACE = Position("", "binlog.000001", 4)
+_NO_PLACE = Offset.at("", "binlog.000001", 4)
 """A placeholder: what messages say about their batch is not compared."""
 
 

@@ -25,14 +25,17 @@ class Place:
 
     @property
     def transactional_id(self) -> str:
+        """The id by which Kafka fences off older producers of this target."""
         return f"sluice/{self.pipeline}/{self.target}"
 
     @property
     def owner(self) -> str:
+        """``pipeline.target``, as messages and errors name the target."""
         return f"{self.pipeline}.{self.target}"
 
     @property
     def ack_topic(self) -> str:
+        """The compacted topic that has the checkpoint."""
         return self.options.ack_topic_of(self.pipeline, self.target)
 
     @property

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sluice.errors import CheckpointError, Fenced, TargetUnavailable
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.targets.fencing import require_batch, require_no_newer, require_own, seal_of
 from sluice.targets.port import Agrees, Checkpoint, Fence
 
@@ -58,7 +58,7 @@ class Held:
                     where=where,
                     hint="a newer version of Sluice wrote it: use that one",
                 )
-            position = Position.from_json(data["position"]) if data["position"] is not None else None
+            position = Offset.from_json(data["position"]) if data["position"] is not None else None
             seal = data.get("seal")  # older versions wrote no seal
             edited = seal is not None and seal != seal_of([owner], data["batch"], data["position"])
             return cls(Checkpoint(data["epoch"], data["batch"], position, data["identity"], edited), data["delivery"])

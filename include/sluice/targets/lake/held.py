@@ -30,14 +30,17 @@ class LakeHeld(OnlyColumns):
         return self._infos[table]
 
     def column(self, one: TableChange, name: str) -> str | None:
+        """Return the name by the mapping, escaped in a table of changes if it is one of Sluice's columns."""
         found = super().column(one, name)
         return column_name(found) if found is not None and self.site.every else found
 
     def columns(self, table: TableId) -> Mapping[str, str] | None:
+        """Return the columns of the table, case-folded name -> name; None if the table is missing."""
         info = self._info(table)
         return {one.name.casefold(): one.name for one in info.columns} if info is not None else None
 
     def type(self, table: TableId, name: str, part: ColumnChange, effect: ColumnEffect | None) -> Answer:
+        """Return HAS if the table's column takes the values of the new type; UNSEEN if its rows were converted."""
         info, new = self._info(table), part.new
         assert info is not None
         assert new is not None

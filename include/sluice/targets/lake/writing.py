@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from sluice.errors import LoadError, MappingError
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.model.tables import TableId
 from sluice.targets.lake.appending import changes_by_table
 from sluice.targets.lake.committing import holds
@@ -247,9 +247,10 @@ class LakeUnit:
         return self.work.append(self.fence, *one)
 
 
-def about(position: Position) -> dict[str, str]:
+def about(position: Offset) -> dict[str, str]:
     """Return what a commit says about the batch's end, to find a version of a table by the source's time."""
-    found = {"sluice.file": position.file, "sluice.offset": str(position.offset)}
+    file, offset = position.row_place
+    found = {"sluice.file": file, "sluice.offset": str(offset)}
     if position.commit_time_us:
         at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=position.commit_time_us)
         found["sluice.commit_time"] = at.isoformat(timespec="microseconds")

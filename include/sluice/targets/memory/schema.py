@@ -144,10 +144,12 @@ class MemoryHeld(OnlyColumns):
         self.store = store
 
     def columns(self, table: TableId) -> Mapping[str, str] | None:
+        """Return the columns of the stored table; None if the store has no such table."""
         found = self.store.tables.get(table)
         return {name.casefold(): name for name in found.columns} if found is not None else None
 
     def key(self, table: TableId, names: tuple[str, ...]) -> Answer:
+        """Return HAS if the table's key has these columns in this order."""
         return has(tuple(self.store.tables[table].key) == names)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.targets.port import ChangePiece
 
 CONTENT_TYPE = "application/vnd.apache.arrow.stream"
@@ -20,7 +20,7 @@ _NOT_SENT = ("_bucket",)
 
 
 def arrow_messages(
-    piece: ChangePiece, batch: int, limit: int, at: Position | None = None
+    piece: ChangePiece, batch: int, limit: int, at: Offset | None = None
 ) -> Iterator[tuple[bytes, int, int]]:
     """Yield (message, number of its first row, rows), of at most ``limit`` bytes unless one row is larger.
 
@@ -29,7 +29,7 @@ def arrow_messages(
     yield from _cut(_described(piece, batch, at), 0, limit)
 
 
-def _described(piece: ChangePiece, batch: int, at: Position | None) -> pa.Table:
+def _described(piece: ChangePiece, batch: int, at: Offset | None) -> pa.Table:
     rows = piece.rows.drop_columns([name for name in _NOT_SENT if name in piece.rows.schema.names])
     about: dict[str, Any] = {
         "sluice.table": str(piece.table),
@@ -37,7 +37,7 @@ def _described(piece: ChangePiece, batch: int, at: Position | None) -> pa.Table:
         "sluice.batch": str(batch),
     }
     if at is not None:
-        about["sluice.position"] = f"{at.file}:{at.offset}"
+        about["sluice.position"] = at.place
     return rows.replace_schema_metadata(about)
 
 

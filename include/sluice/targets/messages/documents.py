@@ -16,7 +16,7 @@ from sluice.formats.keys import key_text
 from sluice.formats.rows import changes_of
 from sluice.model.batches import Op
 from sluice.model.changes import Change
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.model.tables import TableId
 from sluice.targets.messages.envelopes import Encoder, Envelope, Numbers, Registered, WithSchemas, encoder_of
 from sluice.targets.messages.form import MessageForm
@@ -69,7 +69,7 @@ class MessageWriter:
     form: MessageForm
     source: str
     batch: int
-    at: Position | None = None
+    at: Offset | None = None
     numbers: Numbers | None = None
     _encoders: dict[tuple[TableId | str, str, str], tuple[bytes, Encoder]] = field(default_factory=dict, init=False)
 

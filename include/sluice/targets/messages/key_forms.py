@@ -15,8 +15,8 @@ import pyarrow as pa
 from sluice.errors import SluiceError
 from sluice.model.column_types import ColumnType
 from sluice.model.definitions import ColumnDefinition, TableDefinition
+from sluice.model.offset import Offset
 from sluice.model.planned import PlannedColumn, PlannedTable
-from sluice.model.positions import Position
 from sluice.model.schema_changes import TableChange
 from sluice.model.tables import TableId, stored_name
 from sluice.targets.messages.documents import MessageWriter
@@ -27,7 +27,7 @@ from sluice.targets.schema.columns import NAMES, changed_columns
 
 _SECOND_US = 981_173_106_000_000
 """2001-02-03 04:05:06: a timestamp without fractional digits, in every calendar and zone."""
-_NOWHERE = Position("", "binlog.000001", 4)
+_NOWHERE = Offset.at("", "binlog.000001", 4)
 
 
 class _Numbers:

@@ -56,6 +56,7 @@ class MysqlTables(OnlyColumns):
         self._columns = columns
 
     def columns(self, table: TableId) -> Mapping[str, str] | None:
+        """Return the columns of a table, lower-case name -> name; None if the table is missing."""
         found = self._columns(table)
         return {name.casefold(): name for name in found} if found is not None else None
 

@@ -54,22 +54,28 @@ class DdlTarget(Protocol):
     """What this needs of the target."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The target's name in the pipeline file."""
 
     @property
-    def endpoint(self) -> Endpoint: ...
+    def endpoint(self) -> Endpoint:
+        """The server and its login."""
 
     @property
-    def owner(self) -> tuple[str, str]: ...
+    def owner(self) -> tuple[str, str]:
+        """(pipeline, target), as the table of acknowledgements has it."""
 
     @property
-    def acks(self) -> AckTable: ...
+    def acks(self) -> AckTable:
+        """The table of acknowledgements."""
 
     @property
-    def lock_wait_s(self) -> int: ...
+    def lock_wait_s(self) -> int:
+        """Seconds that a statement waits for a lock."""
 
     @property
-    def marks(self) -> MarkRows | None: ...
+    def marks(self) -> MarkRows | None:
+        """The writer of origin markers; None if loads are not marked."""
 
     def connect(self) -> TargetConnection:
         """Open a new connection."""

@@ -27,6 +27,7 @@ class MysqlHeld(OnlyColumns):
         self.same_dialect = (change.statement.dialect == "mariadb") == mariadb
 
     def columns(self, table: TableId) -> Mapping[str, str] | None:
+        """Return the columns in the catalog, case-folded name -> name; None if the table is missing."""
         info = self.infos.get(table)
         return {column.name.casefold(): column.name for column in info.columns} if info is not None else None
 
@@ -45,9 +46,11 @@ class MysqlHeld(OnlyColumns):
         return has(not compares or there.collation == new.collation)
 
     def nullable(self, table: TableId, name: str) -> bool | None:
+        """Return True if the catalog's column takes NULL."""
         return self._info(table, name).nullable
 
     def attributes(self, table: TableId, name: str, part: ColumnChange) -> Answer:
+        """Compare default, EXTRA and comment with information_schema, as far as the change is about them."""
         assert part.new is not None
         rows = self._rows(
             "SELECT column_default, extra, column_comment FROM information_schema.columns "
@@ -60,16 +63,19 @@ class MysqlHeld(OnlyColumns):
         return has(all(told.agree(field, old, new) for field in _Attributes.FIELDS))
 
     def order(self, table: TableId, names: list[str]) -> Answer:
+        """Compare the order of those columns that the table has."""
         there = [column.name.casefold() for column in self.infos[table].columns]
         wanted = [name.casefold() for name in names if name.casefold() in there]
         return has([name for name in there if name in set(wanted)] == wanted)
 
     def key(self, table: TableId, names: tuple[str, ...]) -> Answer:
+        """Return HAS if a unique key has these columns in this order; without names, if there is no primary key."""
         keys = [tuple(column.casefold() for column in key) for key in self.infos[table].unique_keys]
         primary = any(key.name == "PRIMARY" for key in self.infos[table].keys)
         return has(tuple(name.casefold() for name in names) in keys if names else not primary)
 
     def index(self, table: TableId, index: IndexDefinition, names: tuple[str, ...], *, wanted: bool) -> Answer:
+        """Compare name, uniqueness, columns and prefixes; of other kinds than plain indexes only the name."""
         rows = self._rows(
             "SELECT index_name, non_unique, column_name, sub_part FROM information_schema.statistics "
             "WHERE table_schema = %s AND table_name = %s ORDER BY index_name, seq_in_index",
@@ -88,6 +94,7 @@ class MysqlHeld(OnlyColumns):
         return has(same if wanted else not same)
 
     def options(self, table: TableId, one: TableChange) -> Answer:
+        """Compare engine, collation and comment, as far as the change is about them."""
         assert one.before is not None
         assert one.after is not None
         rows = self._rows(
@@ -102,6 +109,7 @@ class MysqlHeld(OnlyColumns):
         return has(fits and (not moved or collation == after.collation))
 
     def partitions(self, table: TableId) -> Answer:
+        """Return UNSEEN: partitions are not compared."""
         return Answer.UNSEEN
 
     def _rows(self, query: str, parameters: tuple[str, ...]) -> list[tuple[Any, ...]]:

@@ -51,19 +51,24 @@ class Session:
         self.blocker = ""
 
     def fileno(self) -> int:
+        """Return the file descriptor of the connection, -1 if it is closed."""
         sock: Any = self.connection._sock  # type: ignore[attr-defined]
         return int(sock.fileno()) if sock is not None else -1
 
     def close(self) -> None:
+        """Close the connection. The server rolls back what is open."""
         self.connection.close()
 
     def begin(self) -> None:
+        """Begin a transaction; the statement is sent with the next one."""
         self.connection.ahead("BEGIN")
 
     def commit(self) -> None:
+        """Commit the transaction."""
         self.connection.commit()
 
     def rollback(self) -> None:
+        """Roll back. If the connection is gone, the server does it; the first error is the one to show."""
         try:
             self.connection.rollback()
         except (

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from sluice.model.offset import Offset
 from sluice.model.planned import PlannedTable
-from sluice.model.positions import Position
 from sluice.model.tables import TableId
 from sluice.targets.port.reconcile import StoredRange
 from sluice.targets.port.rows import RowReader, TableInput
@@ -72,7 +72,7 @@ class BatchInput:
     """
 
     number: int
-    position: Position
+    position: Offset
     held: int
     reader: RowReader
     tables: tuple[TableInput, ...] = ()

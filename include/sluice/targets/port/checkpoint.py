@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Checkpoint:
 
     epoch: int
     batch: int
-    position: Position | None = None
+    position: Offset | None = None
     identity: str = ""
     edited: bool = False
 

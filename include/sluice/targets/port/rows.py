@@ -18,21 +18,33 @@ class RowFile(Protocol):
     """A stored file of merged rows of one table, one row a key; what is known of it without reading it. Picklable."""
 
     @property
-    def path(self) -> str: ...
+    def path(self) -> str:
+        """The path by which the reader finds the file."""
+
     @property
-    def rows(self) -> int: ...
+    def rows(self) -> int:
+        """The number of rows."""
+
     @property
-    def inserts(self) -> int: ...
+    def inserts(self) -> int:
+        """The number of inserted rows."""
+
     @property
-    def updates(self) -> int: ...
+    def updates(self) -> int:
+        """The number of updated rows."""
+
     @property
-    def deletes(self) -> int: ...
+    def deletes(self) -> int:
+        """The number of deleted rows."""
+
     @property
     def partial(self) -> int:
         """Rows of which the log has only some columns."""
 
     @property
-    def size_bytes(self) -> int: ...
+    def size_bytes(self) -> int:
+        """The size of the file."""
+
     @property
     def arrow_bytes(self) -> int:
         """The bytes of the rows in memory."""
@@ -64,10 +76,12 @@ class TableInput:
 
     @property
     def target(self) -> TableId:
+        """The name of the table at the target."""
         return self.plan.target
 
     @property
     def rows(self) -> int:
+        """The number of rows in all files."""
         return sum(file.rows for file in self.files)
 
     @property

@@ -35,13 +35,16 @@ class PostgresHeld(OnlyColumns):
         self.infos, self.spelling, self.wanted, self.exists = infos, spelling, wanted, exists
 
     def table(self, source: TableId) -> TableId:
+        """Return the name by the mapping, as the target's spelling has it."""
         return self.spelling.table(super().table(source))
 
     def column(self, one: TableChange, name: str) -> str | None:
+        """Return the name by the mapping, as the target's spelling has it; None for an excluded column."""
         found = super().column(one, name)
         return None if found is None else self.spelling.name(found)
 
     def columns(self, table: TableId) -> Mapping[str, str] | None:
+        """Return the columns in the catalog, case-folded name -> name; None if the table is missing."""
         info = self.infos.get(table)
         return {column.name.casefold(): column.name for column in info.columns} if info is not None else None
 
@@ -49,6 +52,10 @@ class PostgresHeld(OnlyColumns):
         return next(one for one in self.infos[table].columns if one.name.casefold() == name.casefold())
 
     def type(self, table: TableId, name: str, part: ColumnChange, effect: ColumnEffect | None) -> Answer:
+        """Compare the declared type with the one of the change, which it may exceed.
+
+        Rows that the source converted leave no trace in it (UNSEEN).
+        """
         assert part.old is not None
         assert part.new is not None
         declared = self._info(table, name).declared
@@ -61,6 +68,7 @@ class PostgresHeld(OnlyColumns):
         return has(holds_all(types[1], pg_type(declared)))
 
     def nullable(self, table: TableId, name: str) -> bool | None:
+        """Return True if the catalog's column takes NULL."""
         return self._info(table, name).nullable
 
     def attributes(self, table: TableId, name: str, part: ColumnChange) -> Answer:
@@ -73,6 +81,7 @@ class PostgresHeld(OnlyColumns):
         return Answer.HAS if part.new.default is None or part.old.default is None else Answer.UNSEEN
 
     def key(self, table: TableId, names: tuple[str, ...]) -> Answer:
+        """Return HAS if a key that an upsert can use has these columns; without names, if there is no primary key."""
         wanted = {name.casefold() for name in names}
         keys = [{column.casefold() for column in key.columns} for key in self.infos[table].keys if key.arbiter]
         return has(wanted in keys if wanted else not any(key.primary for key in self.infos[table].keys))

@@ -330,9 +330,11 @@ class OnlyColumns:
         self.change = change
 
     def table(self, source: TableId) -> TableId:
+        """Return the name by the pipeline's mapping."""
         return self.change.target(source)
 
     def column(self, one: TableChange, name: str) -> str | None:
+        """Return the name by the pipeline's mapping; None for an excluded column."""
         tables, lowered = set(one.tables), name.lower()
         if any(table in tables and left.lower() == lowered for table, left in self.change.excluded):
             return None
@@ -340,28 +342,37 @@ class OnlyColumns:
         return next(renamed, name)
 
     def columns(self, table: TableId) -> Mapping[str, str] | None:
+        """Return the columns of a table, case-folded name -> name; None if it is missing. Each kind implements it."""
         raise NotImplementedError
 
     def type(self, table: TableId, name: str, part: ColumnChange, effect: ColumnEffect | None) -> Answer:
+        """Return HAS if the rows stay as they are: a type has no trace of a conversion."""
         return Answer.HAS if effect is None else Answer.UNSEEN
 
     def nullable(self, table: TableId, name: str) -> bool | None:
+        """Return None: the kind does not know NOT NULL."""
         return None
 
     def attributes(self, table: TableId, name: str, part: ColumnChange) -> Answer:
+        """Return HAS: the kind has no defaults and comments."""
         return Answer.HAS
 
     def order(self, table: TableId, names: list[str]) -> Answer:
+        """Return HAS: the kind has no order of columns."""
         return Answer.HAS
 
     def key(self, table: TableId, names: tuple[str, ...]) -> Answer:
+        """Return HAS: the kind has no keys."""
         return Answer.HAS
 
     def index(self, table: TableId, index: IndexDefinition, names: tuple[str, ...], *, wanted: bool) -> Answer:
+        """Return HAS: the kind has no indexes."""
         return Answer.HAS
 
     def options(self, table: TableId, one: TableChange) -> Answer:
+        """Return HAS: the kind has no options of tables."""
         return Answer.HAS
 
     def partitions(self, table: TableId) -> Answer:
+        """Return HAS: the kind is not partitioned as the source is."""
         return Answer.HAS

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 from sluice.errors import Fenced
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.targets.fencing import require_batch, seal_of
 from sluice.targets.port import Agrees, Checkpoint, Fence, OtherWriter
 
@@ -104,7 +104,7 @@ class AckRows:
         return False
 
     def reset(
-        self, cursor: Any, epoch: int, batch: int, position: Position, *, identity: str = "", anew: bool = False
+        self, cursor: Any, epoch: int, batch: int, position: Offset, *, identity: str = "", anew: bool = False
     ) -> None:
         """Record that the target holds ``batch``, possibly an earlier one, and take over. Call it in a transaction. Raises Fenced.
 
@@ -128,7 +128,7 @@ class AckRows:
         cursor: Any,
         epoch: int,
         batch: int,
-        position: Position,
+        position: Offset,
         *,
         marked: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
@@ -246,9 +246,9 @@ class AckRows:
         said = dict(json.loads(row[2])) if row[2] else {}
         seal = said.pop(SEAL, None)
         edited = seal is not None and seal != self._seal(int(row[1]), said)
-        return Checkpoint(int(row[0]), int(row[1]), Position.from_json(said) if said else None, str(row[3]), edited)
+        return Checkpoint(int(row[0]), int(row[1]), Offset.from_json(said) if said else None, str(row[3]), edited)
 
-    def _sealed(self, batch: int, position: Position) -> str:
+    def _sealed(self, batch: int, position: Offset) -> str:
         said = position.to_json()
         return json.dumps({**said, SEAL: self._seal(batch, said)})
 

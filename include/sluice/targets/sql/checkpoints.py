@@ -20,10 +20,17 @@ class Sessions(Protocol):
     """The parts of the target that the checkpoint store uses."""
 
     @property
-    def acks(self) -> AckRows: ...
+    def acks(self) -> AckRows:
+        """The rows of the table of acknowledgements."""
 
-    def session(self, doing: str) -> AbstractContextManager[Any]: ...
-    def transaction(self, session: Any, work: Callable[[], _T], doing: str) -> tuple[_T, int]: ...
+    def session(self, doing: str) -> AbstractContextManager[Any]:
+        """Lend a session of the target for the block. ``doing`` is said in errors."""
+
+    def transaction(self, session: Any, work: Callable[[], _T], doing: str) -> tuple[_T, int]:
+        """Run ``work`` in a transaction, again after a deadlock or a lock wait.
+
+        Return its result and the number of repeats.
+        """
 
     def acknowledging(self, cursor: Any, batch: int) -> Callable[[], AbstractContextManager[None]]:
         """Return the origin marker around an acknowledgement without rows."""

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from sluice.config.pipeline import TargetConfig
 from sluice.errors import TargetUnavailable
+from sluice.model.offset import Offset
 from sluice.model.planned import PlannedTable
-from sluice.model.positions import Position
 from sluice.model.tables import TableId
 from sluice.targets.port import BatchInput, CheckpointStore, Fence, RejectedRows, SchemaChange, WriteResult
 from sluice.targets.sql.tables import TableChanges, TargetTable
@@ -80,7 +80,7 @@ class SqlLoader(Protocol):
         changes: Sequence[TableChanges],
         *,
         one_transaction: bool = False,
-        acknowledge: Position | None = None,
+        acknowledge: Offset | None = None,
         rejected: RejectedRows | None = None,
         unit: str = "",
     ) -> WriteResult:

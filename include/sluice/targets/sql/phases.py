@@ -9,8 +9,8 @@ from itertools import groupby, pairwise
 
 from sluice.config.pipeline import TargetConfig
 from sluice.model import packing
+from sluice.model.offset import Offset
 from sluice.model.packing import pack, unit_size
-from sluice.model.positions import Position
 from sluice.model.tables import TableId
 from sluice.targets.port import RowFile, StoredRange, TableInput
 from sluice.targets.sql.tables import TargetTable
@@ -69,7 +69,7 @@ class PlannedUnit:
 
     parts: tuple[LoadPart, ...]
     one_transaction: bool = False
-    acknowledge: Position | None = None
+    acknowledge: Offset | None = None
 
     @property
     def cost(self) -> int:
@@ -83,7 +83,7 @@ def plan_phases(
     config: TargetConfig,
     parallelism: int,
     *,
-    acknowledge: Position | None = None,
+    acknowledge: Offset | None = None,
     ranges: Ranges | None = None,
 ) -> list[list[PlannedUnit]]:
     """Cut a batch into phases of units; the units of a phase may run in parallel, phases run one after the other. ``known``: the target's tables.

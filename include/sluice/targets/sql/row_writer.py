@@ -12,7 +12,7 @@ import pyarrow as pa
 import structlog
 
 from sluice.errors import LoadError
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.targets.port import Fence, KeyRange, RejectedRows, Rejection, WriteResult
 from sluice.targets.sql.ack_rows import AckRows
 from sluice.targets.sql.bisect import Bisection, discreet
@@ -93,7 +93,7 @@ class SqlRowWriter(ABC):
         self,
         group: Sequence[TableChanges],
         *,
-        acknowledge: Position | None = None,
+        acknowledge: Offset | None = None,
         rejected: RejectedRows | None = None,
         ends: str = "",
         before: WriteResult | None = None,

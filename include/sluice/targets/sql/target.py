@@ -16,8 +16,8 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_aft
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError, LoadError
+from sluice.model.offset import Offset
 from sluice.model.planned import PlannedTable
-from sluice.model.positions import Position
 from sluice.model.tables import TableId
 from sluice.targets.options import options_of
 from sluice.targets.port import (
@@ -166,6 +166,7 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
     # -- the port ------------------------------------------------------------------------------------------------------
     @property
     def name(self) -> str:
+        """The target's name in the pipeline file."""
         return self.config.name
 
     @property
@@ -274,7 +275,7 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
         changes: Sequence[TableChanges],
         *,
         one_transaction: bool = False,
-        acknowledge: Position | None = None,
+        acknowledge: Offset | None = None,
         rejected: RejectedRows | None = None,
         unit: str = "",
     ) -> WriteResult:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from sluice.model import packing
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.targets.port import Fence, RejectedRows, RowGroup, RowReader, WriteResult
 from sluice.targets.sql.loader import SqlLoader
 from sluice.targets.sql.phases import LoadPart, leaves
@@ -36,7 +36,7 @@ class SqlWriteUnit:
     fence: Fence
     parts: tuple[LoadPart, ...]
     one_transaction: bool = False
-    acknowledge: Position | None = None
+    acknowledge: Offset | None = None
     scope: str = ""
     verify: bool = False
     noted_as: str = ""

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from sluice.errors import CaptureError, ChecksumMismatch, DecodeError, LostPosition, UnknownEvent
-from sluice.model.positions import Position
 from sluice.mysql import type_codes as t
 from sluice.sources.mysql.decoder.row_layout import plan_table
 from sluice.sources.mysql.decoder.scanner import Scanner
+from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.reader.warm_up import table_map_body
 
 SERVER = "00000000-0000-0000-0000-000000000000"

@@ -10,11 +10,11 @@ import pytest
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import DecodeError
 from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
-from sluice.model.positions import Position
 from sluice.model.tables import TableId
 from sluice.sources.mysql.catalog.complete_table_map import complete
 from sluice.sources.mysql.events.query_status import parse_status
 from sluice.sources.mysql.events.table_map import parse_table_map
+from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.server.connection import ServerInfo
 from sluice.sources.mysql.server.preflight import _log_settings, _row_image
 

@@ -11,7 +11,6 @@ import structlog
 
 from sluice.errors import DecodeError, SchemaUnknown, UnsupportedType
 from sluice.model.definitions import TableDefinition, Unknown
-from sluice.model.positions import Position
 from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId, quoted_table
 from sluice.mysql.charsets import UTF8, decode_bytes
@@ -27,6 +26,7 @@ from sluice.sources.mysql.events import table_map as t
 from sluice.sources.mysql.events.control import Query
 from sluice.sources.mysql.events.query_status import EXPLICIT_TIMESTAMPS, SessionStatus, parse_status
 from sluice.sources.mysql.events.statement_effects import named_tables
+from sluice.sources.mysql.position import Position
 
 _log = structlog.get_logger()
 

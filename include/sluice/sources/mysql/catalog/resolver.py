@@ -12,13 +12,13 @@ import structlog
 from sluice.config.connections import Endpoint
 from sluice.errors import DecodeError, UnsupportedType
 from sluice.model.definitions import TableDefinition, Unknown
-from sluice.model.positions import Position
 from sluice.model.tables import TableId
 from sluice.mysql.ddl.catalog import SchemaState
 from sluice.sources.mysql.catalog.history_tracker import Rereader, SchemaTracker
 from sluice.sources.mysql.decoder.row_layout import RowLayout, close_open, is_left_open, plan_table
 from sluice.sources.mysql.events.table_map import TableMap
 from sluice.sources.mysql.events.unreadable import AROUND
+from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.server.connection import collations, rows_of, source_errors
 from sluice.sources.mysql.server.merge_tables import is_merge
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from sluice.errors import CaptureError, ChecksumMismatch, DecodeError, SluiceError, UnknownEvent
 from sluice.model.load_marks import MarkRules, PartnerLoads
-from sluice.model.positions import LastEvent, Position, split_file
+from sluice.model.log_files import split_file
 from sluice.sources.mysql.decoder import scan_kernel as sc
 from sluice.sources.mysql.decoder.machine import CRC_TABLES
 from sluice.sources.mysql.decoder.mark_table import removed_token, written_token
@@ -32,6 +32,7 @@ from sluice.sources.mysql.events.read_totals import ReadTotals
 from sluice.sources.mysql.events.server_error import server_error
 from sluice.sources.mysql.events.table_map import TableMap
 from sluice.sources.mysql.events.unreadable import AROUND
+from sluice.sources.mysql.position import LastEvent, Position
 
 ARENA_BYTES = 24 * 2**20
 _FAR = 2**62

@@ -11,12 +11,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from sluice.errors import DecodeError, LostPosition, SluiceError
-from sluice.model.positions import Position
 from sluice.sources.mysql.decoder import scan_kernel as sc
 from sluice.sources.mysql.decoder.table_slots import TableSlots
 from sluice.sources.mysql.decoder.transactions import TransactionTable
 from sluice.sources.mysql.events import control as ev
 from sluice.sources.mysql.events import xa
+from sluice.sources.mysql.position import Position
 
 ROW_KINDS = frozenset({23, 24, 25, 30, 31, 32, 39})
 Reread = Callable[[str, xa.Prepared | None, Position], Iterable[bytes]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sluice.model.positions import Position
+from sluice.sources.mysql.position import Position
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 
 from sluice.errors import CaptureError, LostPosition, SluiceError, SourceUnavailable
-from sluice.model.positions import Position
 from sluice.sources.mysql.events.unreadable import AROUND
+from sluice.sources.mysql.position import Position
 
 
 def server_error(payload: bytes, start: Position) -> SluiceError:

@@ -22,7 +22,6 @@ import structlog
 from sluice.config.connections import Endpoint
 from sluice.errors import DecodeError, SchemaUnknown, SourceUnavailable
 from sluice.model.definitions import TableDefinition, Unknown
-from sluice.model.positions import Position
 from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId, quoted_table
 from sluice.mysql.ddl.catalog import SchemaState, Session
@@ -30,6 +29,7 @@ from sluice.sources.mysql.catalog.information_schema import flavour_of, read_sta
 from sluice.sources.mysql.decoder.scanner import LoggedStatement
 from sluice.sources.mysql.events.query_status import parse_status
 from sluice.sources.mysql.events.statement_effects import named_tables
+from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.reader.statement_scan import statements_between
 from sluice.sources.mysql.server.connection import ServerInfo, log_end, rows_of
 from sluice.sources.table_filter import Selection

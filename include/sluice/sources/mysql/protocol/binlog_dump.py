@@ -15,7 +15,7 @@ import numpy as np
 import pymysql
 
 from sluice.config.connections import Endpoint
-from sluice.model.positions import Position
+from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.protocol.socket_reader import SocketReader
 from sluice.sources.mysql.server.connection import connect_settings, source_errors
 

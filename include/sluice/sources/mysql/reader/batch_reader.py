@@ -22,7 +22,6 @@ from typing_extensions import TypeVar
 
 from sluice.config.connections import Endpoint
 from sluice.errors import CaptureError, ConfigError, SourceUnavailable, UnknownEvent
-from sluice.model.positions import Position
 from sluice.model.schema_changes import SchemaStatement, TableChange
 from sluice.model.tables import TableId
 from sluice.mysql.ddl.catalog import SchemaState
@@ -41,6 +40,7 @@ from sluice.sources.mysql.events.read_totals import ReadTotals
 from sluice.sources.mysql.events.statement_effects import Effect, effects_of
 from sluice.sources.mysql.events.table_map import TableMap
 from sluice.sources.mysql.events.unreadable import AROUND
+from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
 from sluice.sources.mysql.reader.feed import ScannerFeed
 from sluice.sources.mysql.reader.file_reader import BinlogRangeReader
@@ -88,11 +88,11 @@ def capture(
         Whatever the writer raises.
     """
     opened = opened or OpenConnections()
-    stop_at = reading.limits.stop_at
-    if stop_at is not None and not stop_at.follows(start):
+    stop = _stop(reading.limits)
+    if stop is not None and not stop.follows(start):
         if opened.log is not None:
             opened.log.close()
-        return StreamResult(start, None, 0, 0, 0, True, "head")
+        return StreamResult(start.as_offset(), None, 0, 0, 0, True, "head")
     reading = replace(reading, history=once(reading.history) if reading.history is not None else None)
     endpoint, mariadb, tell = reading.endpoint, is_mariadb(start), progress or _quiet
     with _Batch(writer_factory) as batch:
@@ -130,13 +130,17 @@ def capture(
             session.close()
 
 
+def _stop(limits: StreamLimits) -> Position | None:
+    return Position.of(limits.stop_at) if limits.stop_at is not None else None
+
+
 def _pieces(reading: LogReading, start: Position, backlog: Backlog) -> list[BinlogRange]:
     """Return the closed files that are read in parallel, if that is wanted and there are several."""
     if backlog.readers < 2:
         return []
     limits = reading.limits
     return closed_pieces(
-        start, backlog.logs, max_bytes=limits.max_bytes, stop_at=limits.stop_at, piece_bytes=backlog.piece_bytes
+        start, backlog.logs, max_bytes=limits.max_bytes, stop_at=_stop(limits), piece_bytes=backlog.piece_bytes
     )
 
 
@@ -346,7 +350,7 @@ class BinlogReader(Generic[M]):
             named = effect.kind is Effect.DEFINITION and touched
             if (named or known) and self.selection.ddl:
                 noted = SchemaStatement(
-                    position=statement.position,
+                    position=statement.position.as_offset(),
                     schema=schema,
                     table=touched[0] if touched else None,
                     sql=sql,
@@ -363,9 +367,9 @@ class BinlogReader(Generic[M]):
         return False
 
     def run(self, stream: BinlogDump, start: Position, progress: Callable[..., None]) -> StreamResult[M]:
-        scanner, limits = self.scanner, self.limits
+        scanner, limits, stop = self.scanner, self.limits, _stop(self.limits)
         scanner.s[sc.S_CRC] = int(stream.checksum)
-        scanner.limit(max_changes=limits.max_changes, max_bytes=limits.max_bytes, stop=limits.stop_at)
+        scanner.limit(max_changes=limits.max_changes, max_bytes=limits.max_bytes, stop=stop)
         intake = self._intake = ScannerFeed(stream, scanner, max_event_bytes=limits.max_event_bytes)
         began = time.monotonic()
         first_change = 0.0
@@ -383,7 +387,7 @@ class BinlogReader(Generic[M]):
             deadline = (first_change + limits.max_wait_s) if captured else (began + limits.idle_wait_s)
             if captured and now >= deadline and limits.stays_open is not None and limits.stays_open():
                 deadline = now + _LOOK_S
-            if limits.stop_at is not None and outside and scanner.reached(limits.stop_at):
+            if stop is not None and outside and scanner.reached(stop):
                 reason = "head"
                 break
             if now >= deadline:
@@ -396,7 +400,7 @@ class BinlogReader(Generic[M]):
             if self._step(intake, pause):
                 reason = self._reason()
         log_bytes = self._log_bytes + intake.log_bytes
-        last = scanner.position()
+        last = scanner.position().as_offset()
         self._last_seal = True
         if not (scanner.changes or self.statements):
             at_head = reason in {"head", "idle"}
@@ -404,7 +408,7 @@ class BinlogReader(Generic[M]):
         scanner.finish()
         self.batch.wait()
         manifest = self.batch.finish(
-            start,
+            start.as_offset(),
             last,
             changes=scanner.changes,
             transactions=scanner.transactions,
@@ -439,7 +443,7 @@ class BinlogReader(Generic[M]):
             return intake.step(pause_s)
         except CaptureError as error:
             if self.scanner.transactions:
-                error.whole_until = self.scanner.position()
+                error.whole_until = self.scanner.position().as_offset()
             raise
 
     def _schema(self) -> SchemaState | None:
@@ -447,10 +451,10 @@ class BinlogReader(Generic[M]):
         return tracker.state if tracker is not None and tracker.changed else None
 
     def _reason(self) -> str:
-        scanner, limits = self.scanner, self.limits
+        scanner, limits, stop = self.scanner, self.limits, _stop(self.limits)
         if scanner.ended_by_statement:
             return "ddl"
-        if limits.stop_at is not None and scanner.reached(limits.stop_at):
+        if stop is not None and scanner.reached(stop):
             return "head"
         if scanner.changes >= limits.max_changes:
             return "changes"

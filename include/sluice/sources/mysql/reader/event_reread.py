@@ -19,10 +19,11 @@ import structlog
 
 from sluice.config.connections import Endpoint
 from sluice.errors import LostPosition, SluiceError, SourceUnavailable
-from sluice.model.positions import LastEvent, Position, split_file
+from sluice.model.log_files import split_file
 from sluice.sources.mysql.decoder.scanner import READ_AGAIN_BYTES
 from sluice.sources.mysql.events import control as ev
 from sluice.sources.mysql.events.server_error import server_error
+from sluice.sources.mysql.position import LastEvent, Position
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump, PrefetchedLogin
 from sluice.sources.mysql.server.connection import open_connection, rows_of
 

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.errors import CaptureError
-from sluice.model.positions import Position
 from sluice.model.tables import TableSchema
 from sluice.mysql.ddl.lexer import Dialect
 from sluice.sources.mysql.catalog.resolver import TableResolver
@@ -24,6 +23,7 @@ from sluice.sources.mysql.decoder.scanner import LoggedStatement, Scanner
 from sluice.sources.mysql.events.query_status import parse_status
 from sluice.sources.mysql.events.statement_effects import Effect, effects_of
 from sluice.sources.mysql.events.table_map import TableMap
+from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
 from sluice.sources.mysql.reader.feed import ScannerFeed
 from sluice.sources.mysql.reader.parallel import SEQ_STEP, BinlogRange

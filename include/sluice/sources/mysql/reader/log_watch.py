@@ -18,11 +18,13 @@ import numpy as np
 
 from sluice.config.connections import Endpoint
 from sluice.errors import SluiceError, SourceUnavailable
-from sluice.model.positions import LastEvent, Position, split_file
+from sluice.model.log_files import split_file
+from sluice.model.offset import Offset
 from sluice.model.tables import TableId
 from sluice.sources.mysql.events import control as ev
 from sluice.sources.mysql.events.gtids import MariaDbGtidState
 from sluice.sources.mysql.events.server_error import server_error
+from sluice.sources.mysql.position import LastEvent, Position
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
 from sluice.sources.mysql.server.connection import connected, log_status, rows_of, source_errors
 
@@ -81,7 +83,7 @@ class LogWatch:
         self.touched: dict[TableId, Order] = {}
         self.fresh: set[TableId] | None = set()
 
-    def look(self, since: Position | None = None) -> bool:
+    def look(self, since: Offset | None = None) -> bool:
         """Ask where the log ends, and read what was written since the last look. True if it moved.
 
         ``since``: of the first look: the place from which the log is of interest. Raises SourceUnavailable,
@@ -98,28 +100,29 @@ class LogWatch:
             self.fresh = None
             return True
         if self._dump is None or split_file(end[0])[0] != self._base or self._order_of_end < self._read_to:
-            self._begin(since if not before[0] else None)
+            self._begin(Position.of(since) if since is not None and not before[0] else None)
         self._read()
         return True
 
-    def may_concern(self, since: Position, wants: Callable[[TableId], bool]) -> bool:
+    def may_concern(self, since: Offset, wants: Callable[[TableId], bool]) -> bool:
         """Return True if something after ``since`` may be about a table that ``wants`` accepts.
 
         Call it after a look that was made after ``since`` was read.
         """
         if not self._end[0]:
             return True
-        if (since.file, since.offset) == self._end[:2]:
+        known = Position.of(since)
+        if (known.file, known.offset) == self._end[:2]:
             return False
-        if since.prepared or since.server_uuid != self._uuid or split_file(since.file)[0] != self._base:
+        if known.prepared or known.server_uuid != self._uuid or split_file(known.file)[0] != self._base:
             return True
-        at = since.order
+        at = known.order
         if at < self._known_from or at > self._order_of_end or self._all > at:
             return True
         return any(order > at and wants(table) for table, order in self.touched.items())
 
     @property
-    def end(self) -> Position | None:
+    def end(self) -> Offset | None:
         """The end of the log, if all of it up to there was looked at; None: not known just now, or not in such a way
         that a drain can begin there.
         """
@@ -135,7 +138,8 @@ class LogWatch:
             crc = zlib.crc32(event)
         last = LastEvent(self._file, self._offset - size, size, crc, kind, self._time_s, self._last_gtid)
         executed = str(self._domains) if self._mariadb else self._end[2]
-        return Position(self._uuid, self._file, self._offset, executed, self._time_s * 1_000_000, "", last)
+        reached = Position(self._uuid, self._file, self._offset, executed, self._time_s * 1_000_000, "", last)
+        return reached.as_offset()
 
     def close(self) -> None:
         """Close the connections."""

@@ -22,10 +22,11 @@ from typing import Any, Protocol
 import structlog
 
 from sluice.errors import SluiceError
-from sluice.model.positions import LastEvent, Position, split_file
+from sluice.model.log_files import split_file
 from sluice.sources.mysql.decoder import scan_kernel as sc
 from sluice.sources.mysql.events.gtids import GtidSet, MariaDbGtidState
 from sluice.sources.mysql.events.read_totals import ReadTotals
+from sluice.sources.mysql.position import LastEvent, Position
 
 _log = structlog.get_logger()
 

@@ -9,12 +9,13 @@ from typing import Any
 from sluice.config.connections import Endpoint
 from sluice.model.load_marks import TABLE as MARKING_TABLE
 from sluice.model.load_marks import MarkRules
-from sluice.model.positions import Position
+from sluice.model.offset import Offset
 from sluice.model.tables import TableId
 from sluice.mysql.ddl.catalog import SchemaState
 from sluice.sources.base import StreamLimits
 from sluice.sources.mysql.decoder.row_layout import RowLayout
 from sluice.sources.mysql.decoder.scanner import ARENA_BYTES
+from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump, PrefetchedLogin
 from sluice.sources.mysql.reader.parallel import PIECE_BYTES
 from sluice.sources.table_filter import Selection
@@ -85,7 +86,7 @@ class OpenConnections:
     login: PrefetchedLogin | None = None
     log: BinlogDump | None = None
     layouts: dict[bytes, RowLayout] = field(default_factory=dict)
-    keep: Callable[[BinlogDump, Position], None] | None = None
+    keep: Callable[[BinlogDump, Offset], None] | None = None
 
 
 def is_mariadb(position: Position) -> bool:

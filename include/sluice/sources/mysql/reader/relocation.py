@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from sluice.errors import ConfigError, LostPosition
-from sluice.model.positions import Position
 from sluice.sources.mysql.events.gtids import MariaDbGtidState
 from sluice.sources.mysql.events.xa import parse_prepared
+from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.reader.start_position import after_gtids, events_of
 from sluice.sources.mysql.server.connection import ServerInfo, rows_of
 

@@ -13,8 +13,8 @@ import pymysql
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import StartPosition
 from sluice.errors import ConfigError, LostPosition
-from sluice.model.positions import Position
 from sluice.mysql.client import undecoded
+from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
 from sluice.sources.mysql.server.connection import ServerInfo, rows_of
 

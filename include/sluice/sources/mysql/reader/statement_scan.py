@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sluice.config.connections import Endpoint
-from sluice.model.positions import Position
 from sluice.sources.mysql.decoder import scan_kernel as sc
 from sluice.sources.mysql.decoder.scanner import LoggedStatement, Scanner
+from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
 from sluice.sources.mysql.reader.feed import ScannerFeed
 from sluice.sources.mysql.server.server_ids import lookahead_id

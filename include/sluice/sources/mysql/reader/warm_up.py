@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sluice.model.positions import Position
 from sluice.model.tables import TableSchema
 from sluice.mysql import type_codes as t
 from sluice.mysql.column_types import FORMS, Collated
@@ -20,6 +19,7 @@ from sluice.sources.mysql.decoder.rows import RowEvents, decode_arena
 from sluice.sources.mysql.decoder.scanner import Scanner
 from sluice.sources.mysql.decoder.transcode import to_utf8
 from sluice.sources.mysql.events.table_map import TableMap, parse_table_map
+from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.snapshot import rowset_kernels
 
 

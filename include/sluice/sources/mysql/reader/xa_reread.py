@@ -13,7 +13,7 @@ import structlog
 
 from sluice.config.connections import Endpoint
 from sluice.errors import ChecksumMismatch, DecodeError, LostPosition, SourceUnavailable
-from sluice.model.positions import Position, split_file
+from sluice.model.log_files import split_file
 from sluice.sources.mysql.decoder import scan_kernel as sc
 from sluice.sources.mysql.decoder.scanner import Scanner
 from sluice.sources.mysql.decoder.xa_buffer import ROW_KINDS
@@ -21,6 +21,7 @@ from sluice.sources.mysql.events import control as ev
 from sluice.sources.mysql.events import xa
 from sluice.sources.mysql.events.packets import bytes_of_next
 from sluice.sources.mysql.events.unreadable import AROUND
+from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
 from sluice.sources.mysql.server.connection import open_connection, rows_of, source_errors
 from sluice.sources.mysql.server.server_ids import prepared_id

@@ -14,9 +14,9 @@ from pymysql.cursors import Cursor
 
 from sluice.config.connections import Endpoint, tls_settings
 from sluice.errors import ConfigError, PreflightError, SourceUnavailable, UnsupportedType
-from sluice.model.positions import Position
 from sluice.model.tables import TableId, quoted_table
 from sluice.mysql.client import SHOW_INVISIBLE_KEYS, MySQLConnection
+from sluice.sources.mysql.position import Position
 
 CONNECT_TIMEOUT_S = 10
 READ_TIMEOUT_S = 60

@@ -6,10 +6,11 @@ import time
 from typing import Any
 
 from sluice.errors import LogPurged, LostPosition, WrongServer
-from sluice.model.positions import Position, split_file
+from sluice.model.log_files import split_file
 from sluice.sources.base import Finding
 from sluice.sources.mysql.events.gtids import GtidSet, MariaDbGtidState
 from sluice.sources.mysql.events.xa import parse_prepared
+from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.server.connection import ServerInfo, rows_of
 
 _THEN_REPAIR = "then, with the pipeline running, `sluice verify PIPELINE --repair`"

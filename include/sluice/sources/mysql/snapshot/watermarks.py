@@ -31,7 +31,7 @@ from sluice.config.connections import Endpoint
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import PreflightError
 from sluice.model.dumps import Chunk, Mark, Marking
-from sluice.model.positions import order_of, split_file
+from sluice.model.log_files import place_order, split_file
 from sluice.model.tables import TableId, quoted
 from sluice.sources.base import Watermarker
 from sluice.sources.mysql.decoder.watermark_table import COLUMNS, mark_table
@@ -207,7 +207,7 @@ def after_low(marking: Marking, low: str, rows: pa.Table) -> np.ndarray[Any, Any
         )
         indexes = pc.fill_null(gtids.indices, 0).to_numpy(zero_copy_only=False)
         return np.asarray(known[indexes] if rows.num_rows else np.zeros(0, bool))
-    file, place = order_of(low)
+    file, place = place_order(low)
     files = rows["_file"].combine_chunks().dictionary_encode()
     numbers = np.array([split_file(f)[1] for f in files.dictionary.to_pylist()] or [0])
     number = numbers[files.indices.to_numpy(zero_copy_only=False)] if rows.num_rows else np.zeros(0, np.int64)

@@ -1,29 +1,13 @@
-"""Positions in a binary log: values only."""
+"""Positions in a binary log: what this kind of source reads in an :class:`~sluice.model.offset.Offset`, and stores as one."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NewType
 
 from sluice.errors import ConfigError
+from sluice.model.log_files import split_file
+from sluice.model.offset import Offset
 from sluice.model.stored_fields import known_fields
-
-Epoch = NewType("Epoch", int)
-BatchNumber = NewType("BatchNumber", int)
-
-FORMAT_VERSION = 1
-"""Of a position as JSON. One that says no version has this one."""
-
-_FILE = re.compile(r"^(?P<base>.*)\.(?P<number>\d+)$")
-
-
-def split_file(file: str) -> tuple[str, int]:
-    """Split ``binlog.000042`` into ``("binlog", 42)``; 1000000 follows 999999, so names never compare as strings."""
-    match = _FILE.match(file)
-    if match is None:
-        raise ConfigError(f"{file!r} is not the name of a binary log file (base.number)")
-    return match["base"], int(match["number"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,21 +74,6 @@ class Position:
         return f"{self.server_uuid}/{split_file(self.file)[0]}"
 
     @property
-    def executed(self) -> str:
-        """All transactions up to here, for people; "" where the server does not number them."""
-        return self.gtid_set
-
-    @property
-    def log_names(self) -> tuple[str, str]:
-        """(server, log): what tells log epochs apart, for names of files."""
-        return self.server_uuid, split_file(self.file)[0]
-
-    @property
-    def row_place(self) -> tuple[str, int]:
-        """The ``_file`` and ``_offset`` of rows at this position."""
-        return self.file, self.offset
-
-    @property
     def place(self) -> str:
         """``file:offset``, as segments and chunks of dumps store it."""
         return f"{self.file}:{self.offset}"
@@ -123,34 +92,21 @@ class Position:
         """Return the same position with another file or offset; what was read before that one is not known."""
         return replace(self, file=file or self.file, offset=self.offset if offset is None else offset, last_event=None)
 
-    def to_json(self) -> dict[str, Any]:
-        """Format 1, which says no version: versions that know no other one read it, too."""
-        return asdict(self)
+    def as_offset(self) -> Offset:
+        """Return it as everybody else knows it."""
+        return Offset.from_json(asdict(self))
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Position:
-        """Parse a stored position.
-
-        Fields that a newer version added are left out. Raises ConfigError for an unknown format.
-        """
-        if data.get("version", FORMAT_VERSION) != FORMAT_VERSION:
-            raise ConfigError(
-                f"a stored position has format {data['version']}; this version reads {FORMAT_VERSION}",
-                hint="it was written by a newer version of Sluice: upgrade this installation, too",
-            )
-        last = data.get("last_event")
+    def of(cls, offset: Offset) -> Position:
+        """Read an offset that this kind of source made, in this version or an earlier one."""
+        last = offset.stored.get("last_event")
         event = LastEvent(**known_fields(LastEvent, last)) if last else None
-        return cls(**{**known_fields(cls, data), "last_event": event})
+        return cls(**{**known_fields(cls, offset.stored), "last_event": event})
 
     def __str__(self) -> str:
         return self.place
 
 
-NOWHERE = Position("", "", 0)
-"""No place of any log, where one has to be given and none is meant."""
-
-
-def order_of(place: str) -> tuple[int, int]:
-    """Return the order of a :attr:`Position.place`, comparable within a log epoch."""
-    file, _, offset = place.rpartition(":")
-    return split_file(file)[1], int(offset)
+def executed(at: Offset) -> str:
+    """Return the GTIDs of all transactions up to an offset, as the server prints them; "" where GTIDs are off."""
+    return Position.of(at).gtid_set

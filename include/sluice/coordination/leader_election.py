@@ -26,20 +26,20 @@ MARGIN_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """The active installation, seconds since its last heartbeat, and the allowed maximum."""
+class Leader:
+    """The leading installation, seconds since its last heartbeat, and the allowed maximum."""
 
     owner: str
     silent_s: float
     patience_s: float
 
     @property
-    def is_over(self) -> bool:
+    def is_silent(self) -> bool:
         """True if the installation has been silent for longer than the others wait."""
         return self.silent_s > self.patience_s
 
 
-class ActiveInstallation:
+class LeaderElection:
     """The leader election of one pipeline. ``session_timeout_s`` is that of its ZooKeeper session."""
 
     def __init__(self, znodes: Znodes, layout: Layout, *, session_timeout_s: float) -> None:
@@ -59,7 +59,7 @@ class ActiveInstallation:
         node = self._z.get(path)
         return node.modified_ms if node else 0
 
-    def now(self, me: str) -> Turn | None:
+    def leader(self, me: str) -> Leader | None:
         """Return the leader as ``me`` sees it; None if there is none. Registers ``me``."""
         at_ms = self.beat(me)
         owner = self._working(self._z.get(self._at.owner))
@@ -67,14 +67,14 @@ class ActiveInstallation:
             return None
         seen = self._z.get(self._at.installation(owner))
         silent_s = max(at_ms - seen.modified_ms, 0) / 1000 if seen else float("inf")
-        return Turn(owner, silent_s, max(self.patience_s, self._grace_s(at_ms, silent_s)))
+        return Leader(owner, silent_s, max(self.patience_s, self._grace_s(at_ms, silent_s)))
 
     @property
     def patience_s(self) -> float:
         """Seconds of silence after which an installation counts as gone."""
         return self._timeout_s + MARGIN_S
 
-    def heard(self, me: str) -> list[str]:
+    def others_alive(self, me: str) -> list[str]:
         """Return the other installations with a recent heartbeat, whether they work or stand by. Registers ``me``."""
         at_ms, mine = self.beat(me), self._at.installation(me)
         found = []
@@ -85,38 +85,38 @@ class ActiveInstallation:
                 found.append(name)
         return found
 
-    def is_mine(self, me: str) -> bool:
+    def may_lead(self, me: str) -> bool:
         """Return True if ``me`` may work now, or would become the leader by asking for it."""
-        turn = self.now(me)
-        return turn is None or turn.owner == me or turn.is_over
+        leader = self.leader(me)
+        return leader is None or leader.owner == me or leader.is_silent
 
-    def take(self, me: str) -> None:
+    def become_leader(self, me: str) -> None:
         """Become the leader, or stay it. Raises LeaseHeld while another installation leads."""
-        turn = self.now(me)
-        if turn is not None and turn.owner == me:
+        leader = self.leader(me)
+        if leader is not None and leader.owner == me:
             return
-        if turn is not None and not turn.is_over:
+        if leader is not None and not leader.is_silent:
             raise LeaseHeld(
-                f"{turn.owner} works on this pipeline; {me} stands by",
-                where=f"{self._at.owner}, last heard of {turn.silent_s:.1f} s ago",
-                hint=f"it takes over when that one has been silent for {turn.patience_s:.0f} s",
+                f"{leader.owner} works on this pipeline; {me} stands by",
+                where=f"{self._at.owner}, last heard of {leader.silent_s:.1f} s ago",
+                hint=f"it takes over when that one has been silent for {leader.patience_s:.0f} s",
             )
         path = self._at.owner
         self._z.ensure(path)
         node = self._z.get(path)
         assert node is not None
-        if node.data and (turn is None or self._working(node) != turn.owner):
+        if node.data and (leader is None or self._working(node) != leader.owner):
             raise LeaseHeld("another installation became the leader just now", where=path)
         try:
             self._z.transact([Put(path, OWNER.encode({"installation": me}), node.version)])
         except Conflict as conflict:
             raise LeaseHeld("another installation became the leader just now", where=path) from conflict
-        _log.info("leader_elected", leader=me, previous=turn.owner if turn else "none")
-        if turn is not None:
+        _log.info("leader_elected", leader=me, previous=leader.owner if leader else "none")
+        if leader is not None:
             with suppress(Conflict):
-                self._z.transact([Remove(self._at.installation(turn.owner))])
+                self._z.transact([Remove(self._at.installation(leader.owner))])
 
-    def give_up(self, me: str) -> None:
+    def resign(self, me: str) -> None:
         """Let others work at once: ``me`` ends in an orderly way."""
         path = self._at.owner
         node = self._z.get(path)
@@ -127,7 +127,7 @@ class ActiveInstallation:
             self._z.transact([Remove(self._at.installation(me))])
 
     def announce_restart(self, grace_s: float) -> None:
-        """Announce a restart of the active installation: no other takes over for ``grace_s``."""
+        """Announce a restart of the leader: no other installation takes over for ``grace_s``."""
         path = self._at.restart
         while True:
             node = self._z.get(path)
@@ -136,12 +136,12 @@ class ActiveInstallation:
                 self._z.transact([Create(path, data) if node is None else Put(path, data, node.version)])
                 return
 
-    def owner(self) -> str | None:
-        """Return the installation that works, as last written."""
+    def leader_name(self) -> str | None:
+        """Return the leader as last written, None if there is none."""
         return self._working(self._z.get(self._at.owner))
 
     def _working(self, node: Znode | None) -> str | None:
-        """Return the installation that the owner's node names, None if none works."""
+        """Return the leader that the owner's node names, None if there is none."""
         return str(OWNER.decode(self._at.owner, node.data)["installation"]) if node and node.data else None
 
     def _grace_s(self, now_ms: int, silent_s: float) -> float:
