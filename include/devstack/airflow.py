@@ -72,7 +72,7 @@ if "scheduler" in sys.argv:
         "sluice.orchestration.dags.sync",
         "sluice.orchestration.connections",
         "sluice.flows.capture.drain",
-        "sluice.flows.train",
+        "sluice.flows.microbatch",
         "sluice.flows.stage_tasks",
         "sluice.flows.transform.merge",
         "sluice.flows.load.load",

@@ -25,7 +25,7 @@ class SubscriptionService(Server):
 
     @property
     def address(self) -> str:
-        """The address of its HTTP door."""
+        """The address of its HTTP server."""
         return f"http://{self.host}:{self.http_port}"
 
     def start(self, *, wait: bool = True, timeout_s: float = 60.0) -> SubscriptionService:

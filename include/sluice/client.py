@@ -111,14 +111,14 @@ def subscribe(
     Raises:
         pyarrow.flight.FlightError: its text says what was wrong, its ``extra_info`` is JSON for programs.
     """
-    door = _Door(address, pipeline, token, tls_root_certs)
+    server = _Server(address, pipeline, token, tls_root_certs)
     ticket = {"pipeline": pipeline, "tables": list(tables), "from": start, "follow": follow, **more}
     if name is not None:
-        return Subscription(door, {**ticket, "subscription": name}, patience_s)
-    return _unnamed(door, ticket, patience_s)
+        return Subscription(server, {**ticket, "subscription": name}, patience_s)
+    return _unnamed(server, ticket, patience_s)
 
 
-class _Door:
+class _Server:
     """The way to a service: the one of an address, or any that ZooKeeper knows."""
 
     def __init__(self, address: str, pipeline: str, token: str | None, tls_root_certs: bytes | None) -> None:
@@ -164,14 +164,14 @@ class _Door:
         return found
 
 
-def _unnamed(door: _Door, ticket: dict[str, Any], patience_s: float) -> Iterator[StoredBatch]:
+def _unnamed(server: _Server, ticket: dict[str, Any], patience_s: float) -> Iterator[StoredBatch]:
     until = time.monotonic() + patience_s
     columns_of: int | None = None
     while True:
         opened, since = ticket["from"], None
         try:
-            with door.connect() as client:
-                stream = client.do_get(flight.Ticket(json.dumps(ticket)), door.options)
+            with server.connect() as client:
+                stream = client.do_get(flight.Ticket(json.dumps(ticket)), server.options)
                 _ = stream.schema  # waits for the service's answer
                 since = time.monotonic()
                 for batch in _batches(stream):
@@ -212,8 +212,8 @@ class Subscription(Iterator[StoredBatch]):
             connected later.
     """
 
-    def __init__(self, door: _Door, ticket: Mapping[str, Any], patience_s: float) -> None:
-        self._door = door
+    def __init__(self, server: _Server, ticket: Mapping[str, Any], patience_s: float) -> None:
+        self._server = server
         self._ticket = dict(ticket)
         self._name = uuid.uuid4().hex
         self._patience_s = patience_s
@@ -319,13 +319,13 @@ class Subscription(Iterator[StoredBatch]):
         counted.
         """
         if "session" not in self._ticket:
-            return _Call(self._door, self._ticket)
+            return _Call(self._server, self._ticket)
         try:
-            return _Call(self._door, {**self._ticket, "client": self._name})
+            return _Call(self._server, {**self._ticket, "client": self._name})
         except flight.FlightServerError as error:
             if "client: Extra inputs are not permitted" not in str(error):
                 raise
-            return _Call(self._door, self._ticket)  # a service of an older version
+            return _Call(self._server, self._ticket)  # a service of an older version
 
     def _take(self, said: StoredBatch | Mapping[str, Any]) -> None:
         if isinstance(said, StoredBatch):
@@ -342,11 +342,11 @@ class Subscription(Iterator[StoredBatch]):
 class _Call:
     """One session with a service. ``hello``: what it said first."""
 
-    def __init__(self, door: _Door, ticket: Mapping[str, Any]) -> None:
-        self._client = door.connect()
+    def __init__(self, server: _Server, ticket: Mapping[str, Any]) -> None:
+        self._client = server.connect()
         self._pieces: list[pa.RecordBatch] = []
         asked = flight.FlightDescriptor.for_command(json.dumps(ticket))
-        self._out, self._stream = self._client.do_exchange(asked, door.options)
+        self._out, self._stream = self._client.do_exchange(asked, server.options)
         try:
             self.hello: Mapping[str, Any] = json.loads(self._chunk().app_metadata.to_pybytes())
         except BaseException:

@@ -124,17 +124,17 @@ def used(made: Network) -> None:
 
 
 def delivered(made: Network, name: str = "a_to_b") -> tuple[float, float]:
-    """As :func:`deliver`, by a train that ends with it."""
-    with train(made, name) as runtime:
+    """As :func:`deliver`, by a loop that ends with it."""
+    with loop(made, name) as runtime:
         return deliver(made, runtime)
 
 
 @contextmanager
-def train(made: Network, name: str = "a_to_b") -> Iterator[Runtime]:
+def loop(made: Network, name: str = "a_to_b") -> Iterator[Runtime]:
     """What a run's process keeps while it makes one batch after the other."""
     used(made)
     runtime = made.runtime(name)
-    with runtime.state(keeps_reads=True):
+    with runtime.state(caches_reads=True):
         yield runtime
 
 
@@ -191,13 +191,13 @@ def _in_turns(
     """Seconds of both steps in each round, by kind; who is first changes from round to round. The first round is not counted."""
     found: dict[str, list[tuple[float, float]]] = {kind: [] for kind in pairs}
     with ExitStack() as stack:
-        trains = {kind: stack.enter_context(train(made)) for kind, made in pairs.items()}
+        loops = {kind: stack.enter_context(loop(made)) for kind, made in pairs.items()}
         for number in range(rounds + 1):
             order = list(pairs)[:: 1 if number % 2 else -1]
             for kind in order:
                 source.execute(statement, database=kind)
             for kind in order:
-                took = deliver(pairs[kind], trains[kind])
+                took = deliver(pairs[kind], loops[kind])
                 if number:
                     found[kind].append(took)
     return found

@@ -142,7 +142,7 @@ def _sluice(stack: Stack, seconds: float, case: str) -> list[dict[str, Any]]:
     changes = int(process.communicate()[0])
     print(f"CPU seconds a second: {_rates(before, used, took)}", flush=True)
     print(f"stages: {_stages(stack, began, began + seconds)}", flush=True)
-    print(f"trains: {_trains(stack, began)}", flush=True)
+    print(f"loops: {_loops(stack, began)}", flush=True)
     print(
         f"memory (PSS, MB): {', '.join(f'{name} {mb:.0f} in {count}' for name, (mb, count) in memory.items())}",
         flush=True,
@@ -304,8 +304,8 @@ def _growth(before: dict[str, float], after: dict[str, float], seconds: float) -
     return ", ".join(f"{name} {(after[name] - before[name]) / seconds * 3600:.0f}" for name in after)
 
 
-def _trains(stack: Stack, since: float) -> str:
-    """Batches that trains delivered, by the logs of their tasks: how many, and the median seconds of their stages."""
+def _loops(stack: Stack, since: float) -> str:
+    """Batches that loops delivered, by the logs of their tasks: how many, and the median seconds of their stages."""
     found: dict[str, tuple[str, ...]] = {}
     for path in (stack.airflow_home / "logs").rglob("*.log"):
         if path.stat().st_mtime >= since and DAG in str(path):

@@ -109,7 +109,7 @@ def main() -> None:
 
 @contextmanager
 def serving(made: Case) -> Iterator[tuple[Subscriber, str]]:
-    """(a reader by Flight, the address of the HTTP door) of ``sluice serve``."""
+    """(a reader by Flight, the address of the HTTP server) of ``sluice serve``."""
     command = made.command("serve", "--port", "0", "--http-port", "0")
     with subprocess.Popen(command, env=made.environment, cwd=made.folder, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None

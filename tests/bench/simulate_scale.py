@@ -25,7 +25,7 @@ class Costs:
     Attributes:
         bytes_per_change: of binary log, of an OLTP row change (bench_capture: 200 to 400).
         change_cpu_s: of capture, merge and load of one change (bench_apply: 15 to 20 s of two cores for a million changes).
-        batch_cpu_s: of a small batch in addition to that, in the drain's process (a train of 10 changes/s: 0.066 to 0.074 s a batch).
+        batch_cpu_s: of a small batch in addition to that, in the drain's process (a loop of 10 changes/s: 0.066 to 0.074 s a batch).
         batch_changes: most changes of a batch; batches_per_s: most batches a second of one pipeline.
         run_cpu_s: of a run for the scheduler, the workers' start and the API server. run_s: how long a busy run goes on.
         fixed_cpu_s: of one Airflow, whatever it does: scheduler, API server and triggerer look for work.

@@ -211,7 +211,7 @@ def test_wakeups_in_vain_come_less_often(path: str, flows: ModuleType) -> None:
     assert pauses[-1] == 5.0
 
 
-def test_a_train_ends_when_the_pipeline_file_changes(path: str) -> None:
+def test_a_loop_ends_when_the_pipeline_file_changes(path: str) -> None:
     changed = operators._changed(Path(path))
     assert changed() == ""
     Path(path).write_text(Path(path).read_text() + "\n")
@@ -553,14 +553,14 @@ def test_a_hold_lasts_although_the_file_is_broken(path: str) -> None:
 
 
 def test_a_busy_drain_writes_a_line_for_the_batches_of_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sluice.flows.train import Carried
+    from sluice.flows.microbatch import DeliveredBatch
 
     now, lines = [100.0], list[str]()
     monkeypatch.setattr(operators.time, "monotonic", lambda: now[0])
-    told = operators._Told(lines.append, operators._carried_line)
+    told = operators._Told(lines.append, operators._batches_line)
     for number in range(1, 101):
         told(
-            Carried(
+            DeliveredBatch(
                 batch=number, changes=7, closed_by="head", drained_s=0.1, merged_s=0.1, loaded=(("copy", 0.1),), rows=7
             )
         )
@@ -570,7 +570,7 @@ def test_a_busy_drain_writes_a_line_for_the_batches_of_some_seconds(monkeypatch:
     assert lines[1].startswith("batches 2 to 11: 70 changes, 70 rows; the last one: batch 11: ")
 
 
-def test_a_train_gives_way_with_all_its_threads() -> None:
+def test_a_loop_gives_way_with_all_its_threads() -> None:
     text = (
         "import os, threading, time\n"
         "from sluice.orchestration.operators import give_way\n"

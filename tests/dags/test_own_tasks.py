@@ -65,10 +65,10 @@ def test_a_stage_returns_its_sums_and_has_a_table_of_its_batches(
 ) -> None:
     done = (Done(4, 0.5, 10), Done(5, 0.25, 20, errors=1), Done(6, later="quarantined"))
 
-    def run_stage(runtime: Any, name: str, *, claim: str, tell: Any, marked: Any) -> StageOutcome:
+    def run_stage(runtime: Any, name: str, *, claim: str, on_done: Any, marked: Any) -> StageOutcome:
         assert claim.endswith(":sync__shop:run-1")
         for one in done:
-            tell(one)
+            on_done(one)
         return StageOutcome(name, done)
 
     runs(monkeypatch, run_stage)

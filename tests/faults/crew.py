@@ -23,8 +23,8 @@ from sluice.errors import LeaseHeld, SluiceError
 from sluice.flows.capture.drain import drain
 from sluice.flows.load.ack import ack
 from sluice.flows.load.load import load
+from sluice.flows.microbatch import run_microbatches, unfinished
 from sluice.flows.runtime import Runtime
-from sluice.flows.train import train, unfinished
 from sluice.flows.transform.merge import merge
 from tests.faults.clock import obey
 
@@ -76,9 +76,9 @@ class Lane:
             ack(runtime, target, self._number)
 
     def _drained(self, runtime: Runtime) -> int | None:
-        """Drain in one of the ways there are: Airflow's train, and that of `sluice run`."""
+        """Drain in one of the ways there are: Airflow's loop, and that of `sluice run`."""
         if int(self.claim[-1], 16) % 2:
-            return train(runtime, claim=self.claim, idle_wait_s=IDLE_WAIT_S).last.batch
+            return run_microbatches(runtime, claim=self.claim, idle_wait_s=IDLE_WAIT_S).last.batch
         return drain(runtime, claim=self.claim, idle_wait_s=IDLE_WAIT_S).batch
 
     def ended(self, status: int) -> None:

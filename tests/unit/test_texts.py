@@ -20,7 +20,7 @@ from sluice.config.pipeline import PipelineConfig
 from sluice.config.readers import ReadersConfig
 from sluice.errors import ConfigError
 from sluice.model.client_packages import CLIENT_PACKAGES, install_hint
-from sluice.targets.offers import to_ignore
+from sluice.targets.feature_check import to_ignore
 from sluice.targets.registry import KINDS, comparable_kinds, kind_of, marking_kinds
 
 REPOSITORY = Path(__file__).resolve().parents[2]

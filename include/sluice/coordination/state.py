@@ -23,13 +23,13 @@ from sluice.coordination.dumps import DumpStates
 from sluice.coordination.failures import StageFailure, StageFailures
 from sluice.coordination.identity import Identity
 from sluice.coordination.incomplete import IncompleteTables
-from sluice.coordination.kept_reads import KeptReads
 from sluice.coordination.layout import LEASE, Layout, lease_epoch, lease_node
 from sluice.coordination.leader_election import LeaderElection
 from sluice.coordination.leases import Lease, holding, owner_label, raise_epoch, taking, transact_as
 from sluice.coordination.mapped_names import MappedNames
 from sluice.coordination.permit import Permit, Permits
 from sluice.coordination.port import Remove, Step, Znodes, committed
+from sluice.coordination.read_cache import ReadCache
 from sluice.coordination.run_progress import RunProgress
 from sluice.coordination.source_member import SourceMember
 from sluice.coordination.subscriptions import Subscriptions
@@ -63,16 +63,16 @@ class PipelineState:
         lease_wait_s: float,
         session_timeout_s: float = 10.0,
         membership: ChannelMembership | None = None,
-        keeps_reads: bool = False,
+        caches_reads: bool = False,
         commit_every: Mapping[str, float] | None = None,
     ) -> None:
-        """Open the state. ``keeps_reads``: for a process that asks often, see :mod:`sluice.coordination.kept_reads`.
+        """Open the state. ``caches_reads``: for a process that asks often, see :mod:`sluice.coordination.read_cache`.
 
         ``commit_every``: target -> seconds.
         """
         known: Znodes = znodes
-        if keeps_reads:
-            kept = KeptReads(znodes)
+        if caches_reads:
+            kept = ReadCache(znodes)
             known, znodes = kept, kept.fresh
         layout = Layout(root, pipeline)
         self.side = ChannelSide(known, layout, membership) if membership is not None else None
@@ -101,9 +101,9 @@ class PipelineState:
     def on_change(self, told: Callable[[], None]) -> None:
         """Have ``told`` called when something that was read here has changed.
 
-        Only with ``keeps_reads``: what is not kept has no watch.
+        Only with ``caches_reads``: what is not kept has no watch.
         """
-        assert isinstance(self._known, KeptReads)
+        assert isinstance(self._known, ReadCache)
         self._known.on_change(told)
 
     def notify(self, changed: Callable[..., None]) -> None:
@@ -280,7 +280,7 @@ class PipelineState:
         chosen = self.member.chosen(connection, at_ms)
         return self._move(lease, f"going on at {position} of {connection}", cursor, moved, [chosen])
 
-    def let_go(self, lease: Lease, cursor: Cursor, batches: Sequence[int]) -> Cursor:
+    def abandon(self, lease: Lease, cursor: Cursor, batches: Sequence[int]) -> Cursor:
         """Abandon batches like :meth:`drop`; the captured position and its schema history stay as they are."""
         steps = [step for number in batches for step in self._batches.dropped(number)]
         return self._move(lease, f"letting batches {list(batches)} go", cursor, replace(cursor), steps)
@@ -386,7 +386,7 @@ class PipelineState:
 
     def lacking(self) -> list[int]:
         """Return the numbers of the batches that some target lacks, ascending; quarantined targets don't count."""
-        done = self.delivered(self.holds.going())
+        done = self.delivered(self.holds.active_targets())
         return [n for n in self.numbers() if n > done]
 
     def in_window(self) -> list[int]:
@@ -402,7 +402,7 @@ class PipelineState:
 
         Quarantined targets don't count.
         """
-        going = self.holds.going()
+        going = self.holds.active_targets()
         waiting = {target: one for target, one in self._bundling.waiting(going).items() if not one.overdue}
         acknowledged = [found.batch for target in going if target not in waiting and (found := self.process(target))]
         return min([*acknowledged, *(one.last for one in waiting.values())], default=0)
@@ -412,7 +412,7 @@ class PipelineState:
 
         See :mod:`sluice.coordination.bundling`.
         """
-        return self._bundling.waiting(self.holds.going())
+        return self._bundling.waiting(self.holds.active_targets())
 
     def due(self) -> list[int]:
         """Return the first batches of :meth:`waiting` whose time has come, ascending."""
@@ -493,7 +493,7 @@ class PipelineState:
         """
         return self._acknowledgements.restarting(target, batch)
 
-    def give_up(self, lease: Lease, target: str, batch: int, position: Offset) -> Acknowledgement:
+    def withdraw(self, lease: Lease, target: str, batch: int, position: Offset) -> Acknowledgement:
         """Take acknowledgements back of batches that are no longer stored: the target holds ``batch``, which ended at
         ``position``.
         """

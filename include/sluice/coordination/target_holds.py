@@ -44,7 +44,7 @@ class Holds:
         """Return the hold of a target, or None if it is not quarantined."""
         return self.all().get(target)
 
-    def going(self) -> tuple[str, ...]:
+    def active_targets(self) -> tuple[str, ...]:
         """Return the targets that are not quarantined."""
         held = self.all()
         return tuple(t for t in self._targets if t not in held)

@@ -88,7 +88,7 @@ class ZooKeeperCheckpoints:
             ) from newer
 
 
-class Sides:
+class CheckpointCheck:
     """One target and ZooKeeper; ``loader``: the target, if it is open already.
 
     The acknowledgement is read first, then the target: a load or an ack in between cannot look like a fault.
@@ -100,7 +100,7 @@ class Sides:
         self.checkpoints = checkpoints_of(self.loader, state)
         self.process = state.process(target)
 
-    def look(self) -> Checkpoint | None:
+    def read(self) -> Checkpoint | None:
         """Read the target's checkpoint and check it against ZooKeeper. Raises CheckpointError if they do not match."""
         for _ in range(_LOOKS - 1):
             checkpoint = self.checkpoints.read()
@@ -113,7 +113,7 @@ class Sides:
         self.require(checkpoint)
         return checkpoint
 
-    def begin(self, lease: Lease, watch: CancellationGuard | None = None) -> int:
+    def take_over(self, lease: Lease, watch: CancellationGuard | None = None) -> int:
         """Take the target over and return the batch it holds. Raises CheckpointError, Fenced."""
         work = partial(
             self.checkpoints.take_over,
@@ -221,13 +221,13 @@ class Sides:
         hint += f"; `sluice recover {name}` shows every choice with its cost"
         error = CheckpointError(
             f"target {target} and ZooKeeper do not agree on what was delivered: {why}; nothing was written or acknowledged",
-            where=self.places(checkpoint),
+            where=self.describe(checkpoint),
             hint=hint,
         )
         error.kind = kind
         return error
 
-    def places(self, checkpoint: Checkpoint | None) -> str:
+    def describe(self, checkpoint: Checkpoint | None) -> str:
         """Describe for an error message what the target and ZooKeeper have stored, and where."""
         state, process = self.state, self.process
         cursor = state.cursor()
@@ -251,8 +251,8 @@ def require_own(runtime: Runtime, state: PipelineState, target: str, process: Ac
     """Raise CheckpointError if the acknowledgement in ZooKeeper belongs to another state. Cheap: asks the target only if it does."""
     cursor = state.cursor()
     if cursor is None or _foreign(process, state.identity(), cursor.next_batch):
-        sides = Sides(runtime, state, target)
-        sides.require(sides.checkpoints.read())
+        check = CheckpointCheck(runtime, state, target)
+        check.require(check.checkpoints.read())
 
 
 def require_no_checkpoints(runtime: Runtime, state: PipelineState) -> None:
@@ -262,8 +262,8 @@ def require_no_checkpoints(runtime: Runtime, state: PipelineState) -> None:
     """
     for config in runtime.pipeline.targets:
         try:
-            sides = Sides(runtime, state, config.name)
-            sides.look()
+            check = CheckpointCheck(runtime, state, config.name)
+            check.read()
         except CheckpointError:
             raise
         except SluiceError as error:

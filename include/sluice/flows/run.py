@@ -102,7 +102,7 @@ def _run(runtime: Runtime, until_head: bool, batches: int | None) -> Iterator[St
     again = HeldTargetRetry(runtime)
     me = runtime.owner
     assert me is not None
-    with runtime.state(keeps_reads=True) as state, _orderly(state, me), BackgroundDumper(runtime, state) as dumps:
+    with runtime.state(caches_reads=True) as state, _orderly(state, me), BackgroundDumper(runtime, state) as dumps:
         while batches is None or done < batches:
             target_position = _head_now(runtime, state, target_position)
             try:

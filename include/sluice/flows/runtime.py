@@ -196,8 +196,8 @@ class Runtime:
         self._state = self._state_in(session.znodes)
 
     @contextmanager
-    def state(self, *, connect_timeout_s: float = 15.0, keeps_reads: bool = False) -> Iterator[PipelineState]:
-        """Open the pipeline's state in ZooKeeper; nested calls share one session. ``keeps_reads``: see :class:`PipelineState`."""
+    def state(self, *, connect_timeout_s: float = 15.0, caches_reads: bool = False) -> Iterator[PipelineState]:
+        """Open the pipeline's state in ZooKeeper; nested calls share one session. ``caches_reads``: see :class:`PipelineState`."""
         if self._state is not None and self._state.alive:
             yield self._state
             return
@@ -208,14 +208,14 @@ class Runtime:
         with connect(
             self.resolver(coordination.connection), session_timeout_s=timeout, connect_timeout_s=connect_timeout_s
         ) as znodes:
-            self._state = self._state_in(znodes, keeps_reads=keeps_reads)
+            self._state = self._state_in(znodes, caches_reads=caches_reads)
             try:
                 with _beating(self._state, self.owner, self.lives):
                     yield self._state
             finally:
                 self._state = None
 
-    def _state_in(self, znodes: Znodes, *, keeps_reads: bool = False) -> PipelineState:
+    def _state_in(self, znodes: Znodes, *, caches_reads: bool = False) -> PipelineState:
         """Return the pipeline's state in a session that is already open."""
         coordination = self.pipeline.coordination
         timeout = coordination.session_timeout.total_seconds()
@@ -227,7 +227,7 @@ class Runtime:
             lease_wait_s=timeout + LEASE_GRACE_S,
             session_timeout_s=timeout,
             membership=self.membership,
-            keeps_reads=keeps_reads,
+            caches_reads=caches_reads,
             commit_every=self.commit_every,
         )
 

@@ -94,7 +94,7 @@ class ThreadBoard:
     ) -> None:
         self._changed = threading.Condition()
         self._telling = threading.Lock()
-        self._tell = through
+        self._through = through
         self._leaves = {stage.name for stage in leaves(stages)}
         self._transforms = {stage.name for stage in stages if stage.transforms}
         self._under_way: dict[int, dict[str, Done]] = {}  # outcome of each stage, by batch in ascending order
@@ -194,7 +194,7 @@ class ThreadBoard:
                     if oldest is None or not self._under_way[oldest].keys() >= self._leaves:
                         return
                     passed = self._under_way[oldest]
-                self._tell(oldest, passed)
+                self._through(oldest, passed)
                 with self._changed:
                     del self._under_way[oldest]
                     self._changed.notify_all()

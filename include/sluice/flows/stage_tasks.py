@@ -194,13 +194,13 @@ def run_stage(
     name: str,
     *,
     claim: str,
-    tell: Callable[[Done], None] = lambda done: None,
+    on_done: Callable[[Done], None] = lambda done: None,
     marked: Collection[str] = (),
 ) -> StageOutcome:
     """Run a stage for every batch of the run of ``claim``, from the first one it has not done, until the run has no further batch.
 
     Args:
-        tell: called with the outcome of each batch.
+        on_done: called with the outcome of each batch.
         marked: see :class:`RunBoard`.
 
     Raises:
@@ -209,7 +209,7 @@ def run_stage(
         What the stage raises; the batch stays.
     """
     told: list[Done] = []
-    with runtime.state(keeps_reads=True) as state:
+    with runtime.state(caches_reads=True) as state:
         stages = stages_of(runtime.pipeline, runtime.rules_folder)
         stage = _stage(stages, name)
         board = RunBoard(state, stages, claim, stage, marked)
@@ -225,7 +225,7 @@ def run_stage(
                 deliver(runtime, stage.subject, batch)  # a person marked the load as a success
                 done = do(runtime, stage, batch)
             told.append(done)
-            tell(done)
+            on_done(done)
             return done
 
         work(stage, board, one)
@@ -238,7 +238,7 @@ def run_capture(
     *,
     claim: str,
     idle_wait_s: float,
-    tell: Callable[[Done], None] = lambda done: None,
+    on_done: Callable[[Done], None] = lambda done: None,
     stop: Callable[[], str] = lambda: "",
     gone: Callable[[], Sequence[str]] = tuple,
 ) -> StageOutcome:
@@ -254,7 +254,7 @@ def run_capture(
         What :func:`sluice.flows.capture.drain.drain` raises.
     """
     began, share, pipeline, told = time.monotonic(), share_of_run(), runtime.pipeline, list[Done]()
-    with runtime.state(keeps_reads=True) as state, KeptSource() as source:
+    with runtime.state(caches_reads=True) as state, KeptSource() as source:
         stages = stages_of(pipeline, runtime.rules_folder)
         capture = stages[0]
         board = RunBoard(state, stages, claim, capture)
@@ -312,7 +312,7 @@ def run_capture(
                 done = Done(made.batch, time.monotonic() - at, made.changes)
                 told.append(done)
                 board.done(capture, done)
-                tell(done)
+                on_done(done)
         except BaseException as error:
             board.gave_up(capture, error)
             raise

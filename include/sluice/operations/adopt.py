@@ -14,7 +14,7 @@ from typing import Any
 from sluice.coordination.cursor import Cursor
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError
-from sluice.flows.checkpoints import Sides
+from sluice.flows.checkpoints import CheckpointCheck
 from sluice.flows.runtime import Runtime
 from sluice.model.batches import BatchNumber
 from sluice.model.offset import Offset
@@ -40,17 +40,18 @@ def adopt(runtime: Runtime, target: str, *, from_target: bool, by: str, reason: 
     """
     runtime.pipeline.target(target)  # raises if there is none
     with runtime.state() as state:
-        sides = Sides(runtime, state, target)
-        checkpoint, cursor = sides.checkpoints.read(), state.cursor()
-        if sides.disagreement(checkpoint) is None:
+        check = CheckpointCheck(runtime, state, target)
+        checkpoint, cursor = check.checkpoints.read(), state.cursor()
+        if check.disagreement(checkpoint) is None:
             return ActionPlan(
-                "adopt", (f"target {target} and ZooKeeper agree: there is nothing to do ({sides.places(checkpoint)})",)
+                "adopt",
+                (f"target {target} and ZooKeeper agree: there is nothing to do ({check.describe(checkpoint)})",),
             )
-        before = sides.places(checkpoint)
+        before = check.describe(checkpoint)
         if from_target:
-            wanted: _Wanted | None = _as_the_target_says(runtime, state, sides, checkpoint, cursor)
+            wanted: _Wanted | None = _as_the_target_says(runtime, state, check, checkpoint, cursor)
         else:
-            wanted = _as_zookeeper_says(state, sides, checkpoint, cursor)
+            wanted = _as_zookeeper_says(state, check, checkpoint, cursor)
         if wanted is None:
             steps: tuple[str, ...] = (
                 f"what target {target} says about {runtime.name} is removed; its rows stay",
@@ -66,9 +67,9 @@ def adopt(runtime: Runtime, target: str, *, from_target: bool, by: str, reason: 
         if wanted is None:
             state.forget_process(target)
             state.forget_batches()
-            sides.checkpoints.forget()
+            check.checkpoints.forget()
         else:
-            _write(runtime, state, sides, checkpoint, wanted)
+            _write(runtime, state, check, checkpoint, wanted)
         how = "from-target" if from_target else "reset"
         state.audit(
             by=by,
@@ -84,13 +85,13 @@ def _start(runtime: Runtime) -> str:
 
 
 def _as_the_target_says(
-    runtime: Runtime, state: PipelineState, sides: Sides, checkpoint: Checkpoint | None, cursor: Cursor | None
+    runtime: Runtime, state: PipelineState, check: CheckpointCheck, checkpoint: Checkpoint | None, cursor: Cursor | None
 ) -> _Wanted:
-    name, target = runtime.name, sides.target
+    name, target = runtime.name, check.target
     if checkpoint is None or checkpoint.position is None:
         raise ConfigError(
             f"target {target} has no stored position to continue from",
-            where=sides.places(checkpoint),
+            where=check.describe(checkpoint),
             hint=f"`sluice adopt {name} {target} --reset` goes on as ZooKeeper says",
         )
     position = checkpoint.position
@@ -121,7 +122,7 @@ def _as_the_target_says(
         steps.append(
             "changes that a target has already come again, and leave it as it is; in a table without a key rows may come twice"
         )
-    waiting = [number for number in state.undelivered() if sides.process is None or number > _own_batch(state, sides)]
+    waiting = [number for number in state.undelivered() if check.process is None or number > _own_batch(state, check)]
     if waiting:
         steps.append(
             f"batches {waiting[0]} to {waiting[-1]} are not loaded into {target}: their changes are read again from the log; rows of dumps in them "
@@ -132,12 +133,12 @@ def _as_the_target_says(
 
 
 def _as_zookeeper_says(
-    state: PipelineState, sides: Sides, checkpoint: Checkpoint | None, cursor: Cursor | None
+    state: PipelineState, check: CheckpointCheck, checkpoint: Checkpoint | None, cursor: Cursor | None
 ) -> _Wanted | None:
     if cursor is None:
         return None
-    target, batch = sides.target, _own_batch(state, sides)
-    process = sides.process
+    target, batch = check.target, _own_batch(state, check)
+    process = check.process
     if process is not None and batch == process.batch:
         position = process.position
     else:
@@ -146,12 +147,12 @@ def _as_zookeeper_says(
     steps = [f"target {target} counts as holding batch {batch}, up to {position}; it goes on with batch {batch + 1}"]
     theirs = checkpoint.position if checkpoint else None
     if theirs is None or theirs.log_epoch != position.log_epoch:
-        copy = f"`sluice dump start {sides.runtime.name} --target {target} --replace`"
+        copy = f"`sluice dump start {check.runtime.name} --target {target} --replace`"
         steps.append(f"changes before {position} that its tables lack are NOT delivered: {copy} copies its tables anew")
     elif theirs.order < position.order:
         steps.append(
             f"changes between {theirs}, where it says it is, and {position} are NOT delivered: "
-            f"`sluice dump start {sides.runtime.name} --target {target} --replace` copies its tables anew"
+            f"`sluice dump start {check.runtime.name} --target {target} --replace` copies its tables anew"
         )
     elif theirs.order > position.order:
         steps.append(
@@ -160,9 +161,9 @@ def _as_zookeeper_says(
     return _Wanted(batch, position, None, tuple(steps))
 
 
-def _own_batch(state: PipelineState, sides: Sides) -> int:
+def _own_batch(state: PipelineState, check: CheckpointCheck) -> int:
     """Return the last batch of this state that the target has acknowledged; if there is none, the one before the first known batch."""
-    process, cursor, identity = sides.process, state.cursor(), state.identity()
+    process, cursor, identity = check.process, state.cursor(), state.identity()
     last = cursor.next_batch - 1 if cursor else 0
     if process is not None and process.identity in {"", identity} and process.batch <= last:
         return process.batch
@@ -181,9 +182,9 @@ def _of_others(runtime: Runtime, target: str) -> tuple[str, ...]:
 
 
 def _write(
-    runtime: Runtime, state: PipelineState, sides: Sides, checkpoint: Checkpoint | None, wanted: _Wanted
+    runtime: Runtime, state: PipelineState, check: CheckpointCheck, checkpoint: Checkpoint | None, wanted: _Wanted
 ) -> None:
-    target = sides.target
+    target = check.target
     if wanted.captured is not None:
         with state.replicator() as lease:
             cursor = state.cursor()
@@ -194,7 +195,7 @@ def _write(
             else:
                 state.advance(lease, cursor, wanted.captured, schema="")
     with state.consumer(target, above=checkpoint.epoch if checkpoint else 0) as lease:
-        began = wanted.batch if sides.process is None else min(sides.process.began, wanted.batch)
+        began = wanted.batch if check.process is None else min(check.process.began, wanted.batch)
         held = Checkpoint(lease.epoch, wanted.batch, wanted.position, state.identity())
-        sides.checkpoints.rewind(held, anew=True)
+        check.checkpoints.rewind(held, anew=True)
         state.adopt(lease, target, BatchNumber(wanted.batch), wanted.position, began)

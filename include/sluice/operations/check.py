@@ -18,7 +18,7 @@ from sluice.config.pipeline import SNAPSHOT
 from sluice.coordination.incomplete import IncompleteTable
 from sluice.errors import LostPosition, SluiceError
 from sluice.flows.capture.failover import relocated
-from sluice.flows.checkpoints import Sides
+from sluice.flows.checkpoints import CheckpointCheck
 from sluice.flows.dump.automatic import missed_copy
 from sluice.flows.dump.reconcile import kept_on_purpose, why_not
 from sluice.flows.incomplete_tables import copy_command, note_absent, sentence
@@ -441,12 +441,13 @@ def _not_replaced(runtime: Runtime, copies: Sequence[PlannedCopy]) -> list[Check
         if target.on_lost_batches != "snapshot" or not mine:
             continue
         sources = [plan.source for plan in mine]
-        reasons, reconciler = why_not(runtime, sources, sources, ()), runtime.open_target(target.name).reconciler()
+        reasons, opened = why_not(runtime, sources, sources, ()), runtime.open_target(target.name)
+        reconciler = opened.reconciler()
         others = reconciler.others() if reconciler is not None else ()
         for plan in mine:
             key = replace(plan, columns=plan.key_columns)
             kept = kept_on_purpose(runtime, target.name, others, plan.target)
-            why = kept or reasons.get(plan.source) or refuses(reconciler, key, listed=False)
+            why = kept or reasons.get(plan.source) or refuses(opened, key, listed=False)
             if why:
                 doing = f"rows of {plan.target} that the snapshot does not have cannot be removed: {why}"
                 fix = "leave the line out; `sluice dump start` copies tables where batches are gone"
@@ -645,6 +646,6 @@ def _target(runtime: Runtime, name: str) -> list[CheckFinding]:
     if target.checkpoints is not None:
         target.checkpoints.read()  # does it answer at all?
     with runtime.state(connect_timeout_s=_SESSION_S) as state:
-        checkpoint = Sides(runtime, state, name, target).look()
+        checkpoint = CheckpointCheck(runtime, state, name, target).read()
     batch = checkpoint.batch if checkpoint else 0
     return [CheckFinding("ok", f"target {name}", "acknowledged batch", str(batch), "the target answers")]

@@ -15,7 +15,7 @@ from sluice.config.pipeline import MAX_GRACE, StartPosition
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, OutOfOrder, SegmentError, SluiceError
 from sluice.flows.capture.failover import fail_over, find_member
-from sluice.flows.checkpoints import Sides, require_no_checkpoints
+from sluice.flows.checkpoints import CheckpointCheck, require_no_checkpoints
 from sluice.flows.runtime import Runtime
 from sluice.flows.stored import known_again, lost_segment
 from sluice.model.batches import Batch
@@ -166,9 +166,9 @@ def skip(
                 runtime.store, folder, manifest, {"batch": batch, "target": target, "by": by, "reason": reason}
             )
         with state.consumer(target) as lease:
-            sides = Sides(runtime, state, target)
-            if sides.begin(lease) < batch:
-                sides.checkpoints.advance(Checkpoint(lease.epoch, batch, record.last))
+            check = CheckpointCheck(runtime, state, target)
+            if check.take_over(lease) < batch:
+                check.checkpoints.advance(Checkpoint(lease.epoch, batch, record.last))
             state.acknowledge(target, record)
         kept: dict[str, Any] = {"lost": list(done)} if manifest is None else {"kept_in": folder}
         state.audit(by=by, what="skip", details={"target": target, "batch": batch, "reason": reason, **kept})
@@ -250,9 +250,9 @@ def redeliver(runtime: Runtime, target: str, *, by: str, dry_run: bool, from_bat
         process = state.process(target)
         if process is None:
             raise OutOfOrder(f"target {target} has no acknowledged position yet", where=f"pipeline {runtime.name}")
-        sides = Sides(runtime, state, target)
-        checkpoint = sides.checkpoints.read()
-        wrong = sides.disagreement(checkpoint)
+        check = CheckpointCheck(runtime, state, target)
+        checkpoint = check.checkpoints.read()
+        wrong = check.disagreement(checkpoint)
         if wrong is not None and wrong.kind not in {"behind", "gone"}:
             raise wrong
         held = checkpoint.batch if checkpoint else process.began
@@ -270,7 +270,7 @@ def redeliver(runtime: Runtime, target: str, *, by: str, dry_run: bool, from_bat
         if dry_run:
             return plan
         with state.consumer(target) as lease:
-            sides.checkpoints.rewind(Checkpoint(lease.epoch, first - 1, batches[0].first, state.identity()))
+            check.checkpoints.rewind(Checkpoint(lease.epoch, first - 1, batches[0].first, state.identity()))
             state.redeliver(lease, target, batches[0].first, batches)
         state.audit(by=by, what="redeliver", details={"target": target, "first": first, "last": process.batch})
     return plan

@@ -115,7 +115,7 @@ def prune(runtime: Runtime, *, dry_run: bool = False, keep_audit_s: float = math
             if not dry_run and unit.last > state.delivered(waited_for):
                 break  # it was withdrawn just before, to be delivered again
             for batch in unit.batches:
-                held.let_go(batch, dry_run=dry_run)
+                held.expire(batch, dry_run=dry_run)
             if not dry_run:
                 unit.remove(store)
             removed += unit.batches

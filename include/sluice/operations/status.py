@@ -19,7 +19,7 @@ from sluice.coordination.state import PipelineState
 from sluice.coordination.target_holds import Hold
 from sluice.errors import CheckpointError, MissingConnection, SluiceError
 from sluice.flows.capture.drain import worker_grace_s
-from sluice.flows.checkpoints import Sides
+from sluice.flows.checkpoints import CheckpointCheck
 from sluice.flows.dump.progress import DumpView
 from sluice.flows.dump.progress import recent as recent_dumps
 from sluice.flows.incomplete_tables import sentence
@@ -646,7 +646,7 @@ def _ask_targets(
             continue
         name = server_name("target", runtime.resolver, config.connection)
         try:
-            asked.append((config.name, looks.begin(name, Sides(runtime, state, config.name).look)))
+            asked.append((config.name, looks.begin(name, CheckpointCheck(runtime, state, config.name).read)))
         except SluiceError as error:
             asked.append((config.name, error))
     return asked

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from sluice.coordination.bundling import WaitingBatches
     from sluice.flows.load.ack import AckOutcome
     from sluice.flows.load.load import LoadOutcome
+    from sluice.flows.microbatch import DeliveredBatch, MicrobatchOutcome
     from sluice.flows.runtime import Runtime
     from sluice.flows.stage_loop import Done
     from sluice.flows.stage_sums import StageSums
-    from sluice.flows.train import Carried, TrainOutcome
 
 _T = TypeVar("_T")
 
@@ -145,7 +145,7 @@ class SourceOperator(SluiceOperator):
         pause = _IN_VAIN_S[min(in_vain, len(_IN_VAIN_S) - 1)]
         self.wait(LogMovedTrigger(self.pipeline, pause), in_vain=in_vain + 1)
 
-    def take_up(self, dumps: Sequence[str]) -> None:
+    def open_backfills(self, dumps: Sequence[str]) -> None:
         """Open a run of the backfill DAG for each dump that came due by itself; one that was opened before stays as it is."""
         if dumps:
             from sluice.orchestration.dag_runs import open_run
@@ -177,52 +177,52 @@ class ChangesSensor(SourceOperator, BaseSensorOperator):  # type: ignore[misc]
 class DrainOperator(ChangesSensor):
     """Captures the next batch from the source's log, and further ones while changes keep coming; returns the last one's number.
 
-    It delivers small batches itself (:mod:`sluice.flows.train`); the later tasks do what is left, each its own stage of all batches of the run. It
-    first polls for changes itself. If there are none, it waits in the triggerer (``waits=True``) or ends the run as skipped (``waits=False``: the
+    It delivers small batches itself (:mod:`sluice.flows.microbatch`); the later tasks do what is left, each its own stage of all batches of the run.
+    It first polls for changes itself. If there are none, it waits in the triggerer (``waits=True``) or ends the run as skipped (``waits=False``: the
     schedule is a clock). While another installation leads the pipeline, or a drain that died still has the lease, it stands by in the triggerer, or
     its run is skipped.
     """
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Look for changes for two seconds, deliver them and what follows, and return the number of the last batch. Raises SluiceError."""
+        from sluice.flows.microbatch import run_microbatches
         from sluice.flows.stage_log import brief
-        from sluice.flows.train import train
 
         mine = claim(context["ti"].dag_id, context["ti"].run_id)
         runtime = open_runtime(self.pipeline)
-        told = _Told(self.log.info, _carried_line)
+        told = _Told(self.log.info, _batches_line)
         with brief():
-            outcome = train(
+            outcome = run_microbatches(
                 runtime,
                 claim=mine,
                 idle_wait_s=_IDLE_WAIT_S,
-                tell=partial(self._tell, runtime, told),
+                on_delivered=partial(self._log_delivered, runtime, told),
                 stop=_changed(Path(self.pipeline)),
                 is_over=_is_over,
             )
         self.log.info("captured %s", outcome.to_json())
-        self.take_up(outcome.last.due)
+        self.open_backfills(outcome.last.due)
         if outcome.last.batch is None:
             return PokeReturnValue(False)
         return PokeReturnValue(True, self._hand_over(context, runtime, outcome))
 
-    def _tell(self, runtime: Runtime, told: _Told[Carried], carried: Carried) -> None:
+    def _log_delivered(self, runtime: Runtime, told: _Told[DeliveredBatch], batch: DeliveredBatch) -> None:
         """Log a delivered batch, and report metrics at intervals."""
         from sluice.orchestration.metrics import report
 
         if is_crowded() and os.getpriority(os.PRIO_PROCESS, 0) < _NICENESS:
             give_way()
-        told(carried)
+        told(batch)
         report(runtime)
 
-    def _hand_over(self, context: Context, runtime: Runtime, outcome: TrainOutcome) -> int:
-        from sluice.flows.train import table
+    def _hand_over(self, context: Context, runtime: Runtime, outcome: MicrobatchOutcome) -> int:
+        from sluice.flows.microbatch import table
 
         number = int(outcome.last.batch or 0)
-        if was_cleared(context) and outcome.last.adopted and not outcome.carried:
+        if was_cleared(context) and outcome.last.adopted and not outcome.delivered:
             self.log.info("this run makes no further batch; %s", again_text(runtime, context))
-        if outcome.carried:
-            self.log.info("delivered %d batches:\n%s", len(outcome.carried), table(outcome.carried))
+        if outcome.delivered:
+            self.log.info("delivered %d batches:\n%s", len(outcome.delivered), table(outcome.delivered))
         if outcome.ended_by:
             self.log.info("no further batch in this run: %s", outcome.ended_by)
         return number
@@ -283,7 +283,7 @@ class _Told(Generic[_T]):
         self._batches = []
 
 
-def _carried_line(batches: Sequence[Carried]) -> str:
+def _batches_line(batches: Sequence[DeliveredBatch]) -> str:
     first, last = batches[0], batches[-1]
     if len(batches) == 1:
         return str(last)
@@ -303,7 +303,7 @@ def was_cleared(context: Context) -> bool:
 
 def again_text(runtime: Runtime, context: Context, target: str = "") -> str:
     """Return the text for people who pressed Clear on what is done; on a delivered run also the command that does what they may have wanted."""
-    from sluice.flows.train import claimed_numbers, delivered
+    from sluice.flows.microbatch import claimed_numbers, delivered
 
     numbers, all_have_it = list[int](), True
     with suppress(SluiceError):
@@ -355,7 +355,7 @@ class BatchOperator(SluiceOperator):
 
     def number(self, context: Context) -> int | None:
         """Return the run's last batch: as its drain says, or from ZooKeeper if a person ended that drain; None if this run has no batch."""
-        from sluice.flows.train import last_claimed
+        from sluice.flows.microbatch import last_claimed
 
         if str(self.batch).isdecimal():
             return int(self.batch)
@@ -379,7 +379,7 @@ class BatchOperator(SluiceOperator):
 
     def unfinished(self, context: Context) -> list[int]:
         """Return the run's batches that have no changeset yet; its last one if all have. Raises ConfigError, see require_number."""
-        from sluice.flows.train import unfinished
+        from sluice.flows.microbatch import unfinished
 
         mine = claim(context["ti"].dag_id, context["ti"].run_id)
         return unfinished(open_runtime(self.pipeline), mine, self.require_number(context))
@@ -391,7 +391,7 @@ class BatchOperator(SluiceOperator):
             own: what this task did.
             more: fields of its result.
         """
-        from sluice.flows.train import sums_of
+        from sluice.flows.microbatch import sums_of
 
         runtime, drained = open_runtime(self.pipeline), None
         with suppress(SluiceError):  # the work is done; this is only informative
@@ -546,9 +546,9 @@ class AckOperator(TargetOperator):
     def work(self, context: Context, waited: int = 0, **_: Any) -> dict[str, Any]:
         """Acknowledge the run's batches, or wait for the load. ``waited``: pauses so far."""
         from sluice.coordination.bundling import WaitingBatches
+        from sluice.flows.microbatch import acknowledged
         from sluice.flows.stage_loop import Done
         from sluice.flows.stage_sums import StageSums
-        from sluice.flows.train import acknowledged
         from sluice.orchestration.metrics import report
         from sluice.orchestration.run_note import RunNote
 
@@ -622,7 +622,7 @@ class SenseOperator(ChangesSensor):
         self.log.info("captured %s", outcome.to_json())
         if was_cleared(context) and outcome.adopted:
             self.log.info(again_text(runtime, context))
-        self.take_up(outcome.due)
+        self.open_backfills(outcome.due)
         return PokeReturnValue(outcome.batch is not None, outcome.batch)
 
 
@@ -672,7 +672,7 @@ class CaptureOperator(SourceOperator):
                     runtime,
                     claim=mine,
                     idle_wait_s=_IDLE_WAIT_S,
-                    tell=told,
+                    on_done=told,
                     stop=_changed(Path(self.pipeline)),
                     gone=partial(self._ended_after, context),
                 )
@@ -682,7 +682,7 @@ class CaptureOperator(SourceOperator):
         self.log.info("no further batch in this run: %s", outcome.ended_by)
         if was_cleared(context) and not outcome.done:
             self.log.info(again_text(runtime, context))
-        self.take_up(outcome.due)
+        self.open_backfills(outcome.due)
         return outcome.to_json()
 
     def _ended_after(self, context: Context) -> list[str]:
@@ -717,7 +717,7 @@ class StageOperator(SluiceOperator):
                     runtime,
                     self.stage,
                     claim=mine,
-                    tell=partial(self._tell, runtime, told),
+                    on_done=partial(self._log_done, runtime, told),
                     marked=self._marked(context),
                 )
         except NeverReady as why:
@@ -739,7 +739,7 @@ class StageOperator(SluiceOperator):
         if kind == "ack" and was_cleared(context):
             RunNote(context).add(text)
 
-    def _tell(self, runtime: Runtime, told: _StageLog, done: Done) -> None:
+    def _log_done(self, runtime: Runtime, told: _StageLog, done: Done) -> None:
         from sluice.orchestration.metrics import report
 
         told(done)

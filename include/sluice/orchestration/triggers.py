@@ -37,7 +37,7 @@ takes its time.
 class LogMovedTrigger(BaseTrigger):  # type: ignore[misc]
     """Fires when there may be something to drain.
 
-    Every pipeline that waits in this process shares a look at the log of its source (:mod:`sluice.orchestration.shared_looks`). It never
+    Every pipeline that waits in this process shares a look at the log of its source (:mod:`sluice.orchestration.shared_pollers`). It never
     decides anything: the drain that it wakes looks for itself. When the source or ZooKeeper does not answer it waits for half a minute, then
     wakes the drain too, so that the error shows where people look for it.
 
@@ -176,16 +176,16 @@ def _my_turn(opened: Runtime) -> bool:
 
 async def wait_for_news(pipeline: str) -> str:
     """Wait as :func:`wait_until` does, for news in the source's log; all pipelines that wait share one look."""
-    from sluice.orchestration.shared_looks import Place, looks
+    from sluice.orchestration.shared_pollers import Waiter, shared_pollers
 
     began, trouble, outcome = time.monotonic(), _Trouble(pipeline), ""
     while not outcome:
-        place: list[Place] = []
+        waiter: list[Waiter] = []
         try:
-            await looks().news(pipeline, place)
+            await shared_pollers().news(pipeline, waiter)
             outcome = "news"
         except SluiceError as error:
-            if place and place[0].looked:
+            if waiter and waiter[0].looked:
                 trouble.ended()
             if trouble.lasts(error):
                 outcome = "trouble"

@@ -1,4 +1,4 @@
-"""Connections of the HTTP door: those that ask for nothing are closed, and there is a limit to their number."""
+"""Connections of the HTTP server: those that ask for nothing are closed, and there is a limit to their number."""
 
 from __future__ import annotations
 

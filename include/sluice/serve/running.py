@@ -1,4 +1,4 @@
-"""The service as its settings have it: doors, limits, registration.
+"""The service as its settings have it: servers, limits, registration.
 
 The command ``sluice serve`` runs it, and Airflow's API server on wish.
 """
@@ -17,12 +17,12 @@ from sluice.config.loading import read_text
 from sluice.errors import ConfigError
 from sluice.flows.runtime import Runtime
 from sluice.serve.access import Readers, is_loopback
-from sluice.serve.flight import FlightDoor
+from sluice.serve.flight import FlightServer
 from sluice.serve.registration import Registration
 from sluice.serve.service import Service, Slots
 
 if TYPE_CHECKING:
-    from sluice.serve.http import HttpDoor
+    from sluice.serve.http import HttpServer
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Settings:
 
 
 class Running:
-    """Serves from when it is made until :meth:`end`.
+    """Serves from when it is made until :meth:`stop`.
 
     Args:
         build, names: as of :class:`~sluice.serve.service.Service`.
@@ -81,11 +81,11 @@ class Running:
         each = settings.max_reads_each if readers is not None else settings.max_reads
         self._service = Service(build, names, Slots(settings.max_reads, each))
         self._scheme = "grpc+tls" if settings.tls_cert is not None else "grpc"
-        self._flight = self._flight_door(readers)
+        self._flight = self._flight_server(readers)
         try:
-            self._http = self._http_door(readers)
+            self._http = self._http_server(readers)
         except ConfigError:
-            self._flight.end()
+            self._flight.stop()
             raise
         self._registration = self._registered()
 
@@ -97,39 +97,39 @@ class Running:
             found.append(f"{'https' if self._settings.tls_cert is not None else 'http'}://{host}:{self._http.port}")
         return found
 
-    def end(self) -> bool:
+    def stop(self) -> bool:
         """Take no further requests, and wait for the open ones.
 
         False: the client of one takes nothing; only the process's end ends it.
         """
         if self._registration is not None:
-            self._registration.end()
-        ended = all([self._flight.end(), self._http is None or self._http.end()])
+            self._registration.stop()
+        ended = all([self._flight.stop(), self._http is None or self._http.stop()])
         self._service.close()
         return ended
 
-    def _flight_door(self, readers: Readers | None) -> FlightDoor:
+    def _flight_server(self, readers: Readers | None) -> FlightServer:
         settings, tls = self._settings, None
         if settings.tls_cert is not None and settings.tls_key is not None:
             certificate = read_text(settings.tls_cert, "the certificate")
             tls = certificate.encode(), read_text(settings.tls_key, "the private key").encode()
         place = f"{settings.host}:{settings.port}"
         try:
-            return FlightDoor(self._service, f"{self._scheme}://{place}", readers=readers, tls=tls)
+            return FlightServer(self._service, f"{self._scheme}://{place}", readers=readers, tls=tls)
         except (pa.ArrowException, OSError) as error:
             raise ConfigError(f"the service cannot listen on {place}: {str(error).splitlines()[0]}") from None
 
-    def _http_door(self, readers: Readers | None) -> HttpDoor | None:
+    def _http_server(self, readers: Readers | None) -> HttpServer | None:
         settings = self._settings
         if settings.http_port is None:
             return None
-        from sluice.serve.http import HttpDoor  # takes a while to import
+        from sluice.serve.http import HttpServer  # takes a while to import
 
         files = None
         if settings.tls_cert is not None and settings.tls_key is not None:
             files = settings.tls_cert, settings.tls_key
         try:
-            return HttpDoor(self._service, settings.host, settings.http_port, readers=readers, tls=files)
+            return HttpServer(self._service, settings.host, settings.http_port, readers=readers, tls=files)
         except OSError as error:
             place = f"{settings.host}:{settings.http_port}"
             raise ConfigError(f"the service cannot listen on {place}: {error.strerror or error}") from None

@@ -1,4 +1,4 @@
-"""The service without its door: pipelines, their tables, reads."""
+"""The service without its servers: pipelines, their tables, reads."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from sluice.config.connections import ConnectionResolver
 from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError
 from sluice.model.load_marks import LoadMark
-from sluice.targets.offers import require_offered
+from sluice.targets.feature_check import require_offered
 from sluice.targets.port import Target, marking
 from sluice.targets.registry import KINDS, kind_of, marking_kinds
 

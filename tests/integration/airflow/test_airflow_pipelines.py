@@ -238,24 +238,24 @@ def test_a_rule_with_a_task_of_its_own(world: World) -> None:
     wait_until(lambda: delivered() == ["a mark slow last", "b mark better last"], "the next attempt")
 
 
-def test_a_target_that_fails_in_mid_train_and_a_rule_that_starts_failing(world: World) -> None:
-    """The train goes on without the target, and ends at the rule, whose task is red until its file is right. Every run ends green."""
+def test_a_target_that_fails_in_mid_loop_and_a_rule_that_starts_failing(world: World) -> None:
+    """The loop goes on without the target, and ends at the rule, whose task is red until its file is right. Every run ends green."""
     dag, schema = f"sync__{RULED}", world.made.schema
     world.begins(APART)
     world.begins(RULED)
     before = world.acknowledged(APART, "copy")
     number = 100
 
-    def trains(name: str, target: Any, until: int) -> None:
+    def loops(name: str, target: Any, until: int) -> None:
         nonlocal number
         while world.acknowledged(name, "copy") < until:
             number += 1
             world.made.source.execute(f"INSERT INTO `{schema}`.{name} VALUES ({number}, 'n')")
 
-    trains(APART, world.made.target, before + 3)
+    loops(APART, world.made.target, before + 3)
     world.link.refusing = True
     world.link.cut()
-    trains(APART, world.made.target, before + 12)
+    loops(APART, world.made.target, before + 12)
     wait_until(lambda: world.same(world.made.target, APART), "all of it at the target that works")
     assert not world.same(world.archive, APART)
     world.link.heal()
@@ -268,7 +268,7 @@ def test_a_target_that_fails_in_mid_train_and_a_rule_that_starts_failing(world: 
 
     rule, right = world.made.folder / "rules/slow.py", RULE.replace("NAME", "slow")
     first = world.acknowledged(RULED, "copy")
-    trains(RULED, world.made.target, first + 4)
+    loops(RULED, world.made.target, first + 4)
     rule.write_text(right.replace("row[", "rwo["))
     world.made.source.execute(f"INSERT INTO `{schema}`.{RULED} VALUES (100000, 'last')")
 

@@ -38,13 +38,13 @@ from tests.support.tables.orders import (
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 DAG = "sync__protocol"
 LONGEST = 6
-TRAINS = f"{{max_time: 4m, max_batches: {LONGEST}}}"
+LOOPS = f"{{max_time: 4m, max_batches: {LONGEST}}}"
 """A run ends by the number of its batches while changes keep coming, however long a batch takes on this machine; its time is far away."""
 
 
 @pytest.fixture(scope="module")
 def orders(shared_airflow: SharedAirflow, mysql_source: Any, mysql_target: Any, zookeeper: Any) -> Iterator[Case]:
-    with orders_case(shared_airflow.folder, mysql_source, mysql_target, zookeeper, name="protocol", run=TRAINS) as made:
+    with orders_case(shared_airflow.folder, mysql_source, mysql_target, zookeeper, name="protocol", run=LOOPS) as made:
         yield made
 
 
@@ -188,7 +188,7 @@ def xcom(east: TestAirflow, run: str, task: str) -> dict[str, Any]:
 
 
 @pytest.mark.promise("B4", "B7")
-def test_a_run_carries_a_train_of_batches(orders: Case, east: TestAirflow) -> None:
+def test_a_run_carries_a_loop_of_batches(orders: Case, east: TestAirflow) -> None:
     """One run, many batches; each task of it says what it is about, and Clear of any of them delivers nothing twice."""
     change(orders)
     wait_until(lambda: settled(orders), "a first delivery")
@@ -223,7 +223,7 @@ def test_a_run_carries_a_train_of_batches(orders: Case, east: TestAirflow) -> No
     history.assert_in_order()
 
 
-def test_a_train_that_is_killed_is_finished_by_its_tasks(orders: Case, east: TestAirflow) -> None:
+def test_a_loop_that_is_killed_is_finished_by_its_tasks(orders: Case, east: TestAirflow) -> None:
     """``kill -9`` of the process that drains, merges and loads, several times."""
     history = History(orders)
     with written(orders):
@@ -242,7 +242,7 @@ def test_a_train_that_is_killed_is_finished_by_its_tasks(orders: Case, east: Tes
     assert {run["state"] for run in east.runs(DAG, state="failed")} == set()
 
 
-def test_what_a_person_says_and_ddl_in_the_middle_of_a_train(orders: Case, east: TestAirflow) -> None:
+def test_what_a_person_says_and_ddl_in_the_middle_of_a_loop(orders: Case, east: TestAirflow) -> None:
     """Pause, resume, restart, roll back, and a change of definitions: the run ends green, and what follows is delivered."""
     history, by = History(orders), "a test"
     with written(orders):
@@ -279,10 +279,10 @@ def mark_drain(state: str) -> tuple[str, dict[str, str]]:
     return f"/dags/{DAG}/dagRuns/{{run}}/taskInstances/drain", {"new_state": state}
 
 
-def marks_in_the_middle_of_trains(orders: Case, east: TestAirflow, *marks: tuple[str, dict[str, str]]) -> None:
+def marks_in_the_middle_of_loops(orders: Case, east: TestAirflow, *marks: tuple[str, dict[str, str]]) -> None:
     """Mark a run each time, and see the next run go on.
 
-    With SQLite Airflow may answer 500, and a train may end by itself before the mark: a person presses again, at the run that goes then.
+    With SQLite Airflow may answer 500, and a loop may end by itself before the mark: a person presses again, at the run that goes then.
     """
     change(orders)
     wait_until(lambda: settled(orders), "a first delivery")
@@ -305,16 +305,16 @@ def marks_in_the_middle_of_trains(orders: Case, east: TestAirflow, *marks: tuple
     history.assert_in_order()
 
 
-def test_a_run_that_is_marked_as_failed_in_the_middle_of_a_train_lets_the_next_run_go_on(
+def test_a_run_that_is_marked_as_failed_in_the_middle_of_a_loop_lets_the_next_run_go_on(
     orders: Case, east: TestAirflow
 ) -> None:
     """Nobody has to press Clear, and nothing is lost or delivered twice."""
-    marks_in_the_middle_of_trains(orders, east, mark_run("failed"))
+    marks_in_the_middle_of_loops(orders, east, mark_run("failed"))
 
 
-def test_other_marks_in_the_middle_of_a_train_let_the_next_run_go_on(orders: Case, east: TestAirflow) -> None:
+def test_other_marks_in_the_middle_of_a_loop_let_the_next_run_go_on(orders: Case, east: TestAirflow) -> None:
     """The run as a success, its drain as a success or as skipped."""
-    marks_in_the_middle_of_trains(orders, east, mark_drain("success"), mark_run("success"), mark_drain("skipped"))
+    marks_in_the_middle_of_loops(orders, east, mark_drain("success"), mark_run("success"), mark_drain("skipped"))
 
 
 @pytest.mark.promise("B4", "B7")

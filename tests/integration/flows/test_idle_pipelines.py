@@ -11,7 +11,7 @@ import pytest
 
 from sluice.flows.run import run
 from sluice.operations import control
-from sluice.orchestration import shared_looks, triggers
+from sluice.orchestration import shared_pollers, triggers
 from sluice.sources.mysql.position import Position
 from tests.support.pipelines.many_pipelines import ManyPipelines, many_pipelines
 
@@ -38,14 +38,14 @@ def many(
     """All of them have begun; this process is their triggerer."""
     source = request.getfixturevalue(kind)
     schema = fresh_schema(source, mysql_target)
-    monkeypatch.setattr(shared_looks, "_looks", shared_looks.SharedLooks())
+    monkeypatch.setattr(shared_pollers, "_pollers", shared_pollers.SharedPollers())
     with many_pipelines(tmp_path, source, mysql_target, zookeeper, schema, COUNT) as made:
         for name, value in made.made.environment.items():
             if name.startswith("AIRFLOW_CONN_"):
                 monkeypatch.setenv(name, value)
         made.begin()
         yield made
-        shared_looks.looks().close()
+        shared_pollers.shared_pollers().close()
 
 
 def connections(server: Any) -> int:
@@ -54,7 +54,7 @@ def connections(server: Any) -> int:
 
 async def settled(tasks: dict[int, asyncio.Task[Any]], look: Any = None) -> None:
     """Everybody has looked at least twice, so what is in the log until now has been seen."""
-    look = look or shared_looks.looks()
+    look = look or shared_pollers.shared_pollers()
     for _ in range(2):
         before = sum(one.looks for one in look.sources)
         async with asyncio.timeout(120):
@@ -82,7 +82,7 @@ def test_they_share_connections_and_a_change_wakes_whom_it_concerns(many: ManyPi
         await settled(tasks)
         assert woken(tasks) == set()
         assert connections(mysql_source) - before <= 2
-        assert len(shared_looks.looks().sessions) == 1
+        assert len(shared_pollers.shared_pollers().sessions) == 1
         many.change(3)
         assert (await asyncio.wait_for(tasks[3], 60)).payload == "news"
         await settled(tasks)

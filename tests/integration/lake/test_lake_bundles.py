@@ -16,9 +16,9 @@ from sluice.flows.capture.waiting import Waiting
 from sluice.flows.load import bundling
 from sluice.flows.load.isolation import commit_waiting, deliver
 from sluice.flows.load.load import LoadOutcome
+from sluice.flows.microbatch import run_microbatches
 from sluice.flows.run import run
 from sluice.flows.runtime import Runtime
-from sluice.flows.train import train
 from sluice.operations import control
 from sluice.operations.deadletters.store import letters
 from sluice.operations.status import status
@@ -90,9 +90,9 @@ def test_a_pipeline_that_stands_still_writes_what_waits(one: Bundled) -> None:
     """Its batch is taken up when its time has come, like one whose run is gone; the end of `sluice run --until-head` needs no such time."""
     one.commit(("insert", "a", (1, "x")))
     one.commit(("insert", "a", (2, "x")))
-    assert train(one.runtime, claim="test:here:idle", idle_wait_s=0.01).last.batch is None
+    assert run_microbatches(one.runtime, claim="test:here:idle", idle_wait_s=0.01).last.batch is None
     one.later(601)
-    taken = train(one.runtime, claim="test:here:due", idle_wait_s=0.01).last
+    taken = run_microbatches(one.runtime, claim="test:here:due", idle_wait_s=0.01).last
     assert (taken.batch, taken.adopted) == (1, True)
     deliver(one.runtime, "lake", 1)
     assert (one.rows(), one.acknowledged()["lake"]) == ({1: "x", 2: "x"}, 2)
@@ -104,13 +104,13 @@ def test_a_pipeline_that_stands_still_writes_what_waits(one: Bundled) -> None:
     assert (one.rows(), one.acknowledged()["lake"]) == (one.made.rows(), 4)
 
 
-def test_a_train_goes_on_while_batches_wait(one: Bundled, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_goes_on_while_batches_wait(one: Bundled, monkeypatch: pytest.MonkeyPatch) -> None:
     """Enough of them are written at once."""
     monkeypatch.setattr(bundling, "MOST_BATCHES", 3)
     told = []
     for number in range(1, 5):
         one.made.case.commit(("insert", "a", (number, "x")))
-        done = train(one.runtime, claim=f"test:here:{number}", idle_wait_s=0.01, tell=told.append)
+        done = run_microbatches(one.runtime, claim=f"test:here:{number}", idle_wait_s=0.01, on_delivered=told.append)
         assert done.last.batch == number
         assert "is not" not in done.ended_by
     assert ["lake waits" in str(carried) for carried in told] == [True, True, False, True]
@@ -130,7 +130,7 @@ def test_what_is_overdue_for_long_holds_up_the_drain(one: Bundled) -> None:
     with one.runtime.state() as state:
         assert state.in_window() == [1, 2, 3]
     one.made.case.commit(("insert", "a", (4, "x")))
-    taken = train(one.runtime, claim="test:here:full", idle_wait_s=0.01).last
+    taken = run_microbatches(one.runtime, claim="test:here:full", idle_wait_s=0.01).last
     assert (taken.batch, taken.closed_by) == (1, "the window is full")
     deliver(one.runtime, "lake", 1)
     assert (one.commits(), one.acknowledged()["lake"]) == ([("1", "3")], 3)

@@ -262,7 +262,7 @@ def test_old_batches_are_given_up_after_retain_log_and_no_earlier(
         def maintained(after: dt.timedelta) -> Any:
             at = dt.datetime.now(dt.UTC) + after
             clock = type("Clock", (dt.datetime,), {"now": classmethod(lambda cls, zone=None: at)})
-            monkeypatch.setattr("sluice.targets.iceberg.maintaining.datetime", clock)
+            monkeypatch.setattr("sluice.targets.iceberg.maintain.datetime", clock)
             said = made.cli("targets", "maintain", made.name, "--json")
             return json.loads(said.stdout)[0]["tables"]
 
@@ -724,7 +724,7 @@ def test_a_reader_at_any_batch_ends_equal_whether_the_batch_is_stored_or_gone(
             if step == 2:
                 removed = prune(made.runtime()).removed
         name = f"{schema}.t"
-        with serving(made) as (door, reader), by_http(made) as http:
+        with serving(made) as (server, reader), by_http(made) as http:
             for before, held in tables_after.items():
                 first = before + 1
                 ask = {"tables": [name], "from_": {"batch": first}}
@@ -736,7 +736,7 @@ def test_a_reader_at_any_batch_ends_equal_whether_the_batch_is_stored_or_gone(
 
                 table = dict(held)
                 for batch in subscribe(
-                    f"grpc://127.0.0.1:{door.port}", "case", tables=[name], start={"batch": first}, follow=False
+                    f"grpc://127.0.0.1:{server.port}", "case", tables=[name], start={"batch": first}, follow=False
                 ):
                     table = replayed(batch.rows.to_pylist(), held={} if batch.replaces_all else table)
                 assert table == wanted()
@@ -810,10 +810,10 @@ def test_a_reader_whose_batches_are_removed_while_it_begins_gets_all_rows_anew(
                 change("UPDATE t SET v = v + 1"),
                 change("INSERT INTO t (id, v) SELECT MAX(id) + 1, 0 FROM t"),
             )
-            with serving(made) as (door, _):
+            with serving(made) as (server, _):
                 armed[:] = [True]
                 given = subscribe(
-                    f"grpc://127.0.0.1:{door.port}", "case", name=subscription, start={"batch": first}, follow=False,
+                    f"grpc://127.0.0.1:{server.port}", "case", name=subscription, start={"batch": first}, follow=False,
                     tables=[f"{schema}.t"],
                 )  # fmt: skip
                 [batch] = [one for one in given if one.rows.num_rows]
@@ -843,7 +843,7 @@ def test_a_named_subscription_begins_with_the_snapshot_until_that_is_acknowledge
                 found = state.subscriptions.get("mine")
             return found.batch, found.from_snapshot
 
-        with serving(made) as (door, reader):
+        with serving(made) as (server, reader):
             newest = made.runtime().store.batches()[-1]
             one = Exchanger(reader, **ask)
             assert one.said("reset") == {"reset": {"batch": newest}}
@@ -867,7 +867,7 @@ def test_a_named_subscription_begins_with_the_snapshot_until_that_is_acknowledge
             assert kept() == (newest, False)
             same.stream.cancel()
 
-            address = f"grpc://127.0.0.1:{door.port}"
+            address = f"grpc://127.0.0.1:{server.port}"
             named = subscribe(address, "case", name="mine", tables=ask["tables"])
             batch = next(named)
             assert (batch.number, batch.replaces_all) == (following, False)
@@ -905,9 +905,9 @@ def test_an_acknowledgement_that_comes_after_the_expiry_is_void(
             made.runtime(), claim="test:late", idle_wait_s=5
         ).batch  # neither the target nor the snapshot has it
         text = made.path.read_text(encoding="utf-8")
-        with serving(made) as (door, _):
+        with serving(made) as (server, _):
             named = subscribe(
-                f"grpc://127.0.0.1:{door.port}", "case", name="mine", start={"batch": kept}, tables=[f"{schema}.t"]
+                f"grpc://127.0.0.1:{server.port}", "case", name="mine", start={"batch": kept}, tables=[f"{schema}.t"]
             )
             assert isinstance(named, Subscription)
             with closing(named):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sluice.flows.transform.spread import run_spread_unit
+from sluice.flows.transform.shuffle import run_shuffle_unit
 from sluice.targets.sql.tables import TableChanges
 from tests.support.pipelines.case import case
 from tests.support.pipelines.small_units import small_memory
@@ -64,7 +64,7 @@ def test_batches_larger_than_the_memory(
     small_memory(monkeypatch)
     spread: list[Any] = []
     monkeypatch.setattr(
-        "sluice.flows.transform.merge.run_spread_unit", lambda unit: spread.append(unit) or run_spread_unit(unit)
+        "sluice.flows.transform.merge.run_shuffle_unit", lambda unit: spread.append(unit) or run_shuffle_unit(unit)
     )
     consistency, _, image = setting.partition(" ")
     names = [name for name in TABLES if not image or name in {"plain", "words", "pairs", "uniques"}]

@@ -18,7 +18,7 @@ from sluice import client
 from sluice.client import StoredBatch, subscribe
 from sluice.config.readers import hashed
 from sluice.serve.access import Readers
-from sluice.serve.flight import FlightDoor
+from sluice.serve.flight import FlightServer
 from sluice.serve.service import Service
 from tests.support.pipelines.case import Case
 from tests.support.pipelines.subscribing import replayed, serving, shop_case, write
@@ -42,8 +42,8 @@ def test_batches_come_whole_and_once_over_a_change_of_columns(shop: Case) -> Non
     write(shop, "ALTER TABLE orders MODIFY v VARCHAR(20)", "INSERT INTO orders (id, v) VALUES (3, 'thirty')")
     path = shop.folder / "readers.yml"
     path.write_text(f"readers: [{{name: me, token_sha256: {hashed('mine')}, may_read: {{case: ['.*']}}}}]\n")
-    with serving(shop, readers=Readers(path)) as (door, _):
-        address = f"grpc://127.0.0.1:{door.port}"
+    with serving(shop, readers=Readers(path)) as (server, _):
+        address = f"grpc://127.0.0.1:{server.port}"
         batches = list(subscribe(address, "case", follow=False, token="mine"))
         numbers = [batch.number for batch in batches]
         assert numbers == sorted(set(numbers))
@@ -70,11 +70,11 @@ def test_it_goes_on_where_it_was_when_the_service_comes_again_after_a_quiet_hour
     port = ports.free_port()
     address = f"grpc://127.0.0.1:{port}"
 
-    def service() -> tuple[Service, FlightDoor]:
+    def service() -> tuple[Service, FlightServer]:
         made = Service(lambda name: shop.runtime(), lambda: ["case"])
-        return made, FlightDoor(made, address)
+        return made, FlightServer(made, address)
 
-    served, door = service()
+    served, server = service()
     batches: list[StoredBatch] = []
     wanted = [first]
 
@@ -91,15 +91,15 @@ def test_it_goes_on_where_it_was_when_the_service_comes_again_after_a_quiet_hour
     reader.start()
     wait_until(lambda: any(batch.number == first for batch in batches), "the first batch")
     quiet_s[0] = 3600.0
-    assert door.end(60)
+    assert server.stop(60)
     served.close()
     write(shop, "UPDATE orders SET v = 11")
     wanted.append(write(shop, "INSERT INTO orders (id, v) VALUES (2, 20)"))
-    served, door = service()
+    served, server = service()
     try:
         ended(reader)
     finally:
-        assert door.end(60)
+        assert server.stop(60)
         served.close()
     numbers = [batch.number for batch in batches]
     assert numbers == list(range(numbers[0], wanted[-1] + 1))

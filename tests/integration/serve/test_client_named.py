@@ -35,8 +35,8 @@ def rows_of(batches: list[StoredBatch]) -> dict[Any, dict[str, Any]]:
 def test_an_acknowledged_batch_never_comes_again_and_no_other_is_missing(shop: Case) -> None:
     numbers = [write(shop, "INSERT INTO orders (id, v) VALUES (1, 10)"), write(shop, "UPDATE orders SET v = 11")]
     moved = write(shop, "ALTER TABLE orders MODIFY v VARCHAR(20)", "UPDATE orders SET v = 'twelve'")
-    with serving(shop) as (door, _):
-        address = f"grpc://127.0.0.1:{door.port}"
+    with serving(shop) as (server, _):
+        address = f"grpc://127.0.0.1:{server.port}"
 
         def named(**more: Any) -> Any:
             return closing(subscribe(address, "case", name="mine", start={"batch": numbers[0]}, follow=False, **more))
@@ -112,11 +112,11 @@ for batch in subscribe(sys.argv[1], "case", name="mine"):
 
 def test_a_client_that_is_killed_between_get_and_ack_gets_the_batch_again(shop: Case) -> None:
     last = [write(shop, "INSERT INTO orders (id, v) VALUES (1, 10)"), write(shop, "UPDATE orders SET v = 11")][-1]
-    with serving(shop) as (door, _):
+    with serving(shop) as (server, _):
 
         def heard(how: str, until: str) -> list[str]:
             lines: list[str] = []
-            command = [sys.executable, "-c", CLIENT, f"grpc://127.0.0.1:{door.port}", how]
+            command = [sys.executable, "-c", CLIENT, f"grpc://127.0.0.1:{server.port}", how]
             with subprocess.Popen(command, env=shop.environment, stdout=subprocess.PIPE, text=True) as client:
                 assert client.stdout is not None
                 for line in client.stdout:
@@ -127,7 +127,7 @@ def test_a_client_that_is_killed_between_get_and_ack_gets_the_batch_again(shop: 
             return lines
 
         got = heard("wait", f"got {last}")
-        wait_until(lambda: door._service.slots.taken == 0, "the end of the killed client's session")
+        wait_until(lambda: server._service.slots.taken == 0, "the end of the killed client's session")
         again = heard("ack", f"done {last}")
         assert [line for line in again if line.startswith("got")] == got
         new = write(shop, "UPDATE orders SET v = 12")
@@ -157,12 +157,12 @@ def test_a_client_finds_a_service_in_zookeeper_and_goes_on_at_another_one(shop: 
         options: dict[str, Any] = {"start": {"batch": numbers[0]}, "patience_s": 300}
         with closing(subscribe(address, "case", name="mine", **options)) as mine:
             first = next(mine)
-            read_at = mine._door._last
+            read_at = mine._server._last
             known.pop(read_at).kill()
             first.ack()
             given = [first, *islice(mine, len(numbers) - 1)]
             given[-1].ack()
-            assert mine._door._last != read_at
+            assert mine._server._last != read_at
         unnamed = [batch.number for batch in subscribe(address, "case", follow=False, **options)]
         assert [batch.number for batch in given] == unnamed == numbers
         [left] = known.values()

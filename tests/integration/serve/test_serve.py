@@ -151,21 +151,21 @@ def test_a_slow_reader_costs_one_piece_and_others_go_on(shop: Case, monkeypatch:
         return original(self, manifest, *more)
 
     monkeypatch.setattr(batch_rows.BatchRows, "rows", counting)
-    with serving(shop, Slots(2, 2)) as (door, reader):
+    with serving(shop, Slots(2, 2)) as (server, reader):
         slow = reader.stream()
         slow.read_chunk()
         [of_slow] = made
         quick = reader.read()
         assert len(quick.rows()) == 13 * 7990
         assert made[of_slow] < len(quick.marks)
-        wait_until(lambda: door._service.slots.taken == 1, "the end of the quick read")
+        wait_until(lambda: server._service.slots.taken == 1, "the end of the quick read")
         third = reader.stream()
         third.read_chunk()
         with pytest.raises(flight.FlightUnavailableError, match="the limit"):
             reader.read()
         slow.cancel()
         del slow, third
-        wait_until(lambda: door._service.slots.taken == 0, "the end of the reads")
+        wait_until(lambda: server._service.slots.taken == 0, "the end of the reads")
         assert len(reader.read().rows()) == len(quick.rows())
 
 

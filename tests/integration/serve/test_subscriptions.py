@@ -32,7 +32,7 @@ def acknowledged(made: Case, name: str = "mine") -> int:
 
 def test_a_client_that_dies_gets_again_what_it_did_not_acknowledge_and_nothing_else(shop: Case) -> None:
     numbers = write_batches(shop, 4)
-    with serving(shop) as (door, reader):
+    with serving(shop) as (server, reader):
         one = Exchanger(reader)
         assert one.until(numbers[2])[-3:] == numbers[:3]
         assert one.ack(numbers[1]) == numbers[1]
@@ -53,7 +53,7 @@ def test_a_client_that_dies_gets_again_what_it_did_not_acknowledge_and_nothing_e
         again.leave()
         assert {row["v"] for row in again.rows} <= {100}
         assert acknowledged(shop) == numbers[3]
-        wait_until(lambda: door._service.slots.taken == 0, "the end of the sessions")
+        wait_until(lambda: server._service.slots.taken == 0, "the end of the sessions")
         one_time = Exchanger(reader, "other", from_={"batch": numbers[0]}, tables=[f"{shop.schema}.orders"])
         one_time.until(new)
         assert replayed(one_time.rows) == {1: {"id": 1, "v": 100, "note": "a"}}

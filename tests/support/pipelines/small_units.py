@@ -25,5 +25,5 @@ def small_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sluice.targets.sql.unit.SMALL_BYTES", 600)
     monkeypatch.setattr("sluice.flows.load.changeset_rows.PIECE_BYTES", 300)
     monkeypatch.setattr("sluice.segments.changeset.ROW_GROUP_BYTES", 200)
-    for reader in ("sluice.segments.reader", "sluice.flows.transform.spread"):
+    for reader in ("sluice.segments.reader", "sluice.flows.transform.shuffle"):
         monkeypatch.setattr(f"{reader}.PIECE_BYTES", 400)

@@ -15,8 +15,8 @@ import pyarrow as pa
 from pyarrow import flight
 
 from sluice.serve.access import Readers
-from sluice.serve.flight import FlightDoor
-from sluice.serve.http import HttpDoor
+from sluice.serve.flight import FlightServer
+from sluice.serve.http import HttpServer
 from sluice.serve.service import Service, Slots
 from tests.support.pipelines.case import Case, case
 
@@ -133,17 +133,17 @@ class Exchanger:
 @contextmanager
 def serving(
     made: Case, slots: Slots | None = None, *, client: dict[str, Any] | None = None, **options: Any
-) -> Iterator[tuple[FlightDoor, Subscriber]]:
+) -> Iterator[tuple[FlightServer, Subscriber]]:
     """The service of one pipeline, on a free port of this machine, and a reader. ``client``: options of its connection."""
     service = Service(lambda name: made.runtime(), lambda: [made.name], slots)
     scheme = "grpc+tls" if options.get("tls") else "grpc"
-    door = FlightDoor(service, f"{scheme}://127.0.0.1:0", **options)
-    reader = Subscriber(f"{scheme}://127.0.0.1:{door.port}", **client or {})
+    server = FlightServer(service, f"{scheme}://127.0.0.1:0", **options)
+    reader = Subscriber(f"{scheme}://127.0.0.1:{server.port}", **client or {})
     try:
-        yield door, reader
+        yield server, reader
     finally:
         reader.client.close()
-        ended = door.end()
+        ended = server.stop()
         service.close()
         assert ended, "a stream is still open"
 
@@ -168,14 +168,14 @@ def served(made: Case, port: int, *options: str) -> Iterator[subprocess.Popen[st
 
 @contextmanager
 def by_http(made: Case, slots: Slots | None = None, readers: Readers | None = None) -> Iterator[httpx.Client]:
-    """The service of one pipeline, on a free port of this machine, and a client of its HTTP door."""
+    """The service of one pipeline, on a free port of this machine, and a client of its HTTP server."""
     service = Service(lambda name: made.runtime(), lambda: [made.name], slots)
-    door = HttpDoor(service, "127.0.0.1", 0, readers=readers)
+    server = HttpServer(service, "127.0.0.1", 0, readers=readers)
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{door.port}/v1", timeout=30) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{server.port}/v1", timeout=30) as client:
             yield client
     finally:
-        ended = door.end()
+        ended = server.stop()
         service.close()
         assert ended, "a read is still open"
 

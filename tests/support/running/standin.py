@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from sluice.coordination.bundling import WaitingBatches
 from sluice.coordination.target_holds import Hold
 from sluice.errors import OutOfOrder, Paused, SluiceError
-from sluice.flows import train as train_flow
+from sluice.flows import microbatch as microbatch_flow
 from sluice.flows.stage_loop import Done
 from sluice.flows.stage_sums import StageSums
 from sluice.model.batches import DrainOutcome
@@ -147,13 +147,13 @@ def _drained(runtime: Any, *, claim: str, idle_wait_s: float) -> DrainOutcome:
     return outcome
 
 
-def train(
-    runtime: Any, *, claim: str, idle_wait_s: float, tell: Any = None, stop: Any = None, is_over: Any = None
-) -> train_flow.TrainOutcome:
-    """A train of one batch, which is left to the tasks. ``{"carries": true}`` in ``settings.json``: that is delivered."""
+def run_microbatches(
+    runtime: Any, *, claim: str, idle_wait_s: float, on_delivered: Any = None, stop: Any = None, is_over: Any = None
+) -> microbatch_flow.MicrobatchOutcome:
+    """A loop of one batch, which is left to the tasks. ``{"carries": true}`` in ``settings.json``: that is delivered."""
     last = _drained(runtime, claim=claim, idle_wait_s=idle_wait_s)
     if last.batch is None or last.adopted or not _settings().get("carries"):
-        return train_flow.TrainOutcome(last, (), "a stand-in")
+        return microbatch_flow.MicrobatchOutcome(last, (), "a stand-in")
     targets = [target.name for target in runtime.pipeline.targets]
     for target in targets:
         load(runtime, target, last.batch)
@@ -161,7 +161,7 @@ def train(
     loaded = tuple((target, 0.0) for target in targets)
     for stage in ("merge", *(f"{kind}.{target}" for kind in ("load", "ack") for target in targets)):
         trace("sums", claim=claim, stage=stage, batch=last.batch)
-    carried = train_flow.Carried(
+    batch = microbatch_flow.DeliveredBatch(
         batch=last.batch,
         changes=last.changes,
         closed_by=last.closed_by,
@@ -170,8 +170,8 @@ def train(
         loaded=loaded,
         rows=1,
     )
-    tell(carried)
-    return train_flow.TrainOutcome(last, (carried,), "a stand-in")
+    on_delivered(batch)
+    return microbatch_flow.MicrobatchOutcome(last, (batch,), "a stand-in")
 
 
 def unfinished(runtime: Any, claim: str, last: int) -> list[int]:
@@ -193,7 +193,7 @@ def delivered(runtime: Any) -> int:
 
 
 def sums_of(runtime: Any, claim: str, stage: str) -> StageSums:
-    """Return the sums of a train that carried its batch: two rows in half a second."""
+    """Return the sums of a loop that carried its batch: two rows in half a second."""
     found = [one["batch"] for one in events("sums") if (one["claim"], one["stage"]) == (claim, stage)]
     return StageSums.of(Done(batch, 0.5, 2) for batch in found)
 
@@ -373,7 +373,15 @@ def modules() -> dict[str, ModuleType]:
     made = {}
     for name, functions in {
         "flows.capture.drain": (drain, may_drain),
-        "flows.train": (train, unfinished, last_claimed, claimed_numbers, acknowledged, delivered, sums_of),
+        "flows.microbatch": (
+            run_microbatches,
+            unfinished,
+            last_claimed,
+            claimed_numbers,
+            acknowledged,
+            delivered,
+            sums_of,
+        ),
         "flows.transform.merge": (merge,),
         "flows.load.load": (load,),
         "flows.load.isolation": (deliver, catch_up),
@@ -386,7 +394,7 @@ def modules() -> dict[str, ModuleType]:
         module = ModuleType(f"sluice.{name}")
         for function in functions:
             setattr(module, function.__name__, function)
-        if name == "flows.train":
-            module.__dict__.update({"table": train_flow.table, "Carried": train_flow.Carried})
+        if name == "flows.microbatch":
+            module.__dict__.update({"table": microbatch_flow.table, "DeliveredBatch": microbatch_flow.DeliveredBatch})
         made[module.__name__] = module
     return made

@@ -30,7 +30,7 @@ class TreeRuntime(Runtime):
     tree: MemoryTree = field(default_factory=MemoryTree)
 
     @contextmanager
-    def state(self, *, connect_timeout_s: float = 15.0, keeps_reads: bool = False) -> Iterator[PipelineState]:
+    def state(self, *, connect_timeout_s: float = 15.0, caches_reads: bool = False) -> Iterator[PipelineState]:
         if self._state is not None and self._state.alive:
             yield self._state
             return
@@ -42,7 +42,7 @@ class TreeRuntime(Runtime):
             self.name,
             targets,
             lease_wait_s=0,
-            keeps_reads=keeps_reads,
+            caches_reads=caches_reads,
             commit_every=self.commit_every,
         )
         try:

@@ -24,10 +24,10 @@ def test_a_held_target_says_why_since_when_and_how_often() -> None:
     assert first is not None
     assert second is not None
     assert (second.error, second.since, second.attempts) == ("it still does not answer", first.since, 2)
-    assert made.going() == ("b", "c")
+    assert made.active_targets() == ("b", "c")
     made.release("a")
     made.release("a")
-    assert made.going() == TARGETS
+    assert made.active_targets() == TARGETS
 
 
 def test_the_last_one_that_goes_is_never_held() -> None:
@@ -35,7 +35,7 @@ def test_the_last_one_that_goes_is_never_held() -> None:
     assert made.hold("a", "x")
     assert made.hold("b", "x")
     assert made.hold("c", "x") is None
-    assert made.going() == ("c",)
+    assert made.active_targets() == ("c",)
 
 
 def test_a_target_that_was_taken_out_of_the_file_counts_no_more() -> None:
@@ -43,9 +43,9 @@ def test_a_target_that_was_taken_out_of_the_file_counts_no_more() -> None:
     holds(tree).hold("a", "x")
     holds(tree).hold("b", "x")
     left = holds(tree, "a", "b")  # c, the last one that went, is gone: a and b have to hold the pipeline themselves
-    assert left.going() == ("a", "b")
+    assert left.active_targets() == ("a", "b")
     assert left.of("a") is None
-    assert left.hold("c", "x") is not None or left.going() == ("a", "b")
+    assert left.hold("c", "x") is not None or left.active_targets() == ("a", "b")
 
 
 @given(st.lists(st.tuples(st.sampled_from(TARGETS), st.booleans(), st.integers(0, 1)), max_size=40))
@@ -60,4 +60,4 @@ def test_some_target_always_goes_whoever_writes(moves: list[tuple[str, bool, int
         elif sessions[who].hold(target, "x") is not None:
             expected.add(target)
         assert set(sessions[1 - who].all()) == expected
-        assert sessions[1 - who].going()
+        assert sessions[1 - who].active_targets()

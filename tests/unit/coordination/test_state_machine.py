@@ -271,7 +271,7 @@ class Protocol(RuleBasedStateMachine):
             assert earlier.last == later.first
 
 
-class ProtocolOfTrains(Protocol):
+class ProtocolOfLoops(Protocol):
     """The same with processes that work on and on, keep what they read, and hear late of what others change."""
 
     tells = False
@@ -280,7 +280,7 @@ class ProtocolOfTrains(Protocol):
         self.actors = [one for one in getattr(self, "actors", []) if one[1].alive]
         if len(self.actors) < 2:
             session = self.tree.session()
-            self.actors.append((PipelineState(session, ROOT, "p", TARGETS, lease_wait_s=0, keeps_reads=True), session))
+            self.actors.append((PipelineState(session, ROOT, "p", TARGETS, lease_wait_s=0, caches_reads=True), session))
         self.actors.reverse()
         return self.actors[0]
 
@@ -289,8 +289,8 @@ class ProtocolOfTrains(Protocol):
         self.tree.tell()
 
 
-ProtocolOfTrains.TestCase.settings = settings()
-TestProtocolOfTrains = ProtocolOfTrains.TestCase
+ProtocolOfLoops.TestCase.settings = settings()
+TestProtocolOfLoops = ProtocolOfLoops.TestCase
 
 Protocol.TestCase.settings = settings()
 TestProtocol = Protocol.TestCase

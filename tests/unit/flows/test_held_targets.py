@@ -144,7 +144,7 @@ def test_the_last_target_that_goes_holds_the_pipeline(two: Two) -> None:
     with pytest.raises(SluiceError):
         two.run_once("2")
     with two.runtime.state() as state:
-        assert state.holds.going() == ("copy",)
+        assert state.holds.active_targets() == ("copy",)
         assert state.in_window() == [2]
         assert state.undelivered() == [1, 2]
 

@@ -29,11 +29,11 @@ def test_columns_may_change_in_the_first_batch_after_it_began_to_wait(shop: Case
     """A stream that begins with a batch which is not stored yet has the columns that rows had so far."""
     write(shop, "INSERT INTO orders (id, v) VALUES (1, 10)")
     last = write(shop, "ALTER TABLE orders ADD COLUMN more INT")
-    with serving(shop) as (door, _), counted(Feed, "after") as waits:
+    with serving(shop) as (server, _), counted(Feed, "after") as waits:
         batches: list[StoredBatch] = []
 
         def read() -> None:
-            address = f"grpc://127.0.0.1:{door.port}"
+            address = f"grpc://127.0.0.1:{server.port}"
             with closing(subscribe(address, "case", name=name, start={"batch": last + 1}, patience_s=300)) as given:
                 batches.extend(islice(given, 1))
 

@@ -32,8 +32,8 @@ def shop(tmp_path, twin_source, twin_target, twin_zookeeper, fresh_schema) -> It
 
 def test_the_older_client_of_a_name_is_told_and_does_not_take_it_back(shop: Case) -> None:
     numbers = [write(shop, "INSERT INTO orders (id, v) VALUES (1, 10)"), write(shop, "UPDATE orders SET v = 11")]
-    with serving(shop) as (door, _):
-        address = f"grpc://127.0.0.1:{door.port}"
+    with serving(shop) as (server, _):
+        address = f"grpc://127.0.0.1:{server.port}"
         older = subscribe(address, "case", name="mine", start={"batch": numbers[0]})
         newer = subscribe(address, "case", name="mine")
         mine = next(older)
@@ -53,7 +53,7 @@ def test_a_link_that_breaks_before_the_first_answer_does_not_fence_the_client_it
     shop: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers = [write(shop, "INSERT INTO orders (id, v) VALUES (1, 10)"), write(shop, "UPDATE orders SET v = 11")]
-    with serving(shop, Slots(9, 9)) as (door, _):
+    with serving(shop, Slots(9, 9)) as (server, _):
         lost = []
         hear = client._Call._chunk
 
@@ -65,7 +65,7 @@ def test_a_link_that_breaks_before_the_first_answer_does_not_fence_the_client_it
 
         monkeypatch.setattr(client._Call, "_chunk", chunk)
         with closing(
-            subscribe(f"grpc://127.0.0.1:{door.port}", "case", name="mine", start={"batch": numbers[0]})
+            subscribe(f"grpc://127.0.0.1:{server.port}", "case", name="mine", start={"batch": numbers[0]})
         ) as mine:
             first = next(mine)
             first.ack()
@@ -95,8 +95,8 @@ def test_a_client_goes_on_at_a_service_that_does_not_know_its_name(shop: Case, m
         return requests.parsed(text, *kind)
 
     monkeypatch.setattr(flight_door, "parsed", parse)
-    with serving(shop, Slots(9, 9)) as (door, _):
-        mine = subscribe(f"grpc://127.0.0.1:{door.port}", "case", name="mine", start={"batch": numbers[0]})
+    with serving(shop, Slots(9, 9)) as (server, _):
+        mine = subscribe(f"grpc://127.0.0.1:{server.port}", "case", name="mine", start={"batch": numbers[0]})
         with closing(mine):
             first = next(mine)
             first.ack()

@@ -29,8 +29,8 @@ def shop(
 
 def test_a_stream_that_is_open_goes_on_from_folders_to_archives(shop: tuple[Case, list[int]]) -> None:
     made, numbers = shop
-    with serving(made) as (door, _):
-        reads = subscribe(f"grpc://127.0.0.1:{door.port}", made.name, start={"batch": numbers[0]}, follow=False)
+    with serving(made) as (server, _):
+        reads = subscribe(f"grpc://127.0.0.1:{server.port}", made.name, start={"batch": numbers[0]}, follow=False)
         first = next(reads)
         assert set(numbers) <= set(prune(made.runtime()).compacted)
         assert made.runtime().store.batch_folders() == []

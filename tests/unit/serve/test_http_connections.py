@@ -1,4 +1,4 @@
-"""Connections of the HTTP door: what asks for nothing is closed, and a read ends soon after its client hung up."""
+"""Connections of the HTTP server: what asks for nothing is closed, and a read ends soon after its client hung up."""
 
 from __future__ import annotations
 

@@ -282,7 +282,7 @@ class Follower(threading.Thread):
 def test_streams_that_follow_get_new_batches_by_one_look_for_all(shop: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed, "LOOK_S", 600.0)  # only what is heard of leads to a look
     first = write_orders(shop)[-1]
-    with serving(shop, Slots(9, 9)) as (door, reader), counted(Reading, "_look") as looks:
+    with serving(shop, Slots(9, 9)) as (server, reader), counted(Reading, "_next_batch") as looks:
         late = Follower(reader, from_="latest")
         others = [Follower(reader, tables=[f"{shop.schema}.orders"]) for _ in range(5)]
         wait_until(lambda: all(first in one.batches for one in others), "what was stored before")
@@ -303,8 +303,8 @@ def test_streams_that_follow_get_new_batches_by_one_look_for_all(shop: Case, mon
         assert {row["_batch"] for row in late.rows} == set(range(first + 1, last + 1))
         late.stream.cancel()
         others[0].stream.cancel()
-        wait_until(lambda: door._service.slots.taken == 4, "those that hung up are noticed")
-        assert door.end(60)
+        wait_until(lambda: server._service.slots.taken == 4, "those that hung up are noticed")
+        assert server.stop(60)
         for one in others[1:]:
             ended(one)
             assert one.why == ""
@@ -313,10 +313,10 @@ def test_streams_that_follow_get_new_batches_by_one_look_for_all(shop: Case, mon
 def test_a_stream_that_follows_goes_on_after_its_session_is_lost(shop: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed, "LOOK_S", 0.5)  # what happened while there was no session is not heard of
     write_orders(shop)
-    with serving(shop) as (door, reader):
+    with serving(shop) as (server, reader):
         one = Follower(reader)
         wait_until(lambda: one.batches, "the first batch")
-        door._service._sessions.close()
+        server._service._sessions.close()
         last = write(shop, "UPDATE orders SET v = 77")
         wait_until(lambda: last in one.batches or one.why, "the next batch")
         if one.why:  # it asked when the session ended: the error says that the same call may succeed
@@ -336,7 +336,7 @@ def test_a_stream_that_follows_goes_on_after_its_session_is_lost(shop: Case, mon
 def test_a_ticket_with_what_is_wrong_is_refused_with_a_sentence(shop: Case, wrong: dict[str, Any]) -> None:
     write_orders(shop)
     ticket = json.dumps({"pipeline": "case", **wrong}).encode()
-    with serving(shop) as (door, _), flight.connect(f"grpc://127.0.0.1:{door.port}") as client:
+    with serving(shop) as (server, _), flight.connect(f"grpc://127.0.0.1:{server.port}") as client:
         for ask in (
             lambda: client.do_get(flight.Ticket(ticket)).read_all(),
             lambda: client.get_flight_info(flight.FlightDescriptor.for_command(ticket)),

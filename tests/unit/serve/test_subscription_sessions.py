@@ -88,8 +88,8 @@ def test_the_older_of_two_clients_of_one_name_is_fenced(shop: Case, monkeypatch:
 
 def test_a_client_that_never_ends_its_side_takes_no_read_from_others(shop: Case) -> None:
     numbers = write_batches(shop, 1)
-    with serving(shop, Slots(2, 2)) as (door, reader):
-        slots, resting = door._service.slots, door._service.resting
+    with serving(shop, Slots(2, 2)) as (server, reader):
+        slots, resting = server._service.slots, server._service.resting
         stuck = []
         for count in (1, 2, 3, 4):
             stuck.append(Exchanger(reader, from_={"batch": numbers[0]}))  # it fences the one before, which hangs

@@ -9,7 +9,7 @@ import structlog
 
 from sluice.coordination.state import PipelineState
 from sluice.errors import OutOfOrder
-from sluice.flows.checkpoints import Sides, require_own
+from sluice.flows.checkpoints import CheckpointCheck, require_own
 from sluice.flows.runtime import Runtime
 from sluice.flows.stage_log import log_batch
 from sluice.model.offset import Offset
@@ -48,9 +48,9 @@ def ack(runtime: Runtime, target: str, batch: int) -> AckOutcome:
         if process is not None and process.batch >= batch:
             require_own(runtime, state, target, process)
             return AckOutcome(target, process.batch, process.position)
-        sides = Sides(runtime, state, target)
-        checkpoint = sides.look()
-        process, held = sides.process, checkpoint.batch if checkpoint else 0
+        check = CheckpointCheck(runtime, state, target)
+        checkpoint = check.read()
+        process, held = check.process, checkpoint.batch if checkpoint else 0
         if held < batch:
             raise OutOfOrder(
                 f"target {target} holds batch {held}; batch {batch} is not loaded yet",

@@ -11,7 +11,7 @@ from sluice.flows.dump.start import DumpOrder, captured_tables, dump_tables
 from sluice.flows.runtime import Runtime
 from sluice.mapping import Mapping as Routes
 from sluice.model.tables import TableId
-from sluice.targets.offers import to_ignore
+from sluice.targets.feature_check import to_ignore
 from sluice.targets.port import SchemaChange
 
 

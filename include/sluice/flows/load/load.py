@@ -16,7 +16,7 @@ from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
 from sluice.errors import LoadError, MappingError, OutOfOrder, SluiceError
 from sluice.flows.cancellation import CancellationGuard
-from sluice.flows.checkpoints import Sides, require_own
+from sluice.flows.checkpoints import CheckpointCheck, require_own
 from sluice.flows.dump.reconcile import plan_replaces
 from sluice.flows.incomplete_tables import explain_absence
 from sluice.flows.load.batch_changes import stored_changes
@@ -42,7 +42,7 @@ from sluice.segments.changeset import Changeset, read_changeset
 from sluice.segments.manifest import SegmentManifest
 from sluice.sources.table_filter import Selection
 from sluice.targets.bundles import bundles, joined
-from sluice.targets.offers import require_features
+from sluice.targets.feature_check import require_features
 from sluice.targets.port import (
     BatchInput,
     BatchWriter,
@@ -150,8 +150,8 @@ def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
             return LoadOutcome(target, batch, already=True)
         with state.consumer(target) as lease:
             loader = runtime.open_target(target)
-            sides = Sides(runtime, state, target, loader)
-            held = begin(runtime, state, lease, sides, watch)  # may wait for the lock of a dead process
+            check = CheckpointCheck(runtime, state, target, loader)
+            held = begin(runtime, state, lease, check, watch)  # may wait for the lock of a dead process
             first = require_stored(runtime, state, loader.config, held, batch)
             done, total = 0, WriteResult()
             with loader.open(lease.epoch) as session:
@@ -162,7 +162,7 @@ def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
                     watch=watch,
                     target=loader,
                     session=session,
-                    checkpoints=sides.checkpoints,
+                    checkpoints=check.checkpoints,
                     held=held,
                     first=first,
                 )
@@ -382,11 +382,11 @@ class _Delivery:
 
     def _ranges(self, record: Batch, changeset: Changeset) -> list[StoredRange]:
         """Return the ranges that the snapshot, or dumps placed in this batch, replace. An automatic dump that cannot be done is noted."""
-        reconciler, name, of_snapshot = self.target.reconciler(), self._config.name, changeset.manifest.replaces
-        if reconciler is None and not of_snapshot:
+        name, of_snapshot = self._config.name, changeset.manifest.replaces
+        if self.target.reconciler() is None and not of_snapshot:
             return []
         records = of_snapshot or self.runtime.store.read_manifest(record.manifest).replaces
-        found, left_out = plan_replaces(self.runtime, reconciler, name, records)
+        found, left_out = plan_replaces(self.runtime, self.target, name, records)
         for dump, why in left_out.items():
             _log.warning("stale_rows_kept", pipeline=self.runtime.name, target=name, dump=dump, reason=why)
             self.state.dumps.add_note(dump, f"rows that the source no longer has may stay at {name}: {why}")

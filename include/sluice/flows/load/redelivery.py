@@ -8,7 +8,7 @@ from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
 from sluice.errors import CheckpointError, SegmentError
 from sluice.flows.cancellation import CancellationGuard
-from sluice.flows.checkpoints import Sides
+from sluice.flows.checkpoints import CheckpointCheck
 from sluice.flows.runtime import Runtime
 from sluice.flows.snapshot.lost_batches import BY_ITSELF
 from sluice.flows.stored import known_again
@@ -17,7 +17,9 @@ from sluice.targets.port import Checkpoint
 _log = structlog.get_logger()
 
 
-def begin(runtime: Runtime, state: PipelineState, lease: Lease, sides: Sides, watch: CancellationGuard) -> int:
+def begin(
+    runtime: Runtime, state: PipelineState, lease: Lease, check: CheckpointCheck, watch: CancellationGuard
+) -> int:
     """Take the target over and return the batch it holds. If it was restored, the later acknowledgements are withdrawn first.
 
     If batches that it lacks are no longer stored, that is done only for a target that then starts again from the snapshot (``on_lost_batches``).
@@ -27,34 +29,36 @@ def begin(runtime: Runtime, state: PipelineState, lease: Lease, sides: Sides, wa
         Fenced: another process took over.
     """
     try:
-        return sides.begin(lease, watch)
+        return check.take_over(lease, watch)
     except CheckpointError as error:
-        if not (error.restored and _taken_back(runtime, state, lease, sides)) and not _given_up(
-            runtime, state, lease, sides, error
+        if not (error.restored and _taken_back(runtime, state, lease, check)) and not _given_up(
+            runtime, state, lease, check, error
         ):
             raise
-    sides.process = state.process(sides.target)
-    return sides.begin(lease, watch)
+    check.process = state.process(check.target)
+    return check.take_over(lease, watch)
 
 
-def _given_up(runtime: Runtime, state: PipelineState, lease: Lease, sides: Sides, error: CheckpointError) -> bool:
+def _given_up(
+    runtime: Runtime, state: PipelineState, lease: Lease, check: CheckpointCheck, error: CheckpointError
+) -> bool:
     """Withdraw the acknowledgement of batches that the target lacks, so that the drain finds that they are gone. Return True if done."""
-    checkpoint, target = sides.checkpoints.read(), sides.target
+    checkpoint, target = check.checkpoints.read(), check.target
     if error.kind != "behind" or runtime.pipeline.target(target).on_lost_batches != "snapshot":
         return False
     if checkpoint is None or checkpoint.position is None:
         return False
     now = Checkpoint(lease.epoch, checkpoint.batch, checkpoint.position, state.identity())
-    sides.checkpoints.rewind(now)
-    state.give_up(lease, target, checkpoint.batch, checkpoint.position)
+    check.checkpoints.rewind(now)
+    state.withdraw(lease, target, checkpoint.batch, checkpoint.position)
     details = {"target": target, "holds": checkpoint.batch, "reason": "the target was restored"}
     state.audit(by=BY_ITSELF, what="start again", details=details)
     _log.warning("target_restored", pipeline=runtime.name, target=target, batch=checkpoint.batch)
     return True
 
 
-def _taken_back(runtime: Runtime, state: PipelineState, lease: Lease, sides: Sides) -> bool:
-    checkpoint, process, target = sides.checkpoints.read(), sides.process, sides.target
+def _taken_back(runtime: Runtime, state: PipelineState, lease: Lease, check: CheckpointCheck) -> bool:
+    checkpoint, process, target = check.checkpoints.read(), check.process, check.target
     if checkpoint is None or process is None:
         return False
     try:
@@ -63,7 +67,7 @@ def _taken_back(runtime: Runtime, state: PipelineState, lease: Lease, sides: Sid
     except SegmentError:
         return False
     first = batches[0]
-    sides.checkpoints.rewind(Checkpoint(lease.epoch, checkpoint.batch, first.first, state.identity()))
+    check.checkpoints.rewind(Checkpoint(lease.epoch, checkpoint.batch, first.first, state.identity()))
     state.redeliver(lease, target, first.first, batches)
     details = {"target": target, "first": first.number, "last": process.batch, "reason": "the target was restored"}
     state.audit(by=BY_ITSELF, what="redeliver", details=details)

@@ -23,7 +23,7 @@ from sluice.flows.transform.merge_units import plan_merge, plan_pieces, run_merg
 from sluice.flows.transform.read_back import plan_read_back
 from sluice.flows.transform.repair import Repaired, note_repaired, plan_repair
 from sluice.flows.transform.segment_rows import MergePart, cut
-from sluice.flows.transform.spread import LEVELS, can_spread, forget_spread, plan_spread, run_spread_unit
+from sluice.flows.transform.shuffle import LEVELS, can_shuffle, delete_shuffled, plan_shuffle, run_shuffle_unit
 from sluice.flows.transform.stage_manifest import StageManifest, read_stage, stages_of, stored, tables_of, write_stage
 from sluice.flows.transform.stage_rules import rule_totals
 from sluice.flows.transform.stage_units import log_totals
@@ -137,11 +137,11 @@ class _Merge:
         runtime, manifest = self.runtime, self.manifest
         runner = runtime.runner_for(manifest.changes)
         repair = plan_repair(runtime, self.state, manifest, lambda number: merge(runtime, number))
-        # Rows that are spread no longer say who wrote them, or which columns each change changed.
+        # Shuffled rows no longer say who wrote them, or which columns each change changed.
         columns = plan_columns(runtime, self.state, manifest)
         levels = LEVELS if (repair is None or repair.loops_back) and not columns else 0
-        pieces, spread = _small_enough(runtime, self.watch, runner, manifest, self.attempt, levels)
-        repair = None if spread else repair
+        pieces, shuffled = _small_enough(runtime, self.watch, runner, manifest, self.attempt, levels)
+        repair = None if shuffled else repair
         units = plan_merge(
             self.store,
             manifest,
@@ -158,7 +158,7 @@ class _Merge:
         )
         description = f"{runtime.name}: merge batch {manifest.batch}"
         results: list[MergeResult] = self.watch.run(runner, run_merge_unit, units, description=description)
-        forget_spread(self.store, spread)
+        delete_shuffled(self.store, shuffled)
         if repair is not None:
             note_repaired(self.store, repair, manifest.batch, sum((one.repaired for one in results), Repaired()))
         if read := sum(result.read_back for result in results):
@@ -201,18 +201,20 @@ def _damage(store: SegmentStore, record: Batch) -> str:
 def _small_enough(
     runtime: Runtime, watch: CancellationGuard, runner: UnitRunner, manifest: SegmentManifest, attempt: str, levels: int
 ) -> tuple[list[MergePart], list[SegmentFile]]:
-    """Return the parts of the batch, and the files of parts too large for a process that were spread up to ``levels`` times."""
+    """Return the parts of the batch, and the files of parts too large for a process that were shuffled up to ``levels`` times."""
     store, pipeline = runtime.store, runtime.pipeline
     most = most_bytes(pipeline.spark.memory)
     pieces, made = plan_pieces(store, manifest, pipeline), list[SegmentFile]()
     for level in range(levels):
-        large = [piece for piece in pieces if piece.size_bytes > most and can_spread(piece)]
+        large = [piece for piece in pieces if piece.size_bytes > most and can_shuffle(piece)]
         if not large:
             break
-        planned = plan_spread(store, manifest.batch, attempt, large, level)
+        planned = plan_shuffle(store, manifest.batch, attempt, large, level)
         _log.info("batch_shuffle_started", pipeline=runtime.name, batch=manifest.batch, parts=len(large))
         description = f"{runtime.name}: spread large tables of batch {manifest.batch}"
-        written = watch.run(runner, run_spread_unit, [one for mine in planned for one in mine], description=description)
+        written = watch.run(
+            runner, run_shuffle_unit, [one for mine in planned for one in mine], description=description
+        )
         made += [file for files in written for file in files]
         pieces = [piece for piece in pieces if piece not in large]
         for piece, mine in zip(large, planned, strict=True):

@@ -65,7 +65,7 @@ def plan_merge(
     """Cut a batch into merge units of about equal cost. Rule files are read, and loaded once to see that they load, here.
 
     ``resolver``: for the connections that lookups of rules name. ``rules``: those to apply, if not all of ``rules_path``; ``last``: no other
-    stage of rules follows. ``pieces``: of :func:`plan_pieces`, if some of them were spread since. ``read_back``, ``repair``, ``columns``: see
+    stage of rules follows. ``pieces``: of :func:`plan_pieces`, if some of them were shuffled since. ``read_back``, ``repair``, ``columns``: see
     :class:`MergeUnit`.
 
     Raises:

@@ -31,7 +31,7 @@ _READ = ("_op", "_seq", "_commit_ts", "_origin", "_before")
 class MergePart:
     """A range of key buckets of one table: ``buckets`` is (lo, hi), hi excluded; ``key``: its key, if it has no primary key.
 
-    ``segments``: the files that the table's changes are in, where ``files`` are made of them (see :mod:`sluice.flows.transform.spread`).
+    ``segments``: the files that the table's changes are in, where ``files`` are made of them (see :mod:`sluice.flows.transform.shuffle`).
     """
 
     source: TableId

@@ -18,7 +18,7 @@ import structlog
 from sluice.config.engine import RuleKind
 from sluice.coordination.state import PipelineState
 from sluice.errors import RuleError, SegmentError, SluiceError
-from sluice.flows.checkpoints import Sides
+from sluice.flows.checkpoints import CheckpointCheck
 from sluice.flows.planned_columns import planned_columns
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform.stage_manifest import stages_of
@@ -83,12 +83,12 @@ def replay(
                 continue
             with state.consumer(config.name) as lease:
                 loader = runtime.open_target(config.name)
-                sides = Sides(runtime, state, config.name, loader)
+                check = CheckpointCheck(runtime, state, config.name, loader)
                 if dry_run:
-                    checkpoint = sides.look()
+                    checkpoint = check.read()
                     held = checkpoint.batch if checkpoint else 0
                 else:
-                    held = sides.begin(lease)
+                    held = check.take_over(lease)
                 work = _Replay(
                     runtime=runtime,
                     state=state,

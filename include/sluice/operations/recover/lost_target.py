@@ -7,7 +7,7 @@ from functools import partial
 
 from sluice.coordination.state import PipelineState
 from sluice.errors import CheckpointError, SegmentError, SluiceError
-from sluice.flows.checkpoints import Sides
+from sluice.flows.checkpoints import CheckpointCheck
 from sluice.flows.runtime import Runtime
 from sluice.flows.stored import known_again, lost_segment
 from sluice.model.batches import Batch
@@ -24,14 +24,14 @@ def look_at_target(
 ) -> tuple[list[StoreFinding], list[Measure], list[Question]]:
     """Compare a target with ZooKeeper. ``by``: who asks, for the audit."""
     try:
-        sides = Sides(runtime, state, target)
-        checkpoint = sides.look()
+        check = CheckpointCheck(runtime, state, target)
+        checkpoint = check.read()
     except CheckpointError as error:
         return _disagreeing(runtime, state, target, error, by)
     except SluiceError as error:
         return [StoreFinding(target, "warning", error.message)], [], []
     said = f"holds batch {checkpoint.batch}, up to {checkpoint.position}" if checkpoint else "holds nothing yet"
-    return [StoreFinding(target, "ok", f"{said}; {sides.checkpoints.place}")], [], []
+    return [StoreFinding(target, "ok", f"{said}; {check.checkpoints.place}")], [], []
 
 
 def _disagreeing(
@@ -77,8 +77,8 @@ def _stored(runtime: Runtime, state: PipelineState, target: str) -> list[Batch]:
     process = state.process(target)
     if process is None:
         return []
-    sides = Sides(runtime, state, target)
-    checkpoint = sides.checkpoints.read()
+    check = CheckpointCheck(runtime, state, target)
+    checkpoint = check.checkpoints.read()
     held = checkpoint.batch if checkpoint else process.began
     found = []
     for number in range(held + 1, process.batch + 1):

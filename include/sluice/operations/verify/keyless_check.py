@@ -17,7 +17,7 @@ from sluice.errors import SegmentError
 from sluice.merge.column_presence import is_partial
 from sluice.model.dumps import Chunk, ChunkId, TableRequest
 from sluice.model.tables import TableSchema, member, stored_name
-from sluice.operations.verify.as_loaded import AsLoaded
+from sluice.operations.verify.expected_rows import ExpectedRows
 from sluice.operations.verify.log_window import LogWindow
 from sluice.segments.reader import read_file
 from sluice.sources.base import ChunkReader
@@ -40,7 +40,7 @@ class KeylessCheck:
     reader: ChunkReader
     comparer: CountingComparer
     log: LogWindow
-    made: AsLoaded
+    made: ExpectedRows
     request: TableRequest
     schema: TableSchema
     whole: bool

@@ -20,7 +20,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import pyarrow as pa
@@ -29,11 +29,11 @@ from sluice.model.digests import RangeDigest
 from sluice.model.dumps import Chunk, ChunkId, TablePlanned, TableRequest
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableSchema, stored_name
-from sluice.operations.verify.as_loaded import AsLoaded, Loaded
+from sluice.operations.verify.expected_rows import ExpectedRows, Loaded
 from sluice.operations.verify.key_spool import KeySpool
+from sluice.operations.verify.lockstep import ahead, in_lockstep
 from sluice.operations.verify.log_window import LogWindow
 from sluice.operations.verify.seen_keys import SeenKeys, hashes_of
-from sluice.operations.verify.side_by_side import ahead, side_by_side
 from sluice.sources.base import ChunkKey, ChunkReader, DigestReader, Key, KeyText
 from sluice.targets.port import Comparer, KeyLister, KeyRange, RangeDifferences
 
@@ -171,7 +171,7 @@ class Sides:
     """Compares rows of the source with those of the target."""
 
     comparer: Comparer
-    made: AsLoaded
+    made: ExpectedRows
     texts: KeyText
     way: Way
 
@@ -216,7 +216,7 @@ class TableCheck:
     reader: ChunkReader
     comparer: Comparer
     log: LogWindow
-    made: AsLoaded
+    made: ExpectedRows
     texts: KeyText
     way: Way
     values: bool = False
@@ -267,11 +267,10 @@ class TableCheck:
 
     def _look_for_others(self) -> None:
         """Compare again the target's keys that were not read at the source; rows that came meanwhile are among them."""
-        assert isinstance(self.comparer, KeyLister)
-        way = self.way
+        way, lister = self.way, cast(KeyLister, self.comparer)  # of a target that declares it, as ``lists`` says
         names = [stored_name(name) for name in way.key.names]
         suspects: list[Key] = []
-        for piece in self.comparer.keys(way.plan):
+        for piece in lister.keys(way.plan):
             keys = self.texts.literals(way.key.columns, piece.rename_columns(names))
             suspects += [keys[at] for at in np.flatnonzero(~self._seen.among(keys))]
             while len(suspects) >= self._keys_a_look:
@@ -373,7 +372,7 @@ class TableCheck:
             free.put(reader)
         if self.reader in lanes:
             stretches = iter(list(stretches))
-        both = side_by_side(stretches, at_source, reached, at_target, lanes=len(lanes), most_ahead=AHEAD)
+        both = in_lockstep(stretches, at_source, reached, at_target, lanes=len(lanes), most_ahead=AHEAD)
         for stretch, (mine, _), theirs in both:
             yield stretch, mine, theirs == mine
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from sluice.flows.runtime import Runtime
 from sluice.model.dumps import Chunk, ChunkId, Marking
-from sluice.operations.verify.as_loaded import AsLoaded
+from sluice.operations.verify.expected_rows import ExpectedRows
 from sluice.operations.verify.table_check import RangeFound, Sides, Stretch, Way
 from sluice.sources.base import KeyText
 from sluice.spark.base import UnitRunner
@@ -34,7 +34,7 @@ class VerifyUnit:
         rows: of a range, for the cost.
     """
 
-    made: AsLoaded
+    made: ExpectedRows
     texts: KeyText
     marking: Marking
     kind: Kind
@@ -79,7 +79,7 @@ class Spread:
 
     @classmethod
     def of(
-        cls, runtime: Runtime, made: AsLoaded, marking: Marking, target: Target, way: Way, parallelism: int
+        cls, runtime: Runtime, made: ExpectedRows, marking: Marking, target: Target, way: Way, parallelism: int
     ) -> Spread:
         """Build it with the connections resolved in this process."""
         travels = copy(made)

@@ -17,7 +17,7 @@ from sluice.coordination.leases import owner_label
 from sluice.coordination.state import PipelineState
 from sluice.errors import CheckpointError, ConfigError, DumpRefused, TerminalError
 from sluice.flows.capture.lost_tables import lost_tables
-from sluice.flows.checkpoints import Sides, checkpoints_of
+from sluice.flows.checkpoints import CheckpointCheck, checkpoints_of
 from sluice.flows.dump.key_lists import write_key_pieces
 from sluice.flows.dump.other_site import require_overwrite
 from sluice.flows.dump.planner import DumpSpec, require_together
@@ -30,7 +30,7 @@ from sluice.model.dumps import Marking, TableRequest
 from sluice.model.nearest import meant
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, TableSchema
-from sluice.operations.verify.as_loaded import AsLoaded
+from sluice.operations.verify.expected_rows import ExpectedRows
 from sluice.operations.verify.key_spool import KeySpool
 from sluice.operations.verify.keyless_check import KeylessCheck
 from sluice.operations.verify.log_window import LogWindow
@@ -41,13 +41,13 @@ from sluice.operations.verify.units import Spread
 from sluice.sources.base import ChunkKey, ChunkReader, DigestReader, SourceSession, SourceTable
 from sluice.targets.port import (
     Comparer,
-    CountingComparer,
-    KeyLister,
     OtherWriter,
     RowCount,
     Target,
     comparer_of,
+    key_lister,
     refuses,
+    row_counter,
 )
 from sluice.targets.registry import comparable_kinds
 
@@ -245,10 +245,10 @@ class _Verification:
         if comparer is None:
             why, names = _unreadable(config), [str(table.id) for table in self.sizes]
             return [TableResult(table=name, target=config.name, skipped=why) for name in names], ""
-        Sides(self.runtime, self.state, config.name, target).look()
+        CheckpointCheck(self.runtime, self.state, config.name, target).read()
         reconciler = target.reconciler()
         others = reconciler.others() if reconciler is not None else ()
-        sides = _Side(self, config, target, comparer, AsLoaded(self.runtime, self.source.identity.dialect), others)
+        sides = _Side(self, config, target, comparer, ExpectedRows(self.runtime, self.source.identity.dialect), others)
         checked = [sides.table(table) for table in self.sizes]
         wanted = [one for one in checked if one.check is not None and one.check.found.differing]
         repair = sides.repair(wanted) if self.asked.repair and wanted else ""
@@ -272,7 +272,7 @@ class _Side:
     config: TargetConfig
     target: Target
     comparer: Comparer
-    made: AsLoaded
+    made: ExpectedRows
     others: tuple[OtherWriter, ...] = ()
 
     def table(self, size: SourceTable) -> _Checked:
@@ -357,10 +357,10 @@ class _Side:
 
     def _counted(self, reader: ChunkReader, size: SourceTable, began: float) -> _Checked:
         """Compare a table without a key. Raises TerminalError."""
-        whole, table, comparer = self.whole, size.id, self.comparer
+        whole, table, counter = self.whole, size.id, row_counter(self.target, self.comparer)
         runtime, schema = whole.runtime, reader.schema(table)
         why = why_not(runtime, [table], whole.captured, ()).get(table, "")
-        if why or not isinstance(comparer, CountingComparer):
+        if why or counter is None:
             why = why or f"a target of type {self.config.type} does not count rows"
             raise ConfigError(f"{table} has no primary key, and {why}", hint="give it a primary key")
         request = replace(whole.conditioned.get(table) or TableRequest(table), keyless=True)
@@ -371,7 +371,7 @@ class _Side:
         log = self._log()
         check = KeylessCheck(
             reader=reader,
-            comparer=comparer,
+            comparer=counter,
             log=log,
             made=self.made,
             request=request,
@@ -479,20 +479,20 @@ class _Side:
             return way, f"rows that only the target has were not looked for: {why}", False
         stays = kept_on_purpose(whole.runtime, self.config.name, self.others, route.target)
         if lists and not stays:
-            stays = refuses(self.target.reconciler(), self._key_plan(schema, key.names, route), listed=True)
+            stays = refuses(self.target, self._key_plan(schema, key.names, route), listed=True)
         return way, f"a repair removes no rows: {stays}" if stays else "", not stays
 
     def _lists(self, plan: PlannedTable, key: Sequence[str], route: TableRoute, why: str) -> tuple[bool, str]:
         """Return whether rows that only the target has are found by listing its keys, as it has no range (``why``); and why not."""
-        runtime, table, comparer = self.whole.runtime, plan.source, self.comparer
+        runtime, table, lister = self.whole.runtime, plan.source, key_lister(self.target, self.comparer)
         not_by_table = why_not(runtime, [table], self.whole.captured, ()).get(table, "")
-        if not_by_table or not isinstance(comparer, KeyLister):
+        if not_by_table or lister is None:
             return False, why
         if self.whole.asked.sample < 1:
             return False, "that needs all rows of the source, and a sample was asked for"
         if any(route.conversion(name) is not None for name in key):
             return False, "the mapping converts values of its key"
-        not_listed = comparer.not_listed(plan)
+        not_listed = lister.not_listed(plan)
         return not not_listed, not_listed
 
     def _no_range(self, schema: TableSchema, key: Sequence[str], route: TableRoute) -> str:

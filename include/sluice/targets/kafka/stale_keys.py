@@ -7,9 +7,9 @@ they are copied again under their new name or key (``on_conversion: copy``).
 from __future__ import annotations
 
 from sluice.errors import LoadError
+from sluice.targets.feature_check import to_ignore
 from sluice.targets.kafka.options import KafkaOptions
 from sluice.targets.messages.stale_keys import Stale
-from sluice.targets.offers import to_ignore
 from sluice.targets.port import SchemaChange
 
 

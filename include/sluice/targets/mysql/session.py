@@ -13,7 +13,7 @@ import structlog
 from sluice.errors import LoadError
 from sluice.targets.mysql import statements
 from sluice.targets.mysql.connection import LAX, LOCK_WAIT_S, STRICT, TargetConnection, code_of
-from sluice.targets.sql.session_pool import Kept
+from sluice.targets.sql.session_pool import SessionPool
 
 _log = structlog.get_logger()
 
@@ -184,5 +184,5 @@ def _would_change(level: str, code: int, text: str) -> LoadError:
     return refused
 
 
-kept: Kept[Session] = Kept()
+kept: SessionPool[Session] = SessionPool()
 """The sessions of this process that wait for their next use."""

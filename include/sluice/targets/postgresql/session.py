@@ -11,7 +11,7 @@ import psycopg
 import structlog
 
 from sluice.targets.postgresql.connection import IDLE_S, LOCK_WAIT_S, Connection
-from sluice.targets.sql.session_pool import Kept
+from sluice.targets.sql.session_pool import SessionPool
 
 _log = structlog.get_logger()
 _T = TypeVar("_T")
@@ -95,5 +95,5 @@ class Session:
             yield piece
 
 
-kept: Kept[Session] = Kept()
+kept: SessionPool[Session] = SessionPool()
 """The sessions of this process that wait for their next use."""

@@ -42,7 +42,7 @@ from sluice.targets.postgresql.row_writer import RowWriter
 from sluice.targets.postgresql.session import Session, kept
 from sluice.targets.sql.checkpoints import TAKING_OVER
 from sluice.targets.sql.foreign_keys import ordered
-from sluice.targets.sql.session_pool import Kept
+from sluice.targets.sql.session_pool import SessionPool
 from sluice.targets.sql.tables import TargetTable
 from sluice.targets.sql.target import SqlOptions, SqlTarget
 
@@ -93,7 +93,7 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
     """One PostgreSQL database. See :class:`SqlTarget`."""
 
     Options: ClassVar[type[SqlOptions]] = PostgreSQLOptions
-    kept: ClassVar[Kept[Any]] = kept
+    kept: ClassVar[SessionPool[Any]] = kept
     CAPABILITIES: ClassVar[Capabilities] = Capabilities(
         inputs=frozenset({Input.MERGED}),
         guarantee=Guarantee.TRANSACTIONAL,
@@ -103,6 +103,9 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
         features=frozenset(Feature) - {Feature.BUNDLES},
         conversions=CONVERSIONS,
         compares=True,
+        lists_keys=True,
+        counts_rows=True,
+        removes_listed_keys=True,
     )
 
     def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:

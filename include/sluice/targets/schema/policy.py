@@ -17,7 +17,7 @@ from sluice.model.definitions import IndexDefinition, TableDefinition
 from sluice.model.row_effects import ColumnEffect
 from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange
 from sluice.model.tables import TableId
-from sluice.targets.offers import to_ignore
+from sluice.targets.feature_check import to_ignore
 from sluice.targets.port import SchemaChange
 from sluice.targets.schema.columns import NAMES, changed_columns
 

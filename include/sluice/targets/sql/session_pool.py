@@ -38,7 +38,7 @@ class Session(Protocol):
 _S = TypeVar("_S", bound=Session)
 
 
-class Kept(Generic[_S]):
+class SessionPool(Generic[_S]):
     """Idle sessions by endpoint; for all threads of a process."""
 
     def __init__(self) -> None:

@@ -34,7 +34,7 @@ from sluice.targets.sql.ack_rows import AckRows
 from sluice.targets.sql.checkpoints import AckCheckpoints
 from sluice.targets.sql.loader import Contention, DdlProgress
 from sluice.targets.sql.row_writer import SqlRowWriter
-from sluice.targets.sql.session_pool import Kept
+from sluice.targets.sql.session_pool import SessionPool
 from sluice.targets.sql.tables import TableChanges, TargetTable
 from sluice.targets.sql.writer import SqlSession
 
@@ -92,7 +92,7 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
 
     Options: ClassVar[type[SqlOptions]]
     CAPABILITIES: ClassVar[Capabilities]
-    kept: ClassVar[Kept[Any]]
+    kept: ClassVar[SessionPool[Any]]
 
     def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:
         self.options: _O = options_of(config, self.Options)  # type: ignore[assignment]
