@@ -110,7 +110,7 @@ class Receiver:
 
     @property
     def oauth(self) -> Mapping[str, str] | None:
-        """What OAuth2 client credentials need, by the names of the extra; None if there are none."""
+        """The fields of OAuth2 client credentials, by the names of the extra; None if there are none."""
         names = (*_OAUTH, "oauth2_scope", "oauth2_audience", "oauth2_auth")
         return {name: self._text(name) for name in names} if self._text(_OAUTH[0]) else None
 
