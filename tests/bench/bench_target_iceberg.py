@@ -22,8 +22,8 @@ from bench_target_delta import NAMES, SCHEMA, changes_to_many, compared, loaded,
 from devstack import processes  # noqa: E402
 from sluice.config.connections import Endpoint  # noqa: E402
 from sluice.config.pipeline import TargetConfig  # noqa: E402
-from sluice.targets.iceberg.tables import arrow_schema  # noqa: E402
 from sluice.targets.iceberg.target import IcebergTarget  # noqa: E402
+from sluice.targets.iceberg.types import arrow_schema  # noqa: E402
 from sluice.targets.rows_in_memory import planned_table  # noqa: E402
 from tests.bench.figures import save, size  # noqa: E402
 
@@ -44,7 +44,7 @@ def main(rows: int) -> None:
             return made
 
         def append(name: str, data: pa.Table) -> None:
-            table = made[name].site.open(SCHEMA.table)
+            table = made[name].tables.open(SCHEMA.table)
             table.append(data.select(NAMES).cast(arrow_schema(table.metadata)))
 
         made = {name: target(name) for name in ("warm", "ours", "plain", "large")}

@@ -12,8 +12,7 @@ pytest.importorskip("pyiceberg")
 
 from sluice.model.tables import TableSchema
 from sluice.targets.contract import CHECKS, CONVERSIONS, Conversion
-from sluice.targets.lake.column_types import own_type
-from sluice.targets.lake.columns import LakeColumn, partitionable
+from sluice.targets.lake.types import LakeColumn, own_type, partitionable
 from sluice.targets.port import Target
 from tests.support.benches.delta_bench import DeltaBench
 from tests.support.benches.iceberg_bench import IcebergBench
@@ -38,7 +37,7 @@ class PartitionedDelta(DeltaBench):
     def create_table(self, table: TableSchema) -> None:
         columns = [LakeColumn(c.name, own_type(c.type)) for c in table.columns]
         target: Any = self.target()
-        target.site.create(target.site.uri(table.table), columns, BY[str(table.table)])
+        target.format.create(target.format.names(table.table), columns, BY[str(table.table)])
 
 
 class PartitionedIceberg(IcebergBench):

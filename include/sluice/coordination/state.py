@@ -281,7 +281,7 @@ class PipelineState:
         chosen = self.member.chosen(connection, at_ms)
         return self._move(lease, f"going on at {position} of {connection}", cursor, moved, [chosen])
 
-    def let_go(self, lease: Lease, cursor: Cursor, batches: Sequence[int]) -> Cursor:
+    def abandon(self, lease: Lease, cursor: Cursor, batches: Sequence[int]) -> Cursor:
         """Abandon batches like :meth:`drop`; the captured position and its schema history stay as they are."""
         steps = [step for number in batches for step in self.batches.dropped(number)]
         return self._move(lease, f"letting batches {list(batches)} go", cursor, replace(cursor), steps)

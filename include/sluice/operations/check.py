@@ -441,12 +441,13 @@ def _not_replaced(runtime: Runtime, copies: Sequence[PlannedCopy]) -> list[Check
         if target.on_lost_batches != "snapshot" or not mine:
             continue
         sources = [plan.source for plan in mine]
-        reasons, reconciler = why_not(runtime, sources, sources, ()), runtime.open_target(target.name).reconciler()
+        reasons, opened = why_not(runtime, sources, sources, ()), runtime.open_target(target.name)
+        reconciler = opened.reconciler()
         others = reconciler.others() if reconciler is not None else ()
         for plan in mine:
             key = replace(plan, columns=plan.key_columns)
             kept = kept_on_purpose(runtime, target.name, others, plan.target)
-            why = kept or reasons.get(plan.source) or refuses(reconciler, key, listed=False)
+            why = kept or reasons.get(plan.source) or refuses(opened, key, listed=False)
             if why:
                 doing = f"rows of {plan.target} that the snapshot does not have cannot be removed: {why}"
                 fix = "leave the line out; `sluice dump start` copies tables where batches are gone"

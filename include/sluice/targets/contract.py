@@ -31,6 +31,7 @@ from sluice.mapping import Mapping as Routes
 from sluice.model.changes import Change
 from sluice.model.column_types import ColumnKind
 from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
+from sluice.model.dialects import MARIADB, MYSQL, UNKNOWN, Dialect
 from sluice.model.offset import Offset
 from sluice.model.row_effects import REQUIRES, Ran
 from sluice.model.schema_changes import ChangeKind, TableChange, column_changes
@@ -51,7 +52,6 @@ from sluice.targets.port import (
     Feature,
     Guarantee,
     Input,
-    KeyLister,
     KeyRange,
     Ordering,
     RejectedRows,
@@ -64,6 +64,7 @@ from sluice.targets.port import (
     Target,
     WriteResult,
     comparer_of,
+    key_lister,
 )
 from sluice.targets.registry import KINDS
 from sluice.targets.rows_in_memory import MemoryReader, RowsInMemory, planned_table
@@ -90,7 +91,7 @@ class Bench(ABC):
     Attributes:
         schema: name of the schema in which tables are made. changes: what the target is given. appends: it receives messages, see ``received``;
             else it has tables, see ``rows``. secret: the connection's password.
-        consistency: the setting that is checked. statements: dialect of schema changes that it can run. spark: what batches are given.
+        consistency: the setting that is checked. dialect: of schema changes that it can run. spark: what batches are given.
     """
 
     schema: str = "shop"
@@ -98,7 +99,7 @@ class Bench(ABC):
     appends: bool = False
     secret: str = "s3cret-of-the-suite"  # noqa: S105 - made up
     consistency: str = "row"
-    dialect: str = "mysql"
+    dialect: Dialect = MYSQL
     spark: StatementRunner | None = None
 
     @abstractmethod
@@ -823,7 +824,7 @@ def _schema_change(
     columns = column_changes(before, after) if before and after and renamed_to is None else ()
     change = TableChange(table, kinds, before, after, columns, renamed_to)
     statement = SourceStatement(pipe.bench.dialect, sql, table.schema)
-    meaning = StatementMeaning.read(MySQLWords(pipe.bench.dialect == "mariadb"), Ran(sql, table.schema), (change,))
+    meaning = StatementMeaning.read(MySQLWords(pipe.bench.dialect == MARIADB), Ran(sql, table.schema), (change,))
     return SchemaChange(number, f"log.000001:{number}", statement, (change,), Routes.compile(()), meaning=meaning)
 
 
@@ -900,7 +901,7 @@ def reconciled(bench: Bench) -> None:
     assert reconciler.others() == (), "before anything was delivered there are other pipelines"
     pipe.deliver((table, [new(n, f"m{n}", n) for n in range(1, 11)]))
     plan = planned_table(table)
-    key = replace(plan, columns=plan.columns[:1], flavour="")
+    key = replace(plan, columns=plan.columns[:1], dialect=UNKNOWN)
     assert not reconciler.refuses(key), reconciler.refuses(key)
     kept = pa.table({"id": pa.array([4, 6], pa.int32())}, schema=pa.schema([table.field(table.columns[0])]))
     stretch = KeyRange(("id",), lower=("3",), upper=("7",), kept=kept)
@@ -992,6 +993,10 @@ _PARTS = {
     "compares": "comparer", "maintains_files": "maintainer", "keeps_versions": "versions", "marks_loads": "mark", "copies_again": "copied_again",
 }  # fmt: skip
 """A declared ability -> the attribute of the target that it stands for."""
+_PARTS_OF_PARTS = {
+    "lists_keys": ("comparer", "keys"), "counts_rows": ("comparer", "count"), "removes_listed_keys": ("reconciler", "refuses_listed"),
+}  # fmt: skip
+"""A declared ability -> the part of the target, and its attribute."""
 
 
 @_check(22, "capabilities say what the target does")
@@ -1012,6 +1017,12 @@ def capabilities_hold(bench: Bench) -> None:
         assert getattr(offered, declares) is hasattr(target, part), (
             f"{declares} is {getattr(offered, declares)}, and the target has {'a' if hasattr(target, part) else 'no'} {part}"
         )
+    owners = {"comparer": comparer_of(target), "reconciler": target.reconciler()}
+    for declares, (owner, part) in _PARTS_OF_PARTS.items():
+        if (found := owners[owner]) is not None:
+            assert getattr(offered, declares) is hasattr(found, part), (
+                f"{declares} is {getattr(offered, declares)}, and the {owner} has {'a' if hasattr(found, part) else 'no'} {part}"
+            )
     built_in = KINDS.get(target.config.type)
     assert built_in is None or (built_in.maintains_files, built_in.marks_loads) == (
         offered.maintains_files, offered.marks_loads,
@@ -1054,8 +1065,9 @@ def compared(bench: Bench) -> None:
     pipe.deliver((table, [*removed, changed((1, "a", None), (1, "a", 1)), new(6, "f", 6)]))
     found = look((1, "a", 1), (2, "b", 2))
     assert (len(found.missing), found.different) == (len(removed), ()), f"after another batch: {found}"
-    if isinstance(comparer, KeyLister) and not comparer.not_listed(plan):
-        told = sorted(key for piece in comparer.keys(plan) for key in piece.column(0).to_pylist())
+    lister = key_lister(bench.target(), comparer)
+    if lister is not None and not lister.not_listed(plan):
+        told = sorted(key for piece in lister.keys(plan) for key in piece.column(0).to_pylist())
         here = [1, 3, 4, 6] if removed else [1, 2, 3, 4, 6]
         assert told == here, f"the keys {here} are there, and it lists {told}"
         found = look((3, "ü😀", 1), item=KeyRange(("id",), listed=(("3",), ("5",), ("6",))))

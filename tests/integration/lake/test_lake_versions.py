@@ -22,7 +22,7 @@ from sluice.targets.rows_in_memory import planned_table
 pytest.importorskip("deltalake")
 pytest.importorskip("pyiceberg")
 
-from sluice.targets.iceberg import maintaining
+from sluice.targets.iceberg import maintain
 from tests.support.benches.delta_bench import DeltaBench
 from tests.support.benches.iceberg_bench import IcebergBench
 from tests.support.benches.lake_bench import LakeBench
@@ -180,7 +180,7 @@ def test_iceberg_keeps_what_is_as_of_any_time_within_keep(tmp_path: Path, monkey
         def now(cls, tz: Any = None) -> Any:
             return cls.at
 
-    monkeypatch.setattr(maintaining, "datetime", Later)
+    monkeypatch.setattr(maintain, "datetime", Later)
     hour = timedelta(hours=1)
     for at, oldest in (
         (of(2)[0] + hour, 1),

@@ -264,7 +264,7 @@ def test_old_batches_are_given_up_after_retain_log_and_no_earlier(
         def maintained(after: dt.timedelta) -> Any:
             at = dt.datetime.now(dt.UTC) + after
             clock = type("Clock", (dt.datetime,), {"now": classmethod(lambda cls, zone=None: at)})
-            monkeypatch.setattr("sluice.targets.iceberg.maintaining.datetime", clock)
+            monkeypatch.setattr("sluice.targets.iceberg.maintain.datetime", clock)
             said = made.cli("targets", "maintain", made.name, "--json")
             return json.loads(said.stdout)[0]["tables"]
 
@@ -550,7 +550,7 @@ def acknowledged(made: Case, target: str = "copy") -> Any:
 
 def started_again(made: Case) -> bool:
     with made.runtime().state() as state:
-        return any(entry["what"] == "start again" for entry in state.audit.entries())
+        return any(entry["what"] == "start again" for entry in state.audit.note.entries())
 
 
 @both_formats

@@ -34,12 +34,12 @@ from sluice.orchestration.dags.retention import MaintainTargetsOperator
 from sluice.orchestration.retry import TaskError
 from sluice.targets.contract import Pipe, _Crash, _crash_at, _definition, _schema_change, changed, gone, new, people
 from sluice.targets.delta.client import Place
-from sluice.targets.delta.follow import Follower
-from sluice.targets.delta.rewriting import Recast
-from sluice.targets.delta.tables import info_of, schema_of
+from sluice.targets.delta.format import DeltaFormat
+from sluice.targets.delta.recast import Recast
 from sluice.targets.delta.target import DeltaTarget
-from sluice.targets.lake.column_types import arrow_of
-from sluice.targets.lake.columns import LakeColumn, widens
+from sluice.targets.delta.types import info_of, schema_of
+from sluice.targets.lake.follower import LakeFollower
+from sluice.targets.lake.types import LakeColumn, arrow_of, widens
 from sluice.targets.port import Fence
 from sluice.targets.rows_in_memory import RowsInMemory, planned_table
 from tests.support.benches.delta_bench import DeltaBench
@@ -152,7 +152,7 @@ def test_odd_names_of_tables_and_columns(tmp_path: Path) -> None:
         pipe = Pipe(bench, name=f"copy{number}")
         pipe.deliver((table, [new(1, *names), new(2, *names)]))
         pipe.deliver((table, [changed((1, *names), (1, *reversed(names))), gone(2, *names)]))
-        [row] = deltalake.DeltaTable(target.site.uri(table.table)).to_pyarrow_table().to_pylist()
+        [row] = deltalake.DeltaTable(target.format.uri(table.table)).to_pyarrow_table().to_pylist()
         assert list(row.values()) == [1, *reversed(names)]
     blank = TableSchema(TableId("s", "t"), (Column("id", K.INT, "int"), Column("a b", K.INT, "int")), ("id",))
     [finding] = target.schema().compare([planned_table(blank)])
@@ -370,12 +370,12 @@ def test_an_aws_connection() -> None:
     text = '{"conn_type": "aws", "login": "key", "password": "s3cret", "extra": {"region_name": "eu-west-1", "endpoint_url": "http://127.0.0.1:1"}}'
     config = TargetConfig(name="lake", type="delta", connection="lake", options={"location": "s3://bucket/lake/"})
     target = DeltaTarget(config, parse_connection("lake", text), "p")
-    assert target.site.place.root == "s3://bucket/lake"
-    assert target.site.place.storage == {
+    assert target.format.place.root == "s3://bucket/lake"
+    assert target.format.place.storage == {
         "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "s3cret", "AWS_REGION": "eu-west-1", "AWS_ENDPOINT_URL": "http://127.0.0.1:1",
         "AWS_ALLOW_HTTP": "true", "aws_conditional_put": "etag",
     }  # fmt: skip
-    assert "s3cret" not in repr(target.site)
+    assert "s3cret" not in repr(target.tables)
 
 
 def test_another_writer_of_the_table_does_not_stop_it(tmp_path: Path) -> None:
@@ -387,17 +387,15 @@ def test_another_writer_of_the_table_does_not_stop_it(tmp_path: Path) -> None:
     for number in range(5):
         pipe.deliver((table, [new(number, "a", 0)]))
     before = deltalake.DeltaTable(bench.uri(table.table)).version()
-    from sluice.targets.delta.merging import Merging
-
-    work, compacted = Merging._write, []
+    merge, compacted = DeltaFormat.merge, []
 
     def compact_first(self: Any, *arguments: Any) -> Any:
         if not compacted:
             compacted.append(deltalake.DeltaTable(bench.uri(table.table)).optimize.compact())
-        return work(self, *arguments)
+        return merge(self, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Merging, "_write", compact_first)
+        patch.setattr(DeltaFormat, "merge", compact_first)
         pipe.deliver((table, [changed((n, "a", 0), (n, "b", 1)) for n in range(5)]))
     assert compacted[0]["numFilesRemoved"] == 5
     assert pipe.state(table) == Counter((n, "b", 1) for n in range(5))
@@ -583,7 +581,7 @@ def test_a_table_that_is_written_anew_is_bounded_and_done_once(tmp_path: Path) -
     assert bench.columns(table.table) == ["id", "marks"]
     found = bench.table(table.table).to_pyarrow_table().to_pylist()
     assert Counter((row["id"], int(row["marks"])) for row in found) == Counter([(1, 7), (2, 2), (3, 3)])
-    Follower(bench.target().site, Fence(pipe.epoch, batch.number, batch.number), change).run()
+    LakeFollower(bench.target().tables, Fence(pipe.epoch, batch.number, batch.number), change).run()
     assert bench.table(table.table).version() == versions
     # DuckDB, by the table's own log
     assert sorted(duckdb_reader.delta(tmp_path / "shop/people", "id, marks::VARCHAR")) == [(1, "7"), (2, "2"), (3, "3")]

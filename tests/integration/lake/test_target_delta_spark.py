@@ -20,7 +20,7 @@ from sluice.model.tables import Column, TableId, TableSchema
 from sluice.spark.connect import ConnectRunner
 from sluice.spark.local import LocalRunner
 from sluice.targets.contract import CHECKS, Check, Pipe, changed, gone, new, people
-from sluice.targets.lake.committing import holds
+from sluice.targets.lake.commit import holds
 from sluice.targets.port import Fence
 from sluice.targets.rows_in_memory import planned_table
 from tests.support.crashes.strikes import At, children, start, twice_arrived
@@ -216,16 +216,16 @@ def test_an_old_writer_that_comes_back(
         given = replace(batch, spark=Interrupted(statements, meanwhile))
     else:
         given = batch
-        from sluice.targets.delta.site import Site
+        from sluice.targets.delta import format as delta_format
 
-        noting = Site.noting
+        noting = delta_format.noting
 
-        def stands_still(site: Site, found: Any, note: Any, **more: Any) -> Any:
-            made = noting(site, found, note, **more)
+        def stands_still(found: Any, note: Any, **more: Any) -> Any:
+            made = noting(found, note, **more)
             meanwhile()
             return made
 
-        monkeypatch.setattr(Site, "noting", stands_still)
+        monkeypatch.setattr(delta_format, "noting", stands_still)
     with pytest.raises(Fenced):
         late.write(given)
     assert happened
@@ -272,7 +272,7 @@ def test_refused_rows_and_odd_names(tmp_path: Path, statements: SparkStatements)
     pipe = Pipe(bench)
     pipe.deliver((table, [new(1, *names), new(2, *names)]))
     pipe.deliver((table, [changed((1, *names), (1, *reversed(names))), gone(2, *names)]))
-    [row] = target.site.open(table.table).to_pyarrow_table().to_pylist()
+    [row] = target.tables.open(table.table).to_pyarrow_table().to_pylist()
     assert list(row.values()) == [1, *reversed(names)]
     pipe.batch, pipe.name = 0, "other"
     with pytest.raises(LoadError, match=r"NULL in a column of the key"):
@@ -281,7 +281,7 @@ def test_refused_rows_and_odd_names(tmp_path: Path, statements: SparkStatements)
     batch = pipe.given([(table, [new(None, *names), new(5, *names)])])
     pipe.write(replace(batch, number=1, held=0), rejected=lambda part, table, rows: kept.extend(rows))
     assert len(kept) == 1
-    assert target.site.open(table.table).to_pyarrow_table().num_rows == 2
+    assert target.tables.open(table.table).to_pyarrow_table().num_rows == 2
 
 
 def test_what_spark_says_is_said(tmp_path: Path, statements: SparkStatements, spark_delta: Any) -> None:
@@ -325,5 +325,5 @@ def test_others_read_what_spark_wrote(tmp_path: Path, statements: SparkStatement
         if int(path.name.split(".")[0]) < last:
             path.unlink()
     target: Any = bench.target()
-    assert holds(target.site, Fence(1, batch.held, batch.number), table.table, "shop.people")
-    assert not holds(target.site, Fence(1, batch.number, batch.number + 1), table.table, "shop.people")
+    assert holds(target.tables, Fence(1, batch.held, batch.number), table.table, "shop.people")
+    assert not holds(target.tables, Fence(1, batch.number, batch.number + 1), table.table, "shop.people")

@@ -34,7 +34,7 @@ pytest.importorskip("deltalake")
 
 from deltalake import write_deltalake
 
-from sluice.targets.delta.storing import files_of
+from sluice.targets.delta.stored_rows import files_of
 from sluice.targets.delta.target import DeltaTarget
 from tests.support.crashes import delta_child
 
@@ -120,7 +120,7 @@ def test_both_writers_write_one_table(bucket: Bucket, changes: str) -> None:
     rust.deliver((TABLE, [changed((0, "b", 1), (0, "c", 2))]))
     assert rust.state(TABLE) == EXPECTED - Counter([(0, "b", 1)]) + Counter([(0, "c", 2)])
     assert not bench.appends or not twice_arrived(bench)
-    left = files_of(bench.target().site).get_file_info(
+    left = files_of(bench.target().format.place).get_file_info(
         FileSelector("_sluice/~stored", recursive=True, allow_not_found=True)
     )
     assert not [one.path for one in left if one.is_file]

@@ -300,7 +300,7 @@ def test_columns_that_the_source_does_not_have_keep_their_values(tmp_path: Path)
         NestedField(1, "id", IntegerType(), required=True), NestedField(2, "tags", ListType(9, StringType(), element_required=False)),
         NestedField(3, "email", StringType()), NestedField(4, "points", IntegerType()), NestedField(5, "token", UUIDType()),
     ]  # fmt: skip
-    catalog = bench.target().site.place.catalog()
+    catalog = bench.target().tables.format.place.catalog()
     catalog.create_namespace("shop")
     made = catalog.create_table(("shop", "people"), Schema(*fields), properties={"commit.retry.num-retries": "0"})
     token = uuid.UUID(int=5)
@@ -328,7 +328,7 @@ def test_another_writer_of_the_table_does_not_stop_it(tmp_path: Path) -> None:
     pipe.deliver((table, [new(1, "a", 1), new(2, "b", 2)]))
     other = bench.table(table.table)
     rows = other.scan("id = 2").to_arrow()
-    work = pipe.target.site
+    work = pipe.target.tables
     opened, times = type(work).required, []
 
     def meddled(site: Any, which: TableId) -> Any:
@@ -356,7 +356,7 @@ def test_old_snapshots_are_given_up_with_their_files(tmp_path: Path) -> None:
         pipe.deliver((table, [changed((n, "a", points - 1), (n, "a", points)) for n in range(5)]))
     maintainer = pipe.target.maintainer()
     assert maintainer.maintain([table.table, TableId("shop", "absent")]) == []
-    object.__setattr__(maintainer.site.options.maintenance, "keep", timedelta(seconds=-1))  # all are old
+    object.__setattr__(maintainer.tables.options.maintenance, "keep", timedelta(seconds=-1))  # all are old
     [wanted] = maintainer.maintain([table.table], dry_run=True)
     assert (wanted.expired, len(bench.table(table.table).snapshots())) == (4, 5)
     before = set((tmp_path / "shop/people/data").glob("*.parquet"))
@@ -463,9 +463,9 @@ def test_a_rest_catalog_is_asked_and_its_secrets_are_not_shown() -> None:
         "lake", "http", "127.0.0.1", 9, "me", "very-secret-word", "http", {"catalog": {"token": "t0ken-abc"}}
     )
     target = IcebergTarget(config, endpoint, "p")
-    assert target.site.place.properties["uri"] == "http://127.0.0.1:9"
+    assert target.tables.format.place.properties["uri"] == "http://127.0.0.1:9"
     with pytest.raises(TargetUnavailable) as raised:
         target.checkpoints.read()
     assert "http://127.0.0.1:9" in str(raised.value)
     for secret in ("very-secret-word", "t0ken-abc"):
-        assert secret not in str(raised.value) + repr(target.site)
+        assert secret not in str(raised.value) + repr(target.tables)

@@ -121,7 +121,7 @@ def test_others_read_it_and_older_batches_and_old_files_go(bench: IcebergBench) 
     left = Path(found.location().removeprefix("file://")) / "data/of-no-commit.parquet"
     left.write_bytes(b"left behind")
     maintainer = pipe.target.maintainer()
-    object.__setattr__(maintainer.site.options.maintenance, "keep", timedelta(seconds=-1))  # all are old
+    object.__setattr__(maintainer.tables.options.maintenance, "keep", timedelta(seconds=-1))  # all are old
     [done] = maintainer.maintain([table.table])
     assert (done.expired, done.error) == (1, "")
     assert not left.exists()

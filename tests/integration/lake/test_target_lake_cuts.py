@@ -19,7 +19,7 @@ import pytest
 from sluice.errors import Fenced
 from sluice.targets.bundles import joined
 from sluice.targets.contract import Pipe, _Crash, _crash_at, changed, gone, new, people
-from sluice.targets.lake.appending import changes_by_table
+from sluice.targets.lake.changelog import changes_by_table
 
 pytest.importorskip("deltalake")
 pytest.importorskip("pyiceberg")
@@ -180,7 +180,7 @@ def test_a_death_between_two_commits_of_batches_that_are_written_together(
     writer: Any = pipe.writer(joined(batches[:2]))
     unit = next(one for phase in writer.plan(1) for one in phase)
     if bench.appends:
-        unit.work.append(unit.fence, tables[0].table, changes_by_table(unit.reader)[tables[0].table])
+        unit.append(tables[0].table, changes_by_table(unit.reader)[tables[0].table])
     else:
         unit.write()
     assert [sum(pipe.state(table).values()) for table in tables] in ([1, 0], [0, 1])

@@ -20,7 +20,7 @@ from tests.support.servers.s3.server import S3Server
 
 pytest.importorskip("deltalake")
 
-from sluice.targets.delta.storing import files_of
+from sluice.targets.delta.stored_rows import files_of
 
 
 @pytest.fixture(scope="module")
@@ -76,14 +76,15 @@ def test_rows_for_spark_are_stored_and_removed(s3: S3Server) -> None:
     writer: Any = pipe.writer(replace(pipe.given([(table, [new(1, "a", 1), new(2, "b", 2)])]), spark=_Never()))
     [[unit]] = writer.plan(1)
     [stored] = unit.write().message
-    files = files_of(pipe.target.site)
+    files = files_of(pipe.target.format.place)
     found = pq.read_table(f"{stored.path}/0.parquet", filesystem=files)
     assert (found["c0"].to_pylist(), found["c1"].to_pylist()) == ([1, 2], ["a", "b"])
-    framing = writer.work.framing
-    assert "MERGE INTO delta.`s3a://lake/stored/shop/people` t USING parquet.`s3a://lake/stored/" in framing._statement(
-        stored
+    spark_writer = writer.spark
+    assert (
+        "MERGE INTO delta.`s3a://lake/stored/shop/people` t USING parquet.`s3a://lake/stored/"
+        in spark_writer._statement(stored)
     )
-    framing._tidy(2, set())
+    spark_writer._tidy(pipe.target.tables, 2, set())
     assert not files.get_file_info(FileSelector("_sluice/~stored", recursive=True, allow_not_found=True))
 
 

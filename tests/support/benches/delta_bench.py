@@ -15,8 +15,7 @@ from deltalake import DeltaTable
 from sluice.config.connections import Endpoint
 from sluice.model.tables import TableId, TableSchema
 from sluice.targets.delta.target import DeltaTarget
-from sluice.targets.lake.column_types import own_type
-from sluice.targets.lake.columns import LakeColumn
+from sluice.targets.lake.types import LakeColumn, own_type
 from sluice.targets.port import StatementRunner, Target
 from tests.support.benches.lake_bench import LakeBench
 
@@ -49,7 +48,7 @@ class DeltaBench(LakeBench):
             for c in table.columns
         ]
         target: Any = self.target()
-        target.site.create(target.site.uri(table.table), self.made(table, users), ())
+        target.format.create(target.format.names(table.table), self.made(table, users), ())
 
     def columns(self, table: TableId) -> list[str] | None:
         there = DeltaTable.is_deltatable(self.uri(table))
@@ -58,7 +57,7 @@ class DeltaBench(LakeBench):
     def table(self, table: TableId) -> DeltaTable:
         """The newest version."""
         storage: Any = self.target()
-        return DeltaTable(self.uri(table), storage_options=dict(storage.site.place.storage))
+        return DeltaTable(self.uri(table), storage_options=dict(storage.format.place.storage))
 
     def read(self, table: TableId) -> pa.Table:
         return self.table(table).to_pyarrow_table()

@@ -17,11 +17,10 @@ from pyiceberg.exceptions import NoSuchNamespaceError
 
 from sluice.config.connections import Endpoint
 from sluice.model.tables import TableId, TableSchema
-from sluice.targets.iceberg.site import Site
-from sluice.targets.iceberg.tables import info_of
+from sluice.targets.iceberg.format import IcebergFormat
 from sluice.targets.iceberg.target import IcebergTarget
-from sluice.targets.lake.column_types import own_type
-from sluice.targets.lake.columns import LakeColumn, TableInfo
+from sluice.targets.iceberg.types import info_of
+from sluice.targets.lake.types import LakeColumn, TableInfo, own_type
 from sluice.targets.port import Target
 from tests.support.benches.lake_bench import LakeBench
 
@@ -42,7 +41,7 @@ class IcebergBench(LakeBench):
         made = cls(server.folder, changes, consistency)
         login = {"catalog": {"oauth2-server-uri": f"{server.url}/v1/oauth/tokens"}}
         made.connection = Endpoint("target", "http", server.host, server.port, "me", made.secret, "http", login)
-        catalog: Any = made.target().site.place.catalog()
+        catalog: Any = made.target().tables.format.place.catalog()
         for namespace in ((made.schema,), ("_sluice", "p"), ("_sluice", "other")):
             with suppress(NoSuchNamespaceError):
                 for table in catalog.list_tables(namespace):
@@ -55,7 +54,8 @@ class IcebergBench(LakeBench):
     def create_table(self, table: TableSchema) -> None:
         columns = self.made(table, [LakeColumn(c.name, own_type(c.type)) for c in table.columns])
         target: Any = self.target()
-        target.site.create(target.site.identifier(table.table), columns, target.site.partitions(table.table))
+        made = target.tables.format
+        made.create(made.names(table.table), columns, made.options.partitions(table.table))
 
     def columns(self, table: TableId) -> list[str] | None:
         found = self.table(table)
@@ -64,7 +64,7 @@ class IcebergBench(LakeBench):
     def table(self, table: TableId) -> Any:
         """As it is now."""
         target: Any = self.target()
-        return target.site.open(table)
+        return target.tables.open(table)
 
     def read(self, table: TableId) -> pa.Table:
         return self.table(table).scan().to_arrow()
@@ -73,10 +73,10 @@ class IcebergBench(LakeBench):
     def refusing(self) -> Iterator[None]:
         """Iceberg has no texts of a length: the column is given one where rows are converted."""
 
-        def short(site: Site, table: Any) -> TableInfo:
+        def short(self: IcebergFormat, table: Any) -> TableInfo:
             info = info_of(table)
             return replace(info, columns=tuple(replace(c, length=80 * (c.name == "email")) for c in info.columns))
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Site, "info", short)
+            patch.setattr(IcebergFormat, "info", short)
             yield

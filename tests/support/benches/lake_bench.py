@@ -13,7 +13,7 @@ from sluice.model.column_types import ColumnKind
 from sluice.model.tables import Column, TableId, TableSchema
 from sluice.targets.contract import Bench, Received
 from sluice.targets.lake.changelog import columns_of
-from sluice.targets.lake.columns import LakeColumn
+from sluice.targets.lake.types import LakeColumn
 from sluice.targets.port import Input
 
 

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from sluice.model.definitions import ColumnDefinition
+from sluice.model.dialects import MYSQL
 from sluice.model.row_effects import ColumnEffect
 from sluice.model.schema_changes import ChangeKind, ColumnChange
 from sluice.model.tables import TableId
 from sluice.sources.words import words_of
-from sluice.targets.lake.columns import LakeColumn, TableInfo
 from sluice.targets.lake.held import LakeHeld
+from sluice.targets.lake.types import LakeColumn, TableInfo
 from sluice.targets.mysql.held import MysqlHeld
 from sluice.targets.postgresql.held import PostgresHeld
 from sluice.targets.schema.policy import Answer
@@ -30,7 +31,7 @@ def part(old: str, new: str) -> ColumnChange:
 
 def altered(one: ColumnChange) -> Any:
     """The change of the definitions, with the types before and after it."""
-    known = {column: words_of("mysql").column_type(column) for column in (one.old, one.new) if column is not None}
+    known = {column: words_of(MYSQL).column_type(column) for column in (one.old, one.new) if column is not None}
     return SimpleNamespace(meaning=SimpleNamespace(types=known))
 
 
@@ -77,7 +78,7 @@ def test_mysql(there: str, old: str, new: str, answer: Answer) -> None:
     info: Any = SimpleNamespace(
         columns=(SimpleNamespace(name="A", sql_type=there, charset=None, collation=None, nullable=True),)
     )
-    change: Any = SimpleNamespace(statement=SimpleNamespace(dialect="mysql"))
+    change: Any = SimpleNamespace(statement=SimpleNamespace(dialect=MYSQL))
     held = MysqlHeld(change, {T: info}, None, mariadb=False)
     one = part(old, new)
     assert held.type(T, "a", one, None) is held.type(T, "a", one, effect(one)) is answer
@@ -95,9 +96,11 @@ def test_mysql(there: str, old: str, new: str, answer: Answer) -> None:
 def test_lakes(there: str, old: str, new: str, answer: Answer, converted: Answer) -> None:
     """A lake's rows are not converted by a change of the type."""
     info = TableInfo((LakeColumn("A", there),))
-    site: Any = SimpleNamespace(every=False, open=lambda table: table if table == T else None, info=lambda _: info)
+    tables: Any = SimpleNamespace(
+        every=False, open=lambda table: table if table == T else None, format=SimpleNamespace(info=lambda _: info)
+    )
     change = part(old, new)
-    held = LakeHeld(altered(change), site)
+    held = LakeHeld(altered(change), tables)
     assert held.columns(T) == {"a": "A"}
     assert held.columns(TableId("s", "u")) is None
     assert (held.type(T, "a", change, None), held.type(T, "a", change, effect(change))) == (answer, converted)

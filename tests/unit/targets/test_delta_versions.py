@@ -12,9 +12,10 @@ deltalake = pytest.importorskip("deltalake")
 
 from sluice.model.tables import TableId  # noqa: E402
 from sluice.targets.delta.client import Place  # noqa: E402
+from sluice.targets.delta.format import DeltaFormat  # noqa: E402
 from sluice.targets.delta.options import DeltaOptions  # noqa: E402
-from sluice.targets.delta.site import Site  # noqa: E402
-from sluice.targets.delta.versions import DeltaVersions  # noqa: E402
+from sluice.targets.lake.tables import LakeTables  # noqa: E402
+from sluice.targets.lake.versions import LakeVersions  # noqa: E402
 
 TABLE = TableId("shop", "orders")
 
@@ -32,16 +33,17 @@ def test_a_batch_is_found_although_others_are_committed_meanwhile(
 ) -> None:
     for batch in range(1, stored + 1):
         commit(tmp_path, batch)
-    coming, opened = iter((stored + 1, stored + 2)), Site.open
+    coming, opened = iter((stored + 1, stored + 2)), LakeTables.open
 
-    def open_(site: Site, table: TableId) -> Any:
-        found = opened(site, table)
+    def open_(tables: LakeTables, table: TableId) -> Any:
+        found = opened(tables, table)
         for batch in coming:  # after the table was opened
             commit(tmp_path, batch)
         return found
 
-    monkeypatch.setattr(Site, "open", open_)
-    reader = DeltaVersions(Site(Place(str(tmp_path)), DeltaOptions(), "case", "snapshot"))
+    monkeypatch.setattr(LakeTables, "open", open_)
+    delta = DeltaFormat(Place(str(tmp_path)), DeltaOptions(), "case", "snapshot")
+    reader = LakeVersions(LakeTables(delta, "case", "snapshot"))
     for batch in (stored, 1):
         version = reader.as_of(TABLE, batch)
         assert version is not None

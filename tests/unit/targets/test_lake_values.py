@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from sluice.mysql.type_loss import SqlType
-from sluice.targets.lake.column_types import takes
+from sluice.targets.lake.types import takes
 from sluice.targets.lake.values import converted
 
 WHOLE = {

@@ -10,7 +10,7 @@ import pytest
 from sluice.errors import LoadError
 from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import TableId
-from sluice.targets.lake.follow import FOLLOWED_MERGED
+from sluice.targets.lake.follower import FOLLOWED_MERGED
 from sluice.targets.port import Capabilities, Feature, SchemaChange
 from sluice.targets.schema.plan import AlterTable, CreateTable, DropTable, EmptyTable, RenameTable, Step, steps_of
 from sluice.targets.schema.policy import Answer, OnlyColumns, require_held

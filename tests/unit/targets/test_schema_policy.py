@@ -11,7 +11,7 @@ import pytest
 from sluice.errors import LoadError
 from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import TableId
-from sluice.targets.lake.follow import FOLLOWED_MERGED
+from sluice.targets.lake.follower import FOLLOWED_MERGED
 from sluice.targets.port import Capabilities, SchemaChange
 from sluice.targets.schema.policy import Answer, OnlyColumns, has, require_held, require_whole
 from tests.support.tables.planned_changes import planned_changes

@@ -10,6 +10,7 @@ from sluice.config.connections import Endpoint
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import LoadError
 from sluice.flows.load.schema_changes import plan_ddl
+from sluice.model.dialects import MYSQL
 from sluice.model.offset import Offset
 from sluice.model.tables import TableId
 from sluice.mysql.ddl.catalog import SchemaState, Session
@@ -77,7 +78,7 @@ def follow(
     })  # fmt: skip
     target = KafkaTarget(config.targets[0], Endpoint("c", "kafka", "localhost", 9092), "p")
     found = plan_ddl(
-        manifest, config, config.targets[0], target.capabilities, "mysql", lambda *_: (), target.copied_again
+        manifest, config, config.targets[0], target.capabilities, MYSQL, lambda *_: (), target.copied_again
     )
     batch = BatchInput(
         1, Offset.at("u", "binlog.000001", 9), 0, cast(RowReader, None), schema_changes=found, facts=Known()

@@ -14,11 +14,12 @@ from sluice.flows.dump.reconcile import key_plan, why_not
 from sluice.flows.runtime import Runtime
 from sluice.flows.stored import definitions_at
 from sluice.mapping import Mapping as Routes
+from sluice.model.dialects import Dialect
 from sluice.model.offset import Offset
 from sluice.model.tables import TableId, TableSchema, stored_name
 from sluice.sources.base import SourceSession
 from sluice.sources.table_filter import Selection
-from sluice.targets.port import KeyLister, KeyRange, comparer_of
+from sluice.targets.port import KeyRange, comparer_of, key_lister
 
 _SHOWN = 5
 
@@ -79,16 +80,18 @@ def _suspects(
                     yield schema, True
 
 
-def _holds_rows(runtime: Runtime, target: str, schema: TableSchema, dialect: str) -> bool:
+def _holds_rows(runtime: Runtime, target: str, schema: TableSchema, dialect: Dialect) -> bool:
     config = runtime.pipeline.target(target)
-    comparer = None if config.changes == "all" else comparer_of(runtime.open_target(target))
+    opened = runtime.open_target(target)
+    comparer = None if config.changes == "all" else comparer_of(opened)
     if comparer is None:
         return False
     key = schema.primary_key
     route = Routes.compile(runtime.pipeline.mapping).route(schema.table)
     plan = key_plan(schema.table, schema.arrow_schema, key, route, dialect)
-    if isinstance(comparer, KeyLister):
-        return not comparer.not_listed(plan) and any(keys.num_rows for keys in comparer.keys(plan))
+    lister = key_lister(opened, comparer)
+    if lister is not None:
+        return not lister.not_listed(plan) and any(keys.num_rows for keys in lister.keys(plan))
     fields = pa.schema([schema.arrow_schema.field(stored_name(name)) for name in key])
     return bool(comparer.compare(plan, route.apply(fields.empty_table()), KeyRange(plan.key)).extra)
 

@@ -26,13 +26,14 @@ from sluice.flows.planned_columns import planned_columns
 from sluice.flows.runtime import Runtime
 from sluice.mapping import Mapping as Routes
 from sluice.mapping import TableRoute
+from sluice.model.dialects import Dialect
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, TableSchema, distinct, stored_name
 from sluice.rules import RuleSet
 from sluice.segments.changeset import columns_of
 from sluice.segments.manifest import ReplaceRecord
 from sluice.segments.store import SegmentStore
-from sluice.targets.port import KeyRange, OtherWriter, Reconciler, StoredRange, refuses
+from sluice.targets.port import KeyRange, OtherWriter, StoredRange, Target, refuses
 
 _log = structlog.get_logger()
 
@@ -110,12 +111,9 @@ def _kept(store: SegmentStore, record: ReplaceRecord) -> pa.Table:
 
 
 def plan_replaces(
-    runtime: Runtime, target: Reconciler | None, name: str, records: Sequence[ReplaceRecord]
+    runtime: Runtime, target: Target, name: str, records: Sequence[ReplaceRecord]
 ) -> tuple[list[StoredRange], dict[str, str]]:
     """Return the ranges to clear; and, by dump, why an automatic range is left out.
-
-    Args:
-        target: None if the target cannot remove ranges.
 
     Raises:
         MappingError: a user asked for the range, and the target cannot remove it any more.
@@ -125,7 +123,8 @@ def plan_replaces(
     left_out: dict[str, str] = {}
     reasons: dict[tuple[TableId, bool], tuple[PlannedTable, str]] = {}
     asked = any(one.optional or one.mapped for one in records)
-    others = target.others() if target is not None and asked else ()
+    reconciler = target.reconciler() if asked else None
+    others = reconciler.others() if reconciler is not None else ()
     for record in records:
         route = routes.route(record.table_id)
         known = record.table_id, bool(record.listed)
@@ -180,13 +179,15 @@ def planned(store: SegmentStore, record: ReplaceRecord, route: TableRoute) -> Pl
         columns = tuple(
             replace(column, key=number) for number, column in enumerate(planned_columns(columns_of(schema)), 1)
         )
-        return PlannedTable(route.target, record.table_id, columns, flavour=record.flavour)
+        return PlannedTable(route.target, record.table_id, columns, dialect=record.dialect)
     return key_plan(
-        record.table_id, _kept(store, record).schema if record.key else pa.schema([]), record.key, route, record.flavour
+        record.table_id, _kept(store, record).schema if record.key else pa.schema([]), record.key, route, record.dialect
     )
 
 
-def key_plan(table: TableId, schema: pa.Schema, key: Sequence[str], route: TableRoute, flavour: str) -> PlannedTable:
+def key_plan(
+    table: TableId, schema: pa.Schema, key: Sequence[str], route: TableRoute, dialect: Dialect
+) -> PlannedTable:
     """Return the columns ``key`` of a stored schema, named and numbered for the target; without ``key`` the whole table."""
     ordinals = {(route.target_name(name) or name): number for number, name in enumerate(key, 1)}
     wanted = pa.schema([schema.field(stored_name(name)) for name in key])
@@ -196,5 +197,5 @@ def key_plan(table: TableId, schema: pa.Schema, key: Sequence[str], route: Table
         route.target,
         table,
         tuple(replace(column, key=ordinals[column.name]) for column in columns),
-        flavour=flavour,
+        dialect=dialect,
     )

@@ -332,7 +332,7 @@ class _Worker:
                 done = self._read(dump, chunk)
             finally:
                 with suppress(SluiceError):
-                    self.dumps.let_go(chunk)
+                    self.dumps.release(chunk)
             if done is not None:
                 self.read = 0
                 self.shared.stop.wait(self.throttle.pause(dump.tuning, done.rows, time.monotonic() - started))

@@ -382,11 +382,11 @@ class _Delivery:
 
     def _ranges(self, record: Batch, changeset: Changeset) -> list[StoredRange]:
         """Return the ranges that the snapshot, or dumps placed in this batch, replace. An automatic dump that cannot be done is noted."""
-        reconciler, name, of_snapshot = self.target.reconciler(), self._config.name, changeset.manifest.replaces
-        if reconciler is None and not of_snapshot:
+        name, of_snapshot = self._config.name, changeset.manifest.replaces
+        if self.target.reconciler() is None and not of_snapshot:
             return []
         records = of_snapshot or self.runtime.store.read_manifest(record.manifest).replaces
-        found, left_out = plan_replaces(self.runtime, reconciler, name, records)
+        found, left_out = plan_replaces(self.runtime, self.target, name, records)
         for dump, why in left_out.items():
             _log.warning("stale_rows_kept", pipeline=self.runtime.name, target=name, dump=dump, reason=why)
             self.state.dumps.add_note(dump, f"rows that the source no longer has may stay at {name}: {why}")

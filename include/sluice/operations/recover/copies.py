@@ -67,7 +67,8 @@ def replacement(
         why, repairable = "", True
         stay: list[TableId] = []
         try:
-            reconciler = runtime.open_target(name).reconciler()
+            target = runtime.open_target(name)
+            reconciler = target.reconciler()
             others = reconciler.others() if reconciler is not None else ()
         except SluiceError as error:
             steps.append(f"which rows {name} keeps that the source does not have is not known: {error.message}")
@@ -76,10 +77,10 @@ def replacement(
             route, key = routes.route(table), () if table in keyless else schema.primary_key
             plan = key_plan(table, schema.arrow_schema, key, route, dialect)
             kept = reasons.get(table, "") or kept_on_purpose(runtime, name, others, route.target)
-            reason = kept or refuses(reconciler, plan, listed=False)
+            reason = kept or refuses(target, plan, listed=False)
             if reason:
                 why, stay = why or reason, [*stay, table]
-                repairable &= not kept and bool(key) and not refuses(reconciler, plan, listed=True)
+                repairable &= not kept and bool(key) and not refuses(target, plan, listed=True)
         if not stay:
             steps.append(f"rows that the source does not have are removed at {name}")
             continue

@@ -20,7 +20,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import pyarrow as pa
@@ -267,11 +267,10 @@ class TableCheck:
 
     def _look_for_others(self) -> None:
         """Compare again the target's keys that were not read at the source; rows that came meanwhile are among them."""
-        assert isinstance(self.comparer, KeyLister)
-        way = self.way
+        way, lister = self.way, cast(KeyLister, self.comparer)  # of a target that declares it, as ``lists`` says
         names = [stored_name(name) for name in way.key.names]
         suspects: list[Key] = []
-        for piece in self.comparer.keys(way.plan):
+        for piece in lister.keys(way.plan):
             keys = self.texts.literals(way.key.columns, piece.rename_columns(names))
             suspects += [keys[at] for at in np.flatnonzero(~self._seen.among(keys))]
             while len(suspects) >= self._keys_a_look:

@@ -41,13 +41,13 @@ from sluice.operations.verify.units import Spread
 from sluice.sources.base import ChunkKey, ChunkReader, DigestReader, SourceSession, SourceTable
 from sluice.targets.port import (
     Comparer,
-    CountingComparer,
-    KeyLister,
     OtherWriter,
     RowCount,
     Target,
     comparer_of,
+    key_lister,
     refuses,
+    row_counter,
 )
 from sluice.targets.registry import comparable_kinds
 
@@ -357,10 +357,10 @@ class _Side:
 
     def _counted(self, reader: ChunkReader, size: SourceTable, began: float) -> _Checked:
         """Compare a table without a key. Raises TerminalError."""
-        whole, table, comparer = self.whole, size.id, self.comparer
+        whole, table, counter = self.whole, size.id, row_counter(self.target, self.comparer)
         runtime, schema = whole.runtime, reader.schema(table)
         why = why_not(runtime, [table], whole.captured, ()).get(table, "")
-        if why or not isinstance(comparer, CountingComparer):
+        if why or counter is None:
             why = why or f"a target of type {self.config.type} does not count rows"
             raise ConfigError(f"{table} has no primary key, and {why}", hint="give it a primary key")
         request = replace(whole.conditioned.get(table) or TableRequest(table), keyless=True)
@@ -371,7 +371,7 @@ class _Side:
         log = self._log()
         check = KeylessCheck(
             reader=reader,
-            comparer=comparer,
+            comparer=counter,
             log=log,
             made=self.made,
             request=request,
@@ -479,20 +479,20 @@ class _Side:
             return way, f"rows that only the target has were not looked for: {why}", False
         stays = kept_on_purpose(whole.runtime, self.config.name, self.others, route.target)
         if lists and not stays:
-            stays = refuses(self.target.reconciler(), self._key_plan(schema, key.names, route), listed=True)
+            stays = refuses(self.target, self._key_plan(schema, key.names, route), listed=True)
         return way, f"a repair removes no rows: {stays}" if stays else "", not stays
 
     def _lists(self, plan: PlannedTable, key: Sequence[str], route: TableRoute, why: str) -> tuple[bool, str]:
         """Return whether rows that only the target has are found by listing its keys, as it has no range (``why``); and why not."""
-        runtime, table, comparer = self.whole.runtime, plan.source, self.comparer
+        runtime, table, lister = self.whole.runtime, plan.source, key_lister(self.target, self.comparer)
         not_by_table = why_not(runtime, [table], self.whole.captured, ()).get(table, "")
-        if not_by_table or not isinstance(comparer, KeyLister):
+        if not_by_table or lister is None:
             return False, why
         if self.whole.asked.sample < 1:
             return False, "that needs all rows of the source, and a sample was asked for"
         if any(route.conversion(name) is not None for name in key):
             return False, "the mapping converts values of its key"
-        not_listed = comparer.not_listed(plan)
+        not_listed = lister.not_listed(plan)
         return not not_listed, not_listed
 
     def _no_range(self, schema: TableSchema, key: Sequence[str], route: TableRoute) -> str:
@@ -544,7 +544,7 @@ class _Side:
         order = DumpOrder(REASON, dump, targets, by=by)
         recorded = record_dump(runtime, whole.state, whole.source, requests, order, note=f"verify {whole.id}")
         details = {"verify": whole.id, "dump": recorded.id, "target": self.config.name, "rows": counts}
-        whole.state.audit.note(by=by, what="repair", details=details)
+        whole.state.audit.note.note(by=by, what="repair", details=details)
         stop = threading.Event()
         with self._log().while_it_moves(stop, f"the rows of repair {recorded.id}"):
             work(replace(runtime, _state=None), recorded.id, stop=stop, why_stop="the pipeline stands still")

@@ -11,7 +11,7 @@ from typing import Any
 from sluice.config.connections import Endpoint
 from sluice.errors import ConfigError, LoadError, SluiceError, TargetUnavailable
 from sluice.model.client_packages import install_hint
-from sluice.targets.lake.checkpoints import Raced
+from sluice.targets.lake.format import Raced
 
 _S3 = re.compile(r"s3a?://", re.IGNORECASE)
 _AWS = {
@@ -74,12 +74,12 @@ class Place:
         path = uri.removeprefix(f"{self.root}/")
         return path if path != uri and path and ".." not in path.split("/") else None
 
-    def open(self, path: str, doing: str) -> Any:
+    def open(self, uri: str, doing: str) -> Any:
         """Return the newest version of a table (``DeltaTable``), None if there is none. Raises TargetUnavailable, LoadError."""
         delta = library()
-        with errors(self, doing, path):
+        with errors(self, doing, uri):
             try:
-                return delta.DeltaTable(self.uri(path), storage_options=dict(self.storage) or None)
+                return delta.DeltaTable(uri, storage_options=dict(self.storage) or None)
             except delta.exceptions.TableNotFoundError:
                 return None
 
@@ -147,7 +147,7 @@ def _storage(endpoint: Endpoint, extra: Mapping[str, Any]) -> dict[str, str]:
 
 
 @contextmanager
-def errors(place: Place, doing: str, where: str) -> Iterator[None]:
+def errors(place: Place, doing: str, uri: str) -> Iterator[None]:
     """Turn errors of the library into Sluice's, without secrets; a lost race becomes :class:`Raced`."""
     delta = library()
     own = delta.exceptions
@@ -158,9 +158,9 @@ def errors(place: Place, doing: str, where: str) -> Iterator[None]:
     except own.CommitFailedError as error:
         raise Raced(place.hidden(str(error))) from None
     except (own.DeltaError, ValueError, TypeError) as error:
-        raise LoadError(f"{doing}: {_said(place, error)}", where=place.uri(where)) from None
+        raise LoadError(f"{doing}: {_said(place, error)}", where=uri) from None
     except OSError as error:
-        raise TargetUnavailable(f"{doing}: {_said(place, error)}", where=place.uri(where)) from None
+        raise TargetUnavailable(f"{doing}: {_said(place, error)}", where=uri) from None
 
 
 def _said(place: Place, error: Exception) -> str:

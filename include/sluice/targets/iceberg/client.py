@@ -14,7 +14,7 @@ from sluice.config.connections import Endpoint
 from sluice.config.folders import local_folder
 from sluice.errors import ConfigError, LoadError, SluiceError, TargetUnavailable
 from sluice.model.client_packages import install_hint
-from sluice.targets.lake.checkpoints import Raced
+from sluice.targets.lake.format import Raced
 
 Identifier = tuple[str, ...]
 """Namespace and table."""
@@ -72,7 +72,7 @@ def _load(properties: Mapping[str, str]) -> Any:
     found = library().catalog.load_catalog(properties.get("name", "sluice"), **own)
     if not hasattr(found, "engine"):
         return found
-    from sluice.targets.iceberg.sql_catalog import KeptCatalog
+    from sluice.targets.iceberg.catalog import KeptCatalog
 
     kept = KeptCatalog(found.name, **found.properties)
     found.close()
@@ -130,9 +130,9 @@ class Place:
 
 
 def transaction(table: Any) -> Any:
-    """See :class:`sluice.targets.iceberg.transactions.KeptTransaction`."""
+    """See :class:`sluice.targets.iceberg.catalog.KeptTransaction`."""
     from sluice.targets.iceberg.bounds import use_own_bounds
-    from sluice.targets.iceberg.transactions import KeptTransaction
+    from sluice.targets.iceberg.catalog import KeptTransaction
 
     use_own_bounds()
     return KeptTransaction(table)

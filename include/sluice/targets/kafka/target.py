@@ -66,6 +66,8 @@ def _capabilities(changes: Input, ordering: Ordering, *, empties: bool) -> Capab
         max_writers=1,
         compares=True,
         compares_in_one_process=True,
+        lists_keys=True,
+        removes_listed_keys=True,
         copies_again=True,
     )
 

@@ -1,4 +1,4 @@
-"""``changes: all``: the columns of a table of changes besides the user's."""
+"""``changes: all``: the tables of changes, their columns besides the user's, and the changes of a batch as their rows, in log order."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from sluice.errors import LoadError, MappingError
 from sluice.model.batches import Op
 from sluice.model.fields import true_name
 from sluice.model.planned import PlannedTable
-from sluice.model.tables import member
-from sluice.targets.lake.column_types import arrow_of, made_type
-from sluice.targets.lake.columns import LakeColumn, TableInfo
+from sluice.model.tables import TableId, member
+from sluice.targets.lake.types import LakeColumn, TableInfo, arrow_of, made_type
 from sluice.targets.lake.values import Refusals, aligned, convert, plain, row_text, sent_columns, user_fields
-from sluice.targets.port import ChangePiece
+from sluice.targets.port import ChangePiece, RowReader, Share
 
 ENVELOPE: tuple[tuple[str, str], ...] = (
     ("_op", "string"), ("_batch", "long"), ("_seq", "long"), ("_row", "long"), ("_part", "long"), ("_txn", "long"), ("_txn_row", "long"),
@@ -27,6 +26,9 @@ BEFORE = "_before"
 """A struct of the user's columns before the change, null for a new row."""
 _OURS = frozenset({BEFORE, *(name for name, _ in ENVELOPE)})
 _FROM = {"_commit_time": "_commit_ts"}
+
+SCOPE = "changes"
+"""The scope under which a batch of changes is noted."""
 
 
 def column_name(name: str) -> str:
@@ -86,7 +88,7 @@ def _require_envelope(piece: ChangePiece, info: TableInfo) -> None:
         raise MappingError(
             f"the table of {piece.table} is no table of changes: it lacks {(wrong or [BEFORE])[0]!r}, or has it as another type",
             where=f"{piece.table}.{(wrong or [BEFORE])[0]}",
-            hint="changes: all needs tables of its own: another location, or options: {table: …}; `sluice check --apply` makes them",
+            hint="changes: all needs tables of its own: another location, or options: {table: …}; `sluice check PIPELINE --apply` makes them",
         )
 
 
@@ -117,3 +119,44 @@ def _refuse(piece: ChangePiece, refused: Refusals) -> None:
             where=f"{file}:{offset}",
             hint="options: {zero_dates: 'null'} writes NULL for such dates; or change the value by a rule",
         )
+
+
+def changes_by_table(reader: RowReader, share: Share | None = None) -> dict[TableId, list[ChangePiece]]:
+    """Return all changes of a batch, or of a share, by table."""
+    tables: dict[TableId, list[ChangePiece]] = {}
+    for piece in reader.change_pieces(share):
+        if piece.rows.num_rows:
+            tables.setdefault(piece.table, []).append(piece)
+    return tables
+
+
+def change_rows(
+    pieces: Sequence[ChangePiece], info: TableInfo, schema: pa.Schema, batch: int, zero_dates: str, known: int = 0
+) -> pa.Table:
+    """Convert changes to rows of their table.
+
+    ``schema``: the table's; ``known``: the last batch that it has. Raises LoadError, MappingError.
+    """
+    batches: dict[int, list[ChangePiece]] = {}
+    for piece in pieces:
+        if not piece.batch or piece.batch > known:
+            batches.setdefault(piece.batch or batch, []).append(piece)
+    found = [
+        _in_log_order(some, pa.concat_tables([rows_of(piece, info, schema, number, zero_dates) for piece in some]))
+        for number, some in sorted(batches.items())
+    ]
+    return pa.concat_tables(found) if found else schema.empty_table()
+
+
+def _in_log_order(pieces: Sequence[ChangePiece], rows: pa.Table) -> pa.Table:
+    """Sort the changes of one batch. Rows that a dump read precede the change of the same number, see :mod:`sluice.targets.changes_in_order`."""
+    if len(pieces) == 1:
+        return rows
+    seq, row, part = (np.concatenate([_numbers(piece, name) for piece in pieces]) for name in ("_seq", "_row", "_part"))
+    logged = pc.not_equal(rows["_op"], Op.READ.value).to_numpy()
+    return rows.take(pa.array(np.lexsort((part, row, logged, seq))))
+
+
+def _numbers(piece: ChangePiece, name: str) -> np.ndarray:
+    values = piece.part if name == "_part" else piece.rows[name]
+    return np.asarray(values.to_numpy(zero_copy_only=False))

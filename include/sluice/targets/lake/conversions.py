@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +20,14 @@ class NotConvertedError(Exception):
         self.kind = kind
 
 
+class Refused(Exception):
+    """Values of ``column`` cannot be converted as the source did."""
+
+    def __init__(self, column: str, error: NotConvertedError) -> None:
+        super().__init__(column)
+        self.column, self.kind, self.why = column, error.kind, str(error)
+
+
 def converted(values: pa.Array, steps: Sequence[Step]) -> pa.Array:
     """Return the values after all steps, in the type that they have. Raises NotConvertedError."""
     for step in steps:
@@ -34,6 +42,31 @@ def converted(values: pa.Array, steps: Sequence[Step]) -> pa.Array:
             )
         values = work(values, step)
     return values
+
+
+def converted_rows(
+    rows: pa.Table, steps: Mapping[str, Sequence[Step]], partitions: Collection[str] = ()
+) -> pa.Table | None:
+    """Return rows with converted values, None if every value is what it was. ``partitions``: columns by which the table is partitioned.
+
+    Raises Refused.
+    """
+    changed = False
+    for name, todo in steps.items():
+        place = rows.schema.get_field_index(name)
+        old = rows.column(place).combine_chunks()
+        old = old.combine_chunks() if isinstance(old, pa.ChunkedArray) else old
+        try:
+            new = converted(old, todo)
+        except NotConvertedError as error:
+            raise Refused(name, error) from error
+        if name in partitions and pa.types.is_string(new.type) and pc.any(pc.equal(new, "")).as_py():
+            why = "an empty text is NULL in a column by which the table is partitioned"
+            raise Refused(name, NotConvertedError(None, why))
+        if not new.equals(old):
+            changed = True
+            rows = rows.set_column(place, rows.schema.field(place), new)
+    return rows if changed else None
 
 
 def _rounded(values: pa.Array, step: Step) -> pa.Array:

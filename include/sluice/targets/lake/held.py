@@ -8,9 +8,8 @@ from sluice.model.row_effects import ColumnEffect
 from sluice.model.schema_changes import ColumnChange, TableChange
 from sluice.model.tables import TableId
 from sluice.targets.lake.changelog import column_name
-from sluice.targets.lake.column_types import takes
-from sluice.targets.lake.columns import TableInfo
-from sluice.targets.lake.site import LakeSite
+from sluice.targets.lake.tables import LakeTables
+from sluice.targets.lake.types import TableInfo, takes
 from sluice.targets.port import SchemaChange
 from sluice.targets.schema.policy import Answer, OnlyColumns, has
 
@@ -18,21 +17,21 @@ from sluice.targets.schema.policy import Answer, OnlyColumns, has
 class LakeHeld(OnlyColumns):
     """See :class:`sluice.targets.schema.policy.Held`."""
 
-    def __init__(self, change: SchemaChange, site: LakeSite) -> None:
+    def __init__(self, change: SchemaChange, tables: LakeTables) -> None:
         super().__init__(change)
-        self.site = site
+        self.tables = tables
         self._infos: dict[TableId, TableInfo | None] = {}
 
     def _info(self, table: TableId) -> TableInfo | None:
         if table not in self._infos:
-            found = self.site.open(table)
-            self._infos[table] = self.site.info(found) if found is not None else None
+            found = self.tables.open(table)
+            self._infos[table] = self.tables.format.info(found) if found is not None else None
         return self._infos[table]
 
     def column(self, one: TableChange, name: str) -> str | None:
         """Return the name by the mapping, escaped in a table of changes if it is one of Sluice's columns."""
         found = super().column(one, name)
-        return column_name(found) if found is not None and self.site.every else found
+        return column_name(found) if found is not None and self.tables.every else found
 
     def columns(self, table: TableId) -> Mapping[str, str] | None:
         """Return the columns of the table, case-folded name -> name; None if the table is missing."""

@@ -11,8 +11,7 @@ from sluice.errors import LoadError, UnsupportedType
 from sluice.model.column_types import ColumnKind
 from sluice.model.key_literals import key_values
 from sluice.model.planned import PlannedColumn, PlannedTable
-from sluice.targets.lake.column_types import WHOLE, made_type
-from sluice.targets.lake.columns import TableInfo
+from sluice.targets.lake.types import WHOLE, TableInfo, made_type
 from sluice.targets.lake.values import converted, stored
 
 K = ColumnKind

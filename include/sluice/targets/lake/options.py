@@ -6,6 +6,9 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from sluice.model.tables import TableId
+from sluice.targets.lake.types import TableInfo, clusterable
+
 
 class LakeOptions(BaseModel):
     """The options that concern values and tables, whatever the format."""
@@ -47,3 +50,12 @@ class LakeOptions(BaseModel):
                     f"{said}: {min(parts & set(seen))} is in partition_by, too: a file has one value of it anyway"
                 )
         return self
+
+    def partitions(self, table: TableId) -> tuple[str, ...]:
+        """Return the partition columns of a table that is created here."""
+        return self.partition_by.get(str(table), ())
+
+    def clusters(self, table: TableId, info: TableInfo) -> tuple[str, ...]:
+        """Return the columns by which rows of a table are clustered. Names in the option that do not fit are ignored: `sluice check` reports them."""
+        found = map(info.find, self.cluster_by.get(str(table), ()))
+        return tuple(one.name for one in found if one is not None and not one.partition and clusterable(one.kind))

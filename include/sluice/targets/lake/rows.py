@@ -12,8 +12,7 @@ import pyarrow.compute as pc
 from sluice.errors import LoadError, MappingError
 from sluice.merge.group_codes import dense, group_codes
 from sluice.model.fields import true_name
-from sluice.targets.lake.column_types import arrow_of
-from sluice.targets.lake.columns import TableInfo
+from sluice.targets.lake.types import TableInfo, arrow_of
 from sluice.targets.lake.values import convert, row_text, sent_columns, user_fields
 from sluice.targets.port import RejectedRows, Rejection, RowFile, RowReader, TableInput
 

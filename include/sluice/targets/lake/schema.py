@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from sluice.errors import LoadError, MappingError
 from sluice.model.planned import PlannedColumn, PlannedTable
-from sluice.model.tables import TableId
 from sluice.targets.lake.changelog import BEFORE, ENVELOPE, column_name, planned
-from sluice.targets.lake.checkpoints import Raced
-from sluice.targets.lake.column_types import TOO_WIDE, lost, made_type, takes
-from sluice.targets.lake.columns import LakeColumn, Shape, TableInfo, clusterable, partitionable
-from sluice.targets.lake.site import LakeSite
-from sluice.targets.lake.statements import Statement, add_text, create_text, read_statement, type_text
+from sluice.targets.lake.format import Raced
+from sluice.targets.lake.statements import add_text, create_text, read_statement, type_text
+from sluice.targets.lake.tables import LakeTables
+from sluice.targets.lake.types import (
+    TOO_WIDE,
+    LakeColumn,
+    TableInfo,
+    clusterable,
+    lost,
+    made_type,
+    partitionable,
+    takes,
+    wanting,
+)
 from sluice.targets.port import Finding
 
 
 @dataclass(frozen=True)
-class LakeSchema(ABC):
+class LakeSchema:
     """See :class:`sluice.targets.port.TargetSchema`."""
 
-    site: LakeSite
+    tables: LakeTables
 
     def compare(self, tables: Sequence[PlannedTable]) -> list[Finding]:
         """Return missing tables and columns, types that do not fit, and losses."""
@@ -31,87 +38,75 @@ class LakeSchema(ABC):
 
     def require(self, plan: PlannedTable) -> None:
         """Raise MappingError unless the table can hold the planned rows."""
+        applies = f"`sluice check {self.tables.pipeline} --apply` does it"
         for one in self._compare(plan):
             if one.severity != "error":
                 continue
             if not one.column and one.statement.startswith("CREATE"):
-                raise self.site.missing(plan.target)
+                raise self.tables.missing(plan.target)
             raise MappingError(
                 f"table {plan.target}: {one.why}",
                 where=f"{plan.target}.{one.column}" if one.column else str(plan.target),
-                hint="; ".join(filter(None, (one.hint, "`sluice check --apply` does it" if one.statement else "")))
-                or None,
+                hint="; ".join(filter(None, (one.hint, applies if one.statement else ""))) or None,
             )
 
     def apply(self, statement: str) -> None:
-        """Make a table, or add columns. Raises LoadError."""
-        told = read_statement(statement)
+        """Make a table, add columns, or set properties. Raises LoadError."""
+        told, table = read_statement(statement), self.tables.format
         try:
-            self._apply(told, statement)
+            if told.create:
+                table.create(told.names, told.columns, told.partitions)
+                return
+            found = table.open(told.names, f"reading the metadata of {'.'.join(told.names)}")
+            if found is None:
+                raise LoadError(f"there is no such {table.NAME} table: {statement[:200]}")
+            if told.properties:
+                table.set_properties(told.names, found, told.properties)
+            new = wanting(told.columns, table.info(found))
+            if new:
+                table.add_columns(told.names, found, new)
         except Raced as error:
             raise LoadError(
                 f"another writer changed the table at the same time: {error}: {statement[:200]}", hint="run it again"
             ) from None
 
-    # -- of the format ---------------------------------------------------------------------------------------------
-    @abstractmethod
-    def _apply(self, told: Statement, text: str) -> None:
-        """Apply a statement. Raises LoadError, Raced, TargetUnavailable."""
-
-    @abstractmethod
-    def _place(self, table: TableId) -> str:
-        """Return the table in Spark's words."""
-
-    def _refused(self, table: Any) -> tuple[str, str]:
-        """Return why the client cannot write to a table, "" if it can, and the remedy."""
-        return "", ""
-
     # -- inside ----------------------------------------------------------------------------------------------------
     def _compare(self, plan: PlannedTable) -> list[Finding]:
-        site, wide = self.site, self.site.wide_decimals
+        target, tables, options = plan.target, self.tables, self.tables.options
         found = self._unfit(plan)
         if found:
             return found
-        columns = planned(plan, wide) if site.every else _merged(plan, wide)
-        table = site.open(plan.target)
+        table = tables.open(target)
         if table is None:
-            partitions = site.partitions(plan.target)
-            unfit = _unfit_partitions(plan, partitions, columns)
-            if unfit:
-                return unfit
+            wide, partitions = options.wide_decimals, options.partitions(target)
+            columns = planned(plan, wide) if tables.every else _merged(plan, wide)
             unknown = [name for name in partitions if name not in {one.name for one in columns}]
-            if unknown:
-                return [
-                    Finding(
-                        "error",
-                        plan.target,
-                        unknown[0],
-                        f"options.partition_by names {unknown[0]!r}, which the table does not have",
-                    )
+            return (
+                _unfit_partitions(plan, partitions, columns)
+                or [
+                    _error(plan, name, f"options.partition_by names {name!r}, which the table does not have")
+                    for name in unknown[:1]
                 ]
-            unfit = self._unfit_clusters(plan, TableInfo(columns, partitions), "error")
-            if unfit:
-                return unfit
-            statement = create_text(self._place(plan.target), columns, partitions, self.site.FORMAT.upper())
-            return [
-                Finding(
-                    "error",
-                    plan.target,
-                    "",
-                    f"there is no {self.site.NAME} table at {site.uri(plan.target)}",
-                    statement,
-                    absent=True,
-                )
-            ]
-        info = self.site.info(table)
-        refusal, help_ = self._refused(table)
-        if refusal:
-            return [Finding("error", plan.target, "", refusal, hint=help_)]
+                or self._unfit_clusters(plan, TableInfo(columns, partitions), "error")
+                or [self._absent(plan, columns)]
+            )
+        refusal = tables.format.refusal(target, table, every=tables.every)
+        if refusal is not None:
+            return [refusal]
+        info = tables.format.info(table)
         unfit = _unfit_partitions(plan, info.partitions, info.columns)
-        if unfit:
-            return unfit
-        found = [*self._columns(plan, info), *self._unfit_clusters(plan, info, "warning")]
-        return found or [self._well(plan, info)]
+        return (
+            unfit
+            or [*self._columns(plan, info), *self._unfit_clusters(plan, info, "warning")]
+            or [self._well(plan, info)]
+        )
+
+    def _absent(self, plan: PlannedTable, columns: Sequence[LakeColumn]) -> Finding:
+        format_ = self.tables.format
+        partitions = self.tables.options.partitions(plan.target)
+        statement = create_text(format_.sql_name(plan.target), columns, partitions, format_.FORMAT.upper())
+        why = f"there is no {format_.NAME} table at {format_.uri(plan.target)}"
+        return Finding("error", plan.target, "", why, statement, absent=True)
 
     def _unfit_clusters(
         self, plan: PlannedTable, info: TableInfo, severity: Literal["error", "warning"]
@@ -121,7 +116,7 @@ class LakeSchema(ABC):
         Rows keep arriving, and a column may have been renamed at the source since.
         """
         found, said = [], "options.cluster_by names"
-        for name in self.site.options.cluster_by.get(str(plan.target), ()):
+        for name in self.tables.options.cluster_by.get(str(plan.target), ()):
             one = info.find(name)
             if one is None:
                 why = f"{said} {name!r}, which the table does not have"
@@ -138,27 +133,23 @@ class LakeSchema(ABC):
     def _unfit(self, plan: PlannedTable) -> list[Finding]:
         """Return what no table could hold."""
         found: list[Finding] = []
-        if not plan.key and not self.site.every:
-            found.append(Finding(
-                "error", plan.target, "", "it has no key, and changes: latest needs one",
-                hint="give it a primary key, name one (mapping: key), or give the target changes: all",
-            ))  # fmt: skip
+        if not plan.key and not self.tables.every:
+            hint = "give it a primary key, name one (mapping: key), or give the target changes: all"
+            found.append(_error(plan, "", "it has no key, and changes: latest needs one", hint))
         for column in plan.columns:
             if column.generated:
                 continue
-            if self.site.odd_name(column.name):
-                why = f"{self.site.NAME} takes no such name of a column: {column.name!r}"
-                found.append(Finding("error", plan.target, column.name, why, hint="rename it: mapping.columns.rename"))
-            elif not made_type(column, self.site.wide_decimals):
-                found.append(Finding(
-                    "error", plan.target, column.name, f"{column.sql_type or column.arrow_type}: {TOO_WIDE}",
-                    hint="options: {wide_decimals: string} stores the digits as text; or leave the column out: mapping.columns.exclude",
-                ))  # fmt: skip
+            if self.tables.format.odd_name(column.name):
+                why = f"{self.tables.format.NAME} takes no such name of a column: {column.name!r}"
+                found.append(_error(plan, column.name, why, "rename it: mapping.columns.rename"))
+            elif not made_type(column, self.tables.options.wide_decimals):
+                hint = "options: {wide_decimals: string} stores the digits as text; or leave the column out: mapping.columns.exclude"
+                found.append(_error(plan, column.name, f"{column.sql_type or column.arrow_type}: {TOO_WIDE}", hint))
         return found
 
     def _columns(self, plan: PlannedTable, info: TableInfo) -> list[Finding]:
         found: list[Finding] = []
-        every = self.site.every
+        every = self.tables.every
         inner = info.find(BEFORE)
         parts = TableInfo(inner.kind) if inner is not None and not isinstance(inner.kind, str) else None
         if every:
@@ -166,18 +157,10 @@ class LakeSchema(ABC):
             wrong = [name for name, kind in ENVELOPE if there.get(name) != kind] + ([BEFORE] if parts is None else [])
             if wrong:
                 why = f"it is no table of changes: it lacks {wrong[0]!r}, or has it as another type"
-                return [
-                    Finding(
-                        "error",
-                        plan.target,
-                        wrong[0],
-                        why,
-                        hint="give the target another location, or options: {table: …}",
-                    )
-                ]
+                return [_error(plan, wrong[0], why, "give the target another location, or options: {table: …}")]
         elif parts is not None and info.find("_batch") is not None:
             why = "it is a table of changes (changes: all), not of rows"
-            return [Finding("error", plan.target, "", why, hint="give the target another location")]
+            return [_error(plan, "", why, "give the target another location")]
         for column in plan.columns:
             if column.generated:
                 continue
@@ -188,17 +171,13 @@ class LakeSchema(ABC):
             for other in info.columns:
                 if not other.nullable and other.name.casefold() not in sent:
                     why = f"column {other.name!r} needs a value, and {plan.source} has no such column"
-                    found.append(
-                        Finding(
-                            "error", plan.target, other.name, why, hint="ALTER TABLE … ALTER COLUMN … DROP NOT NULL"
-                        )
-                    )
+                    found.append(_error(plan, other.name, why, "ALTER TABLE … ALTER COLUMN … DROP NOT NULL"))
         return found
 
     def _column(
         self, plan: PlannedTable, column: PlannedColumn, name: str, info: TableInfo, parts: TableInfo | None
     ) -> list[Finding]:
-        made, own = column.sent_type, made_type(column, self.site.wide_decimals)
+        made, own = column.sent_type, made_type(column, self.tables.options.wide_decimals)
         there = info.find(name)
         said = column.sql_type or column.arrow_type
         new = [LakeColumn(name, own)] if there is None else []
@@ -207,13 +186,13 @@ class LakeSchema(ABC):
         if new:
             why = f"it has no column {name!r}, which {plan.source} has"
             hint = "or leave it out: mapping.columns.exclude"
-            add = add_text(self._place(plan.target), new)
+            add = add_text(self.tables.format.sql_name(plan.target), new)
             return [Finding("error", plan.target, column.name, why, add, hint, absent=True)]
         for one in filter(None, (there, parts.find(name) if parts is not None else None)):
             if not isinstance(one.kind, str) or not takes(made, one.kind):
                 why = f"column {one.name!r} is {type_text(one.kind)}, which cannot hold values of {said}"
                 hint = "make the table anew, or rewrite it with Spark with a wider type, or leave the column out: mapping.columns.exclude"
-                return [Finding("error", plan.target, column.name, why, hint=hint)]
+                return [_error(plan, column.name, why, hint)]
         assert there is not None
         assert isinstance(there.kind, str)
         why = lost(made, there.kind) or column.loses
@@ -227,10 +206,19 @@ class LakeSchema(ABC):
 
     def _well(self, plan: PlannedTable, info: TableInfo) -> Finding:
         by = f", partitioned by {', '.join(info.partitions)}" if info.partitions else ""
-        clusters = self.site.clusters(plan.target, info)
+        clusters = self.tables.options.clusters(plan.target, info)
         by += f", clustered by {', '.join(clusters)}" if clusters else ""
-        what = "every change is appended to" if self.site.every else "rows are merged into"
-        return Finding("ok", plan.target, "", f"{what} the {self.site.NAME} table {self.site.uri(plan.target)}{by}")
+        what = "every change is appended to" if self.tables.every else "rows are merged into"
+        return Finding(
+            "ok",
+            plan.target,
+            "",
+            f"{what} the {self.tables.format.NAME} table {self.tables.format.uri(plan.target)}{by}",
+        )
+
+
+def _error(plan: PlannedTable, column: str, why: str, hint: str = "") -> Finding:
+    return Finding("error", plan.target, column, why, hint=hint)
 
 
 def _unfit_partitions(plan: PlannedTable, names: Sequence[str], columns: Sequence[LakeColumn]) -> list[Finding]:
@@ -239,23 +227,9 @@ def _unfit_partitions(plan: PlannedTable, names: Sequence[str], columns: Sequenc
         if one.name in names and not partitionable(one.kind):
             why = f"a table cannot be partitioned by {one.name!r}: not all values of {type_text(one.kind)} are read back as they were"
             hint = "partition by whole numbers, texts or dates"
-            found.append(Finding("error", plan.target, one.name, why, hint=hint))
+            found.append(_error(plan, one.name, why, hint))
     return found
 
 
 def _merged(plan: PlannedTable, wide: str) -> tuple[LakeColumn, ...]:
     return tuple(LakeColumn(one.name, made_type(one, wide)) for one in plan.columns if not one.generated)
-
-
-def wanting(columns: Sequence[LakeColumn], info: TableInfo) -> list[LakeColumn]:
-    """Return the columns that a table lacks; for a struct, its missing parts."""
-    found: list[LakeColumn] = []
-    for one in columns:
-        there = info.find(one.name)
-        if there is None:
-            found.append(one)
-        elif not isinstance(one.kind, str) and not isinstance(there.kind, str):
-            parts: Shape = tuple(wanting(one.kind, TableInfo(there.kind)))
-            if parts:
-                found.append(LakeColumn(one.name, parts))
-    return found

@@ -1,20 +1,20 @@
-"""Statements that create what a target lacks: Spark's SQL, which people can run, too."""
+"""Statements that create or set what a target lacks: Spark's SQL, which people can run, too."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sluice.errors import LoadError
-from sluice.targets.lake.columns import LakeColumn, Shape
+from sluice.targets.lake.types import LakeColumn, Shape
 
 _SQL: Mapping[str, str] = {
     "byte": "TINYINT", "short": "SMALLINT", "integer": "INT", "long": "BIGINT", "float": "FLOAT", "double": "DOUBLE", "string": "STRING",
     "binary": "BINARY", "boolean": "BOOLEAN", "date": "DATE", "timestamp": "TIMESTAMP", "timestamp_ntz": "TIMESTAMP_NTZ",
 }  # fmt: skip
 _DELTA = {sql: kind for kind, sql in _SQL.items()}
-_WORDS = re.compile(r"`(?:[^`]|``)*`|[A-Za-z_]+(?:\(\d+, ?\d+\))?|[(),.:<>]|\S")
+_WORDS = re.compile(r"`(?:[^`]|``)*`|'[^']*'|[A-Za-z_]+(?:\(\d+, ?\d+\))?|[(),.:<>]|\S")
 
 
 def quoted(name: str) -> str:
@@ -42,26 +42,35 @@ def add_text(place: str, columns: Sequence[LakeColumn]) -> str:
     return f"ALTER TABLE {place} ADD COLUMNS ({listed})"
 
 
+def set_text(place: str, name: str, value: str) -> str:
+    """Return an ALTER TABLE … SET TBLPROPERTIES."""
+    return f"ALTER TABLE {place} SET TBLPROPERTIES ('{name}'='{value}')"
+
+
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One of the two, read again. ``create``: it makes a table; ``names``: the quoted ones of its place."""
+    """One of the three, read again. ``create``: it makes a table; ``names``: the quoted ones of its place."""
 
     create: bool
     names: tuple[str, ...]
-    columns: tuple[LakeColumn, ...]
+    columns: tuple[LakeColumn, ...] = ()
     partitions: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_statement(text: str) -> Statement:
-    """Parse what :func:`create_text` and :func:`add_text` wrote. Raises LoadError."""
+    """Parse what :func:`create_text`, :func:`add_text` and :func:`set_text` wrote. Raises LoadError."""
     words = iter(_WORDS.findall(text))
     try:
         create = next(words) == "CREATE"
         if next(words) != "TABLE":
             raise ValueError("TABLE")
         names: list[str] = []
-        while (word := next(words)) not in {"(", "ADD"}:
+        while (word := next(words)) not in {"(", "ADD", "SET"}:
             names += [_name(word)] if word.startswith("`") else []
+        if not create and word == "SET":
+            name, value = (one.strip("'") for one in words if one.startswith("'"))
+            return Statement(create, tuple(names), properties={name: value})
         if not create and (word, next(words), next(words)) != ("ADD", "COLUMNS", "("):
             raise ValueError("ADD COLUMNS")
         columns = _columns(words, ")", colon=False)

@@ -1,8 +1,7 @@
-"""The common part of every target of lake tables; its kind opens the tables."""
+"""A target of lake tables: rows are merged, or every change is appended, and each commit notes its batch. Its kind names the format."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
@@ -10,24 +9,28 @@ from typing import ClassVar
 from pydantic import BaseModel
 
 from sluice.config.pipeline import TargetConfig
+from sluice.targets.lake.checkpoint import LakeCheckpointStore
+from sluice.targets.lake.compare import LakeComparer
+from sluice.targets.lake.format import LakeFormat
+from sluice.targets.lake.maintain import LakeMaintainer
+from sluice.targets.lake.reconcile import LakeReconciler
 from sluice.targets.lake.schema import LakeSchema
-from sluice.targets.lake.writing import LakeSession, LakeWork, capabilities_of
+from sluice.targets.lake.spark_writer import LakeSparkWriter
+from sluice.targets.lake.tables import LakeTables
+from sluice.targets.lake.versions import LakeVersions
+from sluice.targets.lake.writer import LakeSession, capabilities_of
 from sluice.targets.port import Capabilities, Input
 
 
-class LakeTarget(ABC):
+class LakeTarget:
     """See :class:`sluice.targets.port.Target`."""
 
     Options: ClassVar[type[BaseModel]]
     CAPABILITIES: ClassVar[Capabilities] = capabilities_of(Input.MERGED)
 
-    def __init__(self, config: TargetConfig) -> None:
+    def __init__(self, config: TargetConfig, format_: LakeFormat, pipeline: str) -> None:
         self.config = config
-
-    @property
-    @abstractmethod
-    def work(self) -> LakeWork:
-        """The work of the target, by the format's library."""
+        self.tables = LakeTables(format_, pipeline, config.name, every=self.input is Input.CHANGES)
 
     @property
     def input(self) -> Input:
@@ -39,14 +42,40 @@ class LakeTarget(ABC):
         """The abilities of the target: for merged rows, or for every change."""
         return capabilities_of(self.input)
 
+    @property
+    def checkpoints(self) -> LakeCheckpointStore:
+        """A small table in the same location."""
+        return self.tables.checkpoints
+
+    @property
+    def spark_writer(self) -> LakeSparkWriter | None:
+        """The writer through Spark; None: Spark does not write."""
+        return None
+
     @contextmanager
     def open(self, epoch: int) -> Iterator[LakeSession]:
         """See :meth:`sluice.targets.port.Target.open`."""
-        yield LakeSession(self.work, epoch)
+        yield LakeSession(self.tables, epoch, self.spark_writer)
 
     def schema(self) -> LakeSchema:
         """Return what compares the tables."""
-        return self.work.schema()
+        return LakeSchema(self.tables)
 
-    def interrupt(self) -> None:  # noqa: B027 - there is nothing to do for any kind
+    def reconciler(self) -> LakeReconciler | None:
+        """Return what removes listed keys, for merged rows; else None."""
+        return LakeReconciler(self.tables) if self.input is Input.MERGED else None
+
+    def comparer(self) -> LakeComparer | None:
+        """Return what compares rows by key; None for a target with every change, which is not compared."""
+        return LakeComparer(self.tables) if self.input is Input.MERGED else None
+
+    def maintainer(self) -> LakeMaintainer:
+        """Return what compacts tables, and removes what old versions alone need."""
+        return LakeMaintainer(self.tables)
+
+    def versions(self) -> LakeVersions:
+        """Return what reads older versions; each batch is a commit."""
+        return LakeVersions(self.tables)
+
+    def interrupt(self) -> None:
         """Do nothing: a commit succeeds or is refused, and nothing waits at the target."""

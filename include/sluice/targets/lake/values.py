@@ -14,8 +14,7 @@ from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.fields import declared_type, is_masked, neutral_type, true_name
 from sluice.model.tables import ENUM_ERROR_VALUE, META_COLUMNS, TableId
 from sluice.model.temporal import is_special, to_text
-from sluice.targets.lake.column_types import arrow_of, takes
-from sluice.targets.lake.columns import NO_PARTITIONS, LakeColumn, Shape, TableInfo
+from sluice.targets.lake.types import NO_PARTITIONS, LakeColumn, Shape, TableInfo, arrow_of, takes
 
 K = ColumnKind
 _DATES = frozenset({K.DATE, K.DATETIME, K.TIMESTAMP})
@@ -56,7 +55,7 @@ def sent_columns(fields: Sequence[pa.Field], info: TableInfo, table: TableId, na
             raise MappingError(
                 f"table {table} at the target has no column {name!r}",
                 where=f"{table}.{name}",
-                hint="`sluice check --apply` adds it; or leave it out: mapping.columns.exclude",
+                hint="`sluice check PIPELINE --apply` adds it; or leave it out: mapping.columns.exclude",
             )
         made = values_of(field)
         if not isinstance(column.kind, str) or not takes(made, column.kind):

@@ -64,7 +64,7 @@ class MemoryTarget:
     Options: ClassVar[type[BaseModel]] = MemoryOptions
     CAPABILITIES: ClassVar[Capabilities] = Capabilities(
         frozenset(Input), ordering=frozenset(Ordering), consistency=frozenset(Consistency), schema_changes=FOLLOWED, features=_FEATURES,
-        compares=True,
+        compares=True, lists_keys=True,
     )  # fmt: skip
     """The abilities before options restrict them."""
 
@@ -88,6 +88,7 @@ class MemoryTarget:
             features=options.features,
             max_writers=1 if single else None,
             compares=True,
+            lists_keys=True,
         )
 
     @property

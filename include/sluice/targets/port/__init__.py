@@ -26,6 +26,8 @@ from sluice.targets.port.compare import (
     RowCounts,
     RowDifference,
     comparer_of,
+    key_lister,
+    row_counter,
 )
 from sluice.targets.port.maintain import Maintainer, MaintainsFiles, Upkeep, maintainer_of
 from sluice.targets.port.reconcile import (
@@ -35,7 +37,6 @@ from sluice.targets.port.reconcile import (
     OtherWriter,
     Reconciler,
     StoredRange,
-    refuses,
 )
 from sluice.targets.port.rows import ChangePiece, RowFile, RowGroup, RowReader, Share, TableInput
 from sluice.targets.port.schema import CopiesAgain, Finding, SchemaChange, SourceStatement, TargetSchema
@@ -49,6 +50,7 @@ from sluice.targets.port.target import (
     WriteResult,
     WriteUnit,
     marking,
+    refuses,
 )
 from sluice.targets.port.versions import KeepsVersions, TableVersion, VersionReader, versions_of
 
@@ -112,8 +114,10 @@ __all__ = [
     "WriteResult",
     "WriteUnit",
     "comparer_of",
+    "key_lister",
     "maintainer_of",
     "marking",
     "refuses",
+    "row_counter",
     "versions_of",
 ]

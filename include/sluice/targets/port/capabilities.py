@@ -88,6 +88,9 @@ class Capabilities:
         max_writers: units at a time; 1: a single writer, which a global order needs.
         compares: it has ``comparer()``, see :class:`~sluice.targets.port.compare.Comparer`.
         compares_in_one_process: its comparer remembers what it read, so that workers do not get one each.
+        lists_keys: its comparer lists the keys that it holds, see :class:`~sluice.targets.port.compare.KeyLister`.
+        counts_rows: its comparer counts rows without a key, see :class:`~sluice.targets.port.compare.CountingComparer`.
+        removes_listed_keys: its reconciler removes listed keys, see :class:`~sluice.targets.port.reconcile.ListReconciler`.
         maintains_files: it has ``maintainer()``, see :class:`~sluice.targets.port.maintain.Maintainer`.
         keeps_versions: it has ``versions()``, see :class:`~sluice.targets.port.versions.VersionReader`.
         marks_loads: it has ``mark``, see :class:`~sluice.targets.port.target.MarksLoads`.
@@ -105,6 +108,9 @@ class Capabilities:
     max_writers: int | None = None
     compares: bool = False
     compares_in_one_process: bool = False
+    lists_keys: bool = False
+    counts_rows: bool = False
+    removes_listed_keys: bool = False
     maintains_files: bool = False
     keeps_versions: bool = False
     marks_loads: bool = False
@@ -123,6 +129,9 @@ class Capabilities:
             "execution": str(self.execution),
             "max_writers": self.max_writers,
             "compares": self.compares,
+            "lists_keys": self.lists_keys,
+            "counts_rows": self.counts_rows,
+            "removes_listed_keys": self.removes_listed_keys,
             "maintains_files": self.maintains_files,
             "keeps_versions": self.keeps_versions,
             "marks_loads": self.marks_loads,

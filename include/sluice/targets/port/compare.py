@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast, runtime_checkable
+from typing import Protocol, cast
 
 import pyarrow as pa
 
@@ -82,11 +82,11 @@ class Comparer(Protocol):
         """Return the digest of the target's rows in a range, over the columns of ``plan`` in their order."""
 
 
-@runtime_checkable
 class KeyLister(Protocol):
     """Optional, for a :class:`Comparer` whose ranges are not the source's: lists every key that it holds, and supports :attr:`KeyRange.listed`.
 
-    Rows that only the target has are then found by their keys, after all rows of the source were compared.
+    Its kind declares :attr:`Capabilities.lists_keys`. Rows that only the target has are then found by their keys, after all rows of the source were
+    compared.
     """
 
     def not_listed(self, plan: PlannedTable) -> str:
@@ -141,9 +141,11 @@ class ComparesRowsOnly:
         raise NotImplementedError
 
 
-@runtime_checkable
 class CountingComparer(Protocol):
-    """Optional, for a :class:`Comparer`: compares rows without a key by how often the target has each."""
+    """Optional, for a :class:`Comparer`: compares rows without a key by how often the target has each.
+
+    Its kind declares :attr:`Capabilities.counts_rows`.
+    """
 
     def count(
         self,
@@ -173,3 +175,13 @@ class Compares(Protocol):
 def comparer_of(target: Target) -> Comparer | None:
     """Return the comparer of a target; None if it cannot be read back."""
     return cast(Compares, target).comparer() if target.capabilities.compares else None
+
+
+def key_lister(target: Target, comparer: Comparer) -> KeyLister | None:
+    """Return the comparer of a target as what lists its keys; None if it does not."""
+    return cast(KeyLister, comparer) if target.capabilities.lists_keys else None
+
+
+def row_counter(target: Target, comparer: Comparer) -> CountingComparer | None:
+    """Return the comparer of a target as what counts rows without a key; None if it does not."""
+    return cast(CountingComparer, comparer) if target.capabilities.counts_rows else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -79,18 +79,11 @@ class Reconciler(Protocol):
         """Return other pipelines that write to the same target; the rows in the tables that they write must stay."""
 
 
-@runtime_checkable
 class ListReconciler(Protocol):
-    """Optional, for a :class:`Reconciler` that refuses ranges: removes listed keys of them (:attr:`KeyRange.listed`)."""
+    """Optional, for a :class:`Reconciler` that refuses ranges: removes listed keys of them (:attr:`KeyRange.listed`).
+
+    Its kind declares :attr:`Capabilities.removes_listed_keys`.
+    """
 
     def refuses_listed(self, table: PlannedTable) -> str:
         """Return why listed keys of the table (``table.columns``) cannot be removed, "" if they can."""
-
-
-def refuses(reconciler: Reconciler | None, table: PlannedTable, *, listed: bool) -> str:
-    """Return why a target cannot make a range of keys equal, or remove listed keys; "" if it can. ``reconciler``: None if it has none."""
-    if reconciler is None:
-        return "its kind of target removes no ranges of keys"
-    if listed and isinstance(reconciler, ListReconciler):
-        return reconciler.refuses_listed(table)
-    return reconciler.refuses(table)

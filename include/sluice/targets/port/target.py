@@ -30,11 +30,12 @@ from pydantic import BaseModel
 
 from sluice.config.pipeline import TargetConfig
 from sluice.model.load_marks import LoadMark
+from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
 from sluice.targets.port.batch import BatchInput
 from sluice.targets.port.capabilities import Capabilities
 from sluice.targets.port.checkpoint import CheckpointStore
-from sluice.targets.port.reconcile import Reconciler
+from sluice.targets.port.reconcile import ListReconciler, Reconciler
 from sluice.targets.port.schema import TargetSchema
 
 
@@ -175,3 +176,13 @@ class MarksLoads(Protocol):
 def marking(target: Target) -> MarksLoads | None:
     """Return the target if it can mark what is written to it, else None."""
     return cast(MarksLoads, target) if target.capabilities.marks_loads else None
+
+
+def refuses(target: Target, table: PlannedTable, *, listed: bool) -> str:
+    """Return why a target cannot make a range of keys equal, or remove listed keys; "" if it can."""
+    reconciler = target.reconciler()
+    if reconciler is None:
+        return "its kind of target removes no ranges of keys"
+    if listed and target.capabilities.removes_listed_keys:
+        return cast(ListReconciler, reconciler).refuses_listed(table)
+    return reconciler.refuses(table)

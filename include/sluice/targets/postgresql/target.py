@@ -103,6 +103,9 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
         features=frozenset(Feature) - {Feature.BUNDLES},
         conversions=CONVERSIONS,
         compares=True,
+        lists_keys=True,
+        counts_rows=True,
+        removes_listed_keys=True,
     )
 
     def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:

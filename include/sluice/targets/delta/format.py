@@ -1,0 +1,305 @@
+"""Delta tables by delta-rs: see :class:`sluice.targets.lake.format.LakeFormat`.
+
+A change of columns that is there already is left alone, so that a repeat does nothing. What a repeat would do twice (a table emptied or written anew,
+values for the rows that are there when a column comes) is noted in its own commit, see :mod:`sluice.targets.delta.commit_notes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.errors import LoadError, TargetUnavailable
+from sluice.model.row_effects import Step
+from sluice.model.tables import TableId
+from sluice.targets.delta.client import Place, errors, library
+from sluice.targets.delta.commit_notes import noted, noting, said_by
+from sluice.targets.delta.literals import sql_literal
+from sluice.targets.delta.maintain import Maintenance
+from sluice.targets.delta.merge import merge_parts
+from sluice.targets.delta.options import RESERVED, DeltaOptions
+from sluice.targets.delta.recast import Recast, converts, require_small
+from sluice.targets.delta.types import field_of, info_of, odd_name, refusal, schema_of
+from sluice.targets.lake.format import Commit, CommitNote, Edits, Following, Names, Raced
+from sluice.targets.lake.rows import Part
+from sluice.targets.lake.statements import quoted
+from sluice.targets.lake.types import LakeColumn, TableInfo, partitionable, wanting
+from sluice.targets.port import Finding, Upkeep
+
+_FIRST_LOOK = 32
+"""Commits to read first: the newest ones answer most questions, and a log may have a million."""
+_LOOKS = 100
+"""Attempts to read a log that grows: a read takes milliseconds, a commit more."""
+_CHECKPOINT = {
+    "delta.checkpointInterval": "50",
+    "delta.logRetentionDuration": "interval 1 days",
+    "delta.enableExpiredLogCleanup": "true",
+}
+"""The properties of the small table."""
+
+
+@dataclass(frozen=True)
+class DeltaFormat:
+    """The Delta tables of a target. Its methods are described by :class:`sluice.targets.lake.format.LakeFormat`."""
+
+    FORMAT: ClassVar[str] = "delta"
+    NAME: ClassVar[str] = "Delta"
+    BY_HAND: ClassVar[str] = "rewrite the table with Spark"
+    KEPT: ClassVar[str] = "a table's log is kept for its delta.logRetentionDuration (30 days)"
+    EMPTY_VERSION: ClassVar[int | None] = None
+
+    place: Place
+    options: DeltaOptions
+    pipeline: str
+    target: str
+
+    # -- tables ----------------------------------------------------------------------------------------------------
+    def path(self, table: TableId) -> str:
+        """Return the path of a table."""
+        return self.options.path_of(table, self.pipeline, self.target)
+
+    def uri(self, table: TableId) -> str:
+        return self.place.uri(self.path(table))
+
+    def names(self, table: TableId) -> Names:
+        return (self.uri(table),)
+
+    def sql_name(self, table: TableId) -> str:
+        return f"delta.{quoted(self.uri(table))}"
+
+    def odd_name(self, name: str) -> bool:
+        return odd_name(name)
+
+    def open(self, names: Names, doing: str) -> Any:
+        self._require_inside(names)
+        return self.place.open(names[-1], doing)
+
+    def _require_inside(self, names: Names) -> None:
+        if not names or self.place.path(names[-1]) is None:
+            raise LoadError(f"{''.join(names[-1:])} is not in the target's location {self.place.root}")
+
+    def require_fenced(self, table: TableId, found: Any) -> None:
+        """Raise nothing: the client commits no lost race."""
+
+    def refusal(self, table: TableId, found: Any, *, every: bool) -> Finding | None:
+        why = refusal(found.metadata().configuration, appends=every)
+        hint = "switch it off and rewrite the table with Spark, or make it anew"
+        return Finding("error", table, "", why, hint=hint) if why else None
+
+    def info(self, found: Any) -> TableInfo:
+        return info_of(found)
+
+    def arrow_schema(self, found: Any) -> pa.Schema:
+        return pa.schema(found.schema().to_arrow())
+
+    def is_empty(self, found: Any) -> bool:
+        return not found.file_uris()
+
+    def turn(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    # -- schema ----------------------------------------------------------------------------------------------------
+    def create(self, names: Names, columns: Sequence[LakeColumn], partitions: Sequence[str]) -> None:
+        self._require_inside(names)
+        self._create(names[-1], f"making the table {names[-1]}", schema_of(columns), partition_by=list(partitions))
+
+    def _create(self, uri: str, doing: str, schema: Any, **more: Any) -> None:
+        with errors(self.place, doing, uri):
+            storage = dict(self.place.storage) or None
+            library().DeltaTable.create(uri, schema, mode="ignore", storage_options=storage, **more)
+
+    def add_columns(self, names: Names, found: Any, columns: Sequence[LakeColumn]) -> None:
+        with errors(self.place, f"adding {', '.join(one.name for one in columns)} to {names[-1]}", names[-1]):
+            found.alter.add_columns([field_of(column) for column in columns])
+
+    def set_properties(self, names: Names, found: Any, properties: Mapping[str, str]) -> None:
+        with errors(self.place, "setting a property", names[-1]):
+            found.alter.set_table_properties(dict(properties), raise_if_not_exists=False)
+
+    def edit_schema(self, edits: Edits, found: Any, following: Following) -> None:
+        found = self._rewritten(edits, found, following)
+        if edits.every:
+            self._add(edits.table, found, edits.all_changes, following)
+        elif edits.adds:
+            self._fill_new(edits, found, following)
+
+    def _rewritten(self, edits: Edits, found: Any, following: Following) -> Any:
+        """Drop, rename and widen columns in one commit that writes the table anew, if that is needed. Return the table after it."""
+        note = following.note(edits.source, "rewrite", found)
+        if note is None:
+            return found
+        following.refuse_clash(edits)
+        info, wider, uri = self.info(found), edits.wider, self.uri(edits.table)
+        odd = [one.name for one in info.columns if one.partition and not partitionable(wider.get(one.name, one.kind))]
+        if odd:
+            raise following.by_hand(f"the table is partitioned by {odd[0]}, whose new type no table is partitioned by")
+        made = Recast.of(info, gone=edits.gone, names=edits.names, kinds=wider)
+        if made is None:
+            return found
+        require_small(found, uri, self.options.rewrite_up_to)
+        changed = sorted({*edits.gone, *edits.names, *wider})
+        following.say(f"ALTER TABLE {edits.table}: {', '.join(changed)}, written anew")
+        made.run(self.place, uri, found, noting(found, note, alone=True))
+        return self._reopened(edits.table, note.doing)
+
+    def _reopened(self, table: TableId, doing: str) -> Any:
+        found = self.open(self.names(table), doing)
+        if found is None:
+            raise TargetUnavailable(f"{doing}: the table {table} is gone", where=self.uri(table))
+        return found
+
+    def _add(self, table: TableId, found: Any, columns: Sequence[LakeColumn], following: Following) -> None:
+        missing = wanting(columns, self.info(found))
+        if missing:
+            following.say(f"ALTER TABLE {table} ADD COLUMNS {', '.join(one.name for one in missing)}")
+            self.add_columns(self.names(table), found, missing)
+
+    def _fill_new(self, edits: Edits, found: Any, following: Following) -> None:
+        note, table = following.note(edits.source, "ddl", found), edits.table
+        if note is None:
+            return
+        new = [] if self.is_empty(found) else edits.new
+        values = {quoted(made.name): following.fill(column, made, table) for column, made in new}
+        self._add(table, found, [made for _, made in edits.new], following)
+        settings = {name: sql_literal(value) for name, value in values.items() if value is not None}
+        if settings:
+            found = self._reopened(table, note.doing)
+            with errors(self.place, note.doing, self.uri(table)):
+                found.update(updates=settings, commit_properties=noting(found, note))
+
+    def convert(
+        self,
+        table: TableId,
+        found: Any,
+        note: CommitNote,
+        steps: Mapping[str, Sequence[Step]],
+        say: Callable[[str], None],
+    ) -> None:
+        uri, info = self.uri(table), self.info(found)
+        with errors(self.place, f"reading {uri}", uri):
+            changed = converts(found, steps, info.partitions)
+        if changed:
+            require_small(found, uri, self.options.rewrite_up_to)
+            say(f"UPDATE {table}: {', '.join(sorted(steps))}, converted and written anew")
+            made = Recast(tuple((column, column) for column in info.columns))
+            made.run(self.place, uri, found, noting(found, note, alone=True), steps)
+
+    def empty(self, table: TableId, found: Any, note: CommitNote) -> None:
+        with errors(self.place, note.doing, self.uri(table)):
+            found.delete(commit_properties=noting(found, note))
+
+    # -- rows ------------------------------------------------------------------------------------------------------
+    def noted(self, found: Any, owner: str, scope: str, delivery: int) -> int | None:
+        return noted(found, owner, scope, delivery)
+
+    def append(self, table: TableId, found: Any, note: CommitNote, rows: pa.Table) -> None:
+        with errors(self.place, note.doing, self.uri(table)):
+            library().write_deltalake(found, rows, mode="append", commit_properties=noting(found, note))
+
+    def merge(
+        self, table: TableId, found: Any, note: CommitNote, parts: Sequence[Part], info: TableInfo, key: Sequence[str]
+    ) -> None:
+        if any(len(part.gone) for part in parts):
+            with errors(self.place, note.doing, self.uri(table)):
+                merge_parts(found, noting(found, note), parts, info, key)
+
+    def read(
+        self, table: TableId, at: Any, names: Sequence[str], bounds: Mapping[str, tuple[int, int]]
+    ) -> Iterator[pa.RecordBatch]:
+        where = " AND ".join(f"{_quoted(name)} BETWEEN {low} AND {high}" for name, (low, high) in bounds.items())
+        sql = f"SELECT {', '.join(map(_quoted, names))} FROM t WHERE {where or 'TRUE'}"  # noqa: S608 - quoted names, numbers
+        with errors(self.place, f"reading rows of {table}", self.uri(table)):
+            reader = library().QueryBuilder().register("t", at).execute(sql)
+            yield from pa.RecordBatchReader.from_stream(reader)
+
+    # -- versions --------------------------------------------------------------------------------------------------
+    def history(self, table: TableId, found: Any) -> Iterator[Commit]:
+        below, limit = None, _FIRST_LOOK
+        while True:
+            history = self._newest(table, found, limit)
+            for entry in history:
+                version = int(entry["version"])
+                if below is not None and version >= below:
+                    continue
+                below = version
+                yield Commit.of(version, said_by(entry), begins=version == 0)
+            if len(history) < limit:
+                return
+            limit *= 8
+
+    def _newest(self, table: TableId, found: Any, limit: int) -> list[dict[str, Any]]:
+        """Return the newest ``limit`` commits, each with its version.
+
+        The library lists the current commits, and numbers them down from the version that it has read. If one was added in between, each would be
+        taken for the one before it. So the answer is valid only if the table has no newer version after it.
+        """
+        for _ in range(_LOOKS):
+            with errors(self.place, f"reading the history of {table}", self.uri(table)):
+                seen = found.version()
+                history: list[dict[str, Any]] = found.history(limit)
+                found.update_incremental()
+                if found.version() == seen:
+                    return history
+        raise TargetUnavailable(
+            f"the history of {table} cannot be read: it grew {_LOOKS} times in a row meanwhile",
+            where=self.uri(table),
+        )
+
+    def as_of(self, table: TableId, found: Any, version: int) -> tuple[Any, TableInfo]:
+        with errors(self.place, f"reading version {version} of {table}", self.uri(table)):
+            if found.version() != version:
+                found.load_as_version(version)
+            return found, self.info(found)
+
+    def totals(self, table: TableId, found: Any, version: int) -> tuple[int, int, int]:
+        at, _ = self.as_of(table, found, version)
+        with errors(self.place, f"reading the files of {table}", self.uri(table)):
+            files = pa.table(at.get_add_actions(flatten=True))
+        rows, size = (int(pc.sum(files[name]).as_py() or 0) for name in ("num_records", "size_bytes"))
+        return rows, files.num_rows, size
+
+    # -- the table of the checkpoint -------------------------------------------------------------------------------
+    def checkpoint_uri(self, owner: str) -> str:
+        return self.place.uri(f"{RESERVED}/{owner}")
+
+    def open_checkpoint(self, owner: str) -> Any:
+        return self.place.open(self.checkpoint_uri(owner), "reading the target's checkpoint")
+
+    def create_checkpoint(self, owner: str) -> None:
+        schema, doing = pa.schema([pa.field("unused", pa.string())]), "making the table of the target's checkpoint"
+        try:
+            self._create(
+                self.checkpoint_uri(owner), doing, schema, name=f"checkpoint of {owner}", configuration=_CHECKPOINT
+            )
+        except Raced:
+            return
+
+    def property_of(self, found: Any, name: str) -> str:
+        return str(found.metadata().configuration.get(name, ""))
+
+    def move_checkpoint(self, owner: str, found: Any, name: str, text: str, epoch: int, doing: str) -> None:
+        delta = library()
+        # all commits carry the same application, so that of two that read the same version one is refused
+        said = delta.CommitProperties(
+            custom_metadata={"sluice.doing": doing},
+            max_commit_retries=0,
+            app_transactions=[delta.Transaction(f"sluice/{owner}", epoch)],
+        )
+        with errors(self.place, doing, self.checkpoint_uri(owner)):
+            found.alter.set_table_properties({name: text}, raise_if_not_exists=False, commit_properties=said)
+
+    # -- maintenance -----------------------------------------------------------------------------------------------
+    def compact(self, table: TableId, owner: str, *, dry_run: bool) -> Upkeep:
+        return Maintenance(self.place, self.uri(table), table, self.options, dry_run).compact(owner)
+
+    def expire(self, done: Upkeep, *, dry_run: bool) -> Upkeep:
+        return Maintenance(self.place, self.uri(done.table), done.table, self.options, dry_run).vacuum(done)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

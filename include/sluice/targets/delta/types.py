@@ -1,0 +1,71 @@
+"""Columns and properties of tables, in the library's terms."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sluice.targets.delta.client import library
+from sluice.targets.lake.types import LakeColumn, Shape, TableInfo
+
+_LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
+"""The metadata key in which Spark keeps the type of CHAR(n) and VARCHAR(n) columns. It refuses longer texts, and so does Sluice."""
+_ODD = frozenset(" ,;{}()\n\t=")
+"""The characters that Delta does not accept in column names, unless they are mapped."""
+
+
+def info_of(table: Any) -> TableInfo:
+    """Return the columns and partitions of a ``DeltaTable``."""
+    meta = table.metadata()
+    partitions = tuple(meta.partition_columns)
+    columns = map(_column, table.schema().fields)
+    return TableInfo(tuple(replace(one, partition=one.name in partitions) for one in columns), partitions)
+
+
+def _column(field: Any) -> LakeColumn:
+    length = re.fullmatch(r"(?:var)?char\((\d+)\)", str((field.metadata or {}).get(_LENGTH, "")))
+    return LakeColumn(field.name, _shape(field.type), bool(field.nullable), int(length[1]) if length else 0)
+
+
+def _shape(kind: Any) -> Shape:
+    if type(kind).__name__ == "StructType":
+        return tuple(map(_column, kind.fields))
+    return str(kind.type) if type(kind).__name__ == "PrimitiveType" else type(kind).__name__
+
+
+def odd_name(name: str) -> bool:
+    """Return True for a name that Delta does not accept."""
+    return bool(_ODD & set(name)) or not name
+
+
+def field_of(column: LakeColumn) -> Any:
+    """Convert a column to the library's field."""
+    delta = library()
+    metadata = {_LENGTH: f"varchar({column.length})"} if column.length else None
+    return delta.Field(column.name, _type(column.kind), nullable=column.nullable, metadata=metadata)
+
+
+def _type(kind: Shape) -> Any:
+    from deltalake.schema import PrimitiveType, StructType
+
+    return PrimitiveType(kind) if isinstance(kind, str) else StructType([field_of(one) for one in kind])
+
+
+def schema_of(columns: Sequence[LakeColumn]) -> Any:
+    """Convert columns to the library's schema."""
+    return library().Schema([field_of(column) for column in columns])
+
+
+def refusal(configuration: Mapping[str, str], *, appends: bool) -> str:
+    """Return why the client cannot write to a table with these properties, "" if it can."""
+    if configuration.get("delta.columnMapping.mode", "none") != "none":
+        return "the table maps its columns to other names (delta.columnMapping.mode), which the client (delta-rs) does not write"
+    if configuration.get("delta.enableDeletionVectors", "false") == "true":
+        return (
+            "the table has deletion vectors (delta.enableDeletionVectors), which the client (delta-rs) does not write"
+        )
+    if not appends and configuration.get("delta.appendOnly", "false") == "true":
+        return "the table takes appends only (delta.appendOnly)"
+    return ""

@@ -1,0 +1,394 @@
+"""Iceberg tables by pyiceberg: see :class:`sluice.targets.lake.format.LakeFormat`.
+
+Each commit is a snapshot and the note of it in one transaction of the catalog. Columns have ids, so that no file is touched when they go or change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from sluice.errors import LoadError
+from sluice.model.row_effects import Step
+from sluice.model.tables import TableId
+from sluice.targets.iceberg.client import Place, errors, transaction
+from sluice.targets.iceberg.commit_notes import is_first, lineage, said_by, still_holding
+from sluice.targets.iceberg.maintain import Maintenance
+from sluice.targets.iceberg.merge import Files, merge_parts
+from sluice.targets.iceberg.options import IcebergOptions
+from sluice.targets.iceberg.types import MERGE_MANIFESTS, arrow_schema, info_in, info_of, promotes, schema_of, type_of
+from sluice.targets.lake.conversions import converted_rows
+from sluice.targets.lake.format import Commit, CommitNote, Edits, Following, Names
+from sluice.targets.lake.names import RESERVED, legal
+from sluice.targets.lake.rows import Part
+from sluice.targets.lake.statements import quoted, set_text
+from sluice.targets.lake.types import LakeColumn, Shape, TableInfo, wanting
+from sluice.targets.port import Finding, Upkeep
+
+RETRIES = "commit.retry.num-retries"
+"""The property that keeps the library from committing a lost race by itself."""
+_HINT = f"`sluice check PIPELINE --apply` sets {RETRIES} to 0"
+_TOTALS = ("total-records", "total-data-files", "total-files-size", "total-delete-files")
+_MOST_SNAPSHOTS = 20
+"""Snapshots of the checkpoint's table."""
+_CHECKPOINT = {
+    "format-version": "2",
+    RETRIES: "0",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "10",
+}
+"""The properties of the small table."""
+
+
+@dataclass(frozen=True)
+class IcebergFormat:
+    """The Iceberg tables of a target. Its methods are described by :class:`sluice.targets.lake.format.LakeFormat`."""
+
+    FORMAT: ClassVar[str] = "iceberg"
+    NAME: ClassVar[str] = "Iceberg"
+    BY_HAND: ClassVar[str] = "make the change with another writer of Iceberg tables"
+    KEPT: ClassVar[str] = (
+        "snapshots are kept for maintenance.keep of the target's options, a pipeline's snapshot for its retain_log"
+    )
+    EMPTY_VERSION: ClassVar[int | None] = 0
+
+    place: Place
+    options: IcebergOptions
+
+    # -- tables ----------------------------------------------------------------------------------------------------
+    def uri(self, table: TableId) -> str:
+        return ".".join(self.names(table))
+
+    def names(self, table: TableId) -> Names:
+        return (legal(table.schema), legal(table.table))
+
+    def sql_name(self, table: TableId) -> str:
+        return ".".join(map(quoted, self.names(table)))
+
+    def odd_name(self, name: str) -> bool:
+        return not name
+
+    def open(self, names: Names, doing: str) -> Any:
+        return self.place.open(names, doing)
+
+    def require_fenced(self, table: TableId, found: Any) -> None:
+        if self.property_of(found, RETRIES) != "0":
+            raise LoadError(_unfenced(self.uri(table)), where=str(table), hint=_HINT)
+
+    def refusal(self, table: TableId, found: Any, *, every: bool) -> Finding | None:
+        if self.property_of(found, RETRIES) == "0":
+            return None
+        return Finding(
+            "error", table, "", _unfenced(self.uri(table)), set_text(self.sql_name(table), RETRIES, "0"), _HINT
+        )
+
+    def info(self, found: Any) -> TableInfo:
+        return info_of(found)
+
+    def arrow_schema(self, found: Any) -> pa.Schema:
+        return arrow_schema(found.metadata)
+
+    def is_empty(self, found: Any) -> bool:
+        return found.current_snapshot() is None
+
+    def turn(self) -> AbstractContextManager[None]:
+        return self.place.turn()
+
+    # -- schema ----------------------------------------------------------------------------------------------------
+    def create(self, names: Names, columns: Sequence[LakeColumn], partitions: Sequence[str]) -> None:
+        from pyiceberg.partitioning import PartitionField, PartitionSpec
+        from pyiceberg.transforms import IdentityTransform
+
+        catalog, name = self.place.catalog(), ".".join(names)
+        properties = {
+            "format-version": "2",
+            RETRIES: "0",
+            **MERGE_MANIFESTS,
+            "write.target-file-size-bytes": str(self.options.file_size),
+            "write.metadata.delete-after-commit.enabled": "true",
+        }
+        with errors(self.place, f"making the table {name}", name):
+            schema = schema_of(columns)
+            fields = [
+                PartitionField(schema.find_field(one).field_id, 1000 + place, IdentityTransform(), one)
+                for place, one in enumerate(partitions)
+            ]
+            catalog.create_namespace_if_not_exists(names[:-1])
+            catalog.create_table_if_not_exists(
+                names, schema, partition_spec=PartitionSpec(*fields), properties=properties,
+                sort_order=self._order(names, columns, partitions, schema),
+            )  # fmt: skip
+
+    def _order(self, names: Names, columns: Sequence[LakeColumn], partitions: Sequence[str], schema: Any) -> Any:
+        """Return the sort order of a table, which other writers such as Spark follow."""
+        from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, NullOrder, SortDirection, SortField, SortOrder
+        from pyiceberg.transforms import IdentityTransform
+
+        info = TableInfo(tuple(replace(one, partition=one.name in partitions) for one in columns))
+        for name in self.options.cluster_by:
+            table = TableId(*name.split(".", 1)) if "." in name else None
+            if table is not None and self.names(table) == tuple(names):
+                ids = [schema.find_field(one).field_id for one in self.options.clusters(table, info)]
+                fields = [SortField(one, IdentityTransform(), SortDirection.ASC, NullOrder.NULLS_LAST) for one in ids]
+                return SortOrder(*fields) if fields else UNSORTED_SORT_ORDER
+        return UNSORTED_SORT_ORDER
+
+    def add_columns(self, names: Names, found: Any, columns: Sequence[LakeColumn]) -> None:
+        with errors(self.place, "adding columns", ".".join(names)):
+            change = transaction(found)
+            with change.update_schema() as schema:
+                _add(schema, self.info(found), columns)
+            if not self.is_empty(found):  # a snapshot is read with the columns of its time
+                said = {"sluice.doing": "columns", **still_holding(found)}
+                with change.update_snapshot(snapshot_properties=said).fast_append():
+                    pass
+            change.commit_transaction()
+
+    def set_properties(self, names: Names, found: Any, properties: Mapping[str, str]) -> None:
+        with errors(self.place, "setting a property", ".".join(names)):
+            found.transaction().set_properties(dict(properties)).commit_transaction()
+
+    def edit_schema(self, edits: Edits, found: Any, following: Following) -> None:
+        note = following.note(edits.source, "ddl", found)
+        if note is None:
+            return
+        following.refuse_clash(edits)
+        info = self.info(found)
+        there = {added.name for added in edits.adds if added.there}
+        new = [made for _, made in edits.new if made.name not in there]
+        if edits.every:
+            new = wanting(edits.all_changes, info)
+        if not (edits.gone or edits.names or edits.wider or new):
+            return
+        coming = {column.name for column in new}
+        asked = [] if self.is_empty(found) else [one for one in edits.new if one[1].name in coming]
+        values = {made.name: following.fill(column, made, edits.table) for column, made in asked}
+        fills = {name: value for name, value in values.items() if value is not None}
+        changed = sorted({*edits.gone, *edits.names, *edits.wider, *coming})
+        following.say(f"ALTER TABLE {edits.table}: {', '.join(changed)}")
+        with self._commit(edits.table, found, note) as change:
+            _unsort(change, edits.gone)
+            with change.update_schema() as schema:
+                for name in edits.gone:
+                    schema.delete_column((name,))
+                for name, kind in edits.wider.items():
+                    _widen(schema, info, name, kind, edits.emptied, following)
+                for old, name in edits.names.items():
+                    schema.rename_column((old,), name)
+                _add(schema, info, new)
+            with change.replacing(note.said) as snapshot:
+                if fills:
+                    files = Files(
+                        found, change, snapshot
+                    )  # one for all: it gives each file that comes a name of its own
+                    for task in found.scan().plan_files():
+                        snapshot.delete_data_file(task.file)
+                        files.write(_filled(files.read(task), fills))
+
+    def convert(
+        self,
+        table: TableId,
+        found: Any,
+        note: CommitNote,
+        steps: Mapping[str, Sequence[Step]],
+        say: Callable[[str], None],
+    ) -> None:
+        by = self.info(found).partitions
+        with errors(self.place, note.doing, self.uri(table)):
+            change = transaction(found)
+            with change.replacing(note.said) as snapshot:
+                files = Files(found, change, snapshot)
+                for task in found.scan().plan_files():
+                    if converted_rows(files.read(task, list(steps)), steps, by) is None:
+                        continue
+                    rows = converted_rows(files.read(task), steps)
+                    assert rows is not None
+                    snapshot.delete_data_file(task.file)
+                    files.write(rows)
+            if files.written:
+                say(f"UPDATE {table}: {', '.join(sorted(steps))}, converted")
+                self._note_in(change, note)
+                change.commit_transaction()
+
+    def empty(self, table: TableId, found: Any, note: CommitNote) -> None:
+        with self._commit(table, found, note) as change, change.replacing(note.said) as snapshot:
+            for task in found.scan().plan_files():
+                snapshot.delete_data_file(task.file)
+
+    # -- rows ------------------------------------------------------------------------------------------------------
+    @contextmanager
+    def _commit(self, table: TableId, found: Any, note: CommitNote) -> Iterator[Any]:
+        """Commit a transaction with its note. It makes a snapshot with the note's words, also of no rows, by which it is refused if another came."""
+        with errors(self.place, note.doing, self.uri(table)):
+            change = transaction(found)
+            yield change
+            self._note_in(change, note)
+            change.commit_transaction()
+
+    def noted(self, found: Any, owner: str, scope: str, delivery: int) -> int | None:
+        noted = self.property_of(found, f"sluice/{owner}/{scope}").split()
+        return int(noted[1]) if len(noted) == 2 and noted[0] == str(delivery) else None
+
+    def _note_in(self, change: Any, note: CommitNote) -> None:
+        change.set_properties({f"sluice/{note.owner}/{note.scope}": f"{note.delivery} {note.number}"})
+
+    def append(self, table: TableId, found: Any, note: CommitNote, rows: pa.Table) -> None:
+        with self._commit(table, found, note) as change:
+            change.append(rows.cast(self.arrow_schema(found)), snapshot_properties=dict(note.said))
+
+    def merge(
+        self, table: TableId, found: Any, note: CommitNote, parts: Sequence[Part], info: TableInfo, key: Sequence[str]
+    ) -> None:
+        with self._commit(table, found, note) as change, change.replacing(note.said) as snapshot:
+            merge_parts(Files(found, change, snapshot, self.options.clusters(table, info)), info, key, parts)
+
+    def read(
+        self, table: TableId, at: Any, names: Sequence[str], bounds: Mapping[str, tuple[int, int]]
+    ) -> Iterator[pa.RecordBatch]:
+        """See the protocol; one file at a time in memory.
+
+        Decision: not the library's reader of batches, which reads all files at once and holds those that are not requested yet.
+        """
+        from pyiceberg.expressions import AlwaysTrue, And, GreaterThanOrEqual, LessThanOrEqual
+        from pyiceberg.io.pyarrow import ArrowScan
+
+        if at is None:
+            return
+        where: Any = AlwaysTrue()
+        for name, (low, high) in bounds.items():
+            where = And(where, GreaterThanOrEqual(name, low), LessThanOrEqual(name, high))
+        with errors(self.place, f"reading rows of {table}", self.uri(table)):
+            scan = (at.scan() if hasattr(at, "scan") else at).filter(where).select(*names)
+            reader = ArrowScan(scan.table_metadata, scan.io, scan.projection(), scan.row_filter)
+            for task in scan.plan_files():
+                yield from reader.to_record_batches([task])
+
+    # -- versions --------------------------------------------------------------------------------------------------
+    def history(self, table: TableId, found: Any) -> Iterator[Commit]:
+        for one in lineage(found):
+            yield Commit.of(one.snapshot_id, said_by(one), begins=is_first(one))
+
+    def as_of(self, table: TableId, found: Any, version: int) -> tuple[Any, TableInfo]:
+        head = found.current_snapshot()
+        if version == self.EMPTY_VERSION:
+            return None, self.info(found)
+        if head is not None and head.snapshot_id == version:  # columns may have been added since that snapshot
+            return found, self.info(found)
+        if found.snapshot_by_id(version) is None:
+            raise LoadError(f"snapshot {version} of {table} is no longer kept", where=self.uri(table), hint=self.KEPT)
+        scan = found.scan(snapshot_id=version)
+        return scan, info_in(found.metadata, scan.projection())
+
+    def totals(self, table: TableId, found: Any, version: int) -> tuple[int, int, int]:
+        if version == self.EMPTY_VERSION:
+            return 0, 0, 0
+        said = said_by(found.snapshot_by_id(version))
+        rows, files, size, deletes = (int(said.get(name, -1)) for name in _TOTALS)
+        if (
+            deletes != 0 or min(rows, files, size) < 0
+        ):  # after other writers the number of remaining rows is not in a summary
+            with errors(self.place, f"counting the rows of snapshot {version} of {table}", self.uri(table)):
+                scan = found.scan(snapshot_id=version)
+                there = [task.file for task in scan.plan_files()]
+                return scan.count(), len(there), sum(file.file_size_in_bytes for file in there)
+        return rows, files, size
+
+    # -- the table of the checkpoint -------------------------------------------------------------------------------
+    def _small_table(self, owner: str) -> Names:
+        return (RESERVED, *map(legal, owner.split("/", 1)))
+
+    def checkpoint_uri(self, owner: str) -> str:
+        return f"{'.'.join(self._small_table(owner))} in {self.place.said}"
+
+    def open_checkpoint(self, owner: str) -> Any:
+        return self.place.open(self._small_table(owner), "reading the target's checkpoint")
+
+    def create_checkpoint(self, owner: str) -> None:
+        catalog, names = self.place.catalog(), self._small_table(owner)
+        with errors(self.place, "making the table of the target's checkpoint", ".".join(names)):
+            for depth in (1, 2):
+                catalog.create_namespace_if_not_exists(names[:depth])
+            schema = schema_of([LakeColumn("unused", "string")])
+            catalog.create_table_if_not_exists(names, schema, properties=_CHECKPOINT)
+
+    def property_of(self, found: Any, name: str) -> str:
+        return str(found.properties.get(name, ""))
+
+    def move_checkpoint(self, owner: str, found: Any, name: str, text: str, epoch: int, doing: str) -> None:
+        """See the protocol: an empty snapshot and the property in one commit, which is refused if another snapshot came since."""
+        old = sorted(found.snapshots(), key=lambda one: int(one.sequence_number or 0))[:-1]
+        with errors(self.place, doing, ".".join(self._small_table(owner))):
+            change = transaction(found)
+            with change.update_snapshot(snapshot_properties={"sluice.doing": doing}).fast_append():
+                pass
+            change.set_properties({name: text})
+            change.commit_transaction()
+            if len(old) >= _MOST_SNAPSHOTS:  # their files list nothing
+                now = self.open_checkpoint(owner)
+                now.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in old]).commit()
+                for one in old:
+                    now.io.delete(one.manifest_list)
+
+    # -- maintenance -----------------------------------------------------------------------------------------------
+    def compact(self, table: TableId, owner: str, *, dry_run: bool) -> Upkeep:
+        return Maintenance(self.place, self.names(table), table, self.options, dry_run).compact()
+
+    def expire(self, done: Upkeep, *, dry_run: bool) -> Upkeep:
+        maintenance = Maintenance(self.place, self.names(done.table), done.table, self.options, dry_run)
+        return maintenance.without_orphans(maintenance.expire(done))
+
+
+def _unfenced(name: str) -> str:
+    return f"the Iceberg table {name} does not have {RETRIES} = 0, and the client would commit a lost race by itself, so that rows would be doubled"
+
+
+def _add(schema: Any, info: TableInfo, columns: Sequence[LakeColumn]) -> None:
+    """Add columns to an update of a schema; parts of a struct that is there to the struct."""
+    for column in columns:
+        if info.find(column.name) is None or isinstance(column.kind, str):
+            schema.add_column((column.name,), type_of(column.kind))
+            continue
+        for part in column.kind:
+            schema.add_column((column.name, part.name), type_of(part.kind))
+
+
+def _widen(schema: Any, info: TableInfo, name: str, kind: Shape, emptied: bool, following: Following) -> None:
+    there = info.find(name)
+    assert there is not None
+    if isinstance(kind, str):
+        _promote(schema, (name,), there.kind, kind, emptied, following)
+        return
+    assert not isinstance(there.kind, str)
+    for old, new in zip(there.kind, kind, strict=True):
+        if old.kind != new.kind and isinstance(new.kind, str):
+            _promote(schema, (name, old.name), old.kind, new.kind, False, following)
+
+
+def _promote(schema: Any, path: Names, old: Shape, new: str, emptied: bool, following: Following) -> None:
+    if isinstance(old, str) and promotes(old, new):
+        schema.update_column(path, field_type=type_of(new))
+    elif emptied and isinstance(old, str):
+        schema.delete_column(path)
+        schema.add_column(path, type_of(new))
+    else:
+        why = f"column {path[-1]} is {old}, and Iceberg does not make that {new} without writing the table anew"
+        raise following.by_hand(why)
+
+
+def _unsort(change: Any, gone: Collection[str]) -> None:
+    """Remove a sort order that names a column which is dropped."""
+    schema, order = change.table_metadata.schema(), change.table_metadata.sort_order()
+    if any(schema.find_column_name(field.source_id) in gone for field in order.fields):
+        change.unsort()
+
+
+def _filled(rows: pa.Table, fills: Mapping[str, pa.Scalar]) -> pa.Table:
+    for name, value in fills.items():
+        place = rows.schema.get_field_index(name)
+        field = rows.schema.field(place)  # wider than the column was asked for, where the format has no such type
+        rows = rows.set_column(place, field, pa.repeat(value, rows.num_rows).cast(field.type))
+    return rows

@@ -1,0 +1,223 @@
+"""Maintenance of an Iceberg table: small files become larger ones; old snapshots expire, and the files that only they need are deleted.
+
+Files that nothing names are deleted, too: those of failed commits, by processes that were killed before they could delete them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+from pyarrow.fs import FileSelector, FileType
+
+from sluice.errors import TargetUnavailable
+from sluice.model.tables import TableId
+from sluice.targets.iceberg.client import Place, errors, transaction
+from sluice.targets.iceberg.commit_notes import lineage, names_batch, still_holding
+from sluice.targets.iceberg.merge import Files
+from sluice.targets.iceberg.options import IcebergOptions
+from sluice.targets.iceberg.types import info_of
+from sluice.targets.lake.format import Names, Raced
+from sluice.targets.port import Upkeep
+
+_FOLDERS = ("data", "metadata")
+"""The folders in which the client writes. What lies elsewhere in the table's location may be another table's."""
+_ATTEMPTS = 5
+_SORTED_FILES = 8
+"""Files of full size whose rows are sorted together if a table is clustered.
+
+They are in memory twice meanwhile: 1 GiB with the default size. A reader that looks for a value opens one file in eight.
+"""
+
+
+@dataclass(frozen=True)
+class Maintenance:
+    """The maintenance of one table."""
+
+    place: Place
+    names: Names
+    table: TableId
+    options: IcebergOptions
+    dry_run: bool
+
+    def _open(self) -> Any:
+        return self.place.open(self.names, f"reading the metadata of {self.table}")
+
+    def _errors(self, doing: str) -> AbstractContextManager[None]:
+        return errors(self.place, f"{doing} {self.table}", ".".join(self.names))
+
+    def compact(self) -> Upkeep:
+        """Merge small files into larger ones. Raises Raced."""
+        wanted = self.options.maintenance
+        for attempt in range(_ATTEMPTS):
+            found = self._open()
+            if found is None or found.current_snapshot() is None or not wanted.compact:
+                break
+            with self._errors("compacting"):
+                bins = list(_bins(self._small(found), self._bin_bytes(found)))
+                count = sum(map(len, bins))
+                if count < wanted.small_files:
+                    break
+                if self.dry_run:
+                    return Upkeep(self.table, merged=count)
+                try:
+                    return self._merged(found, bins)
+                except Raced:
+                    if attempt + 1 == _ATTEMPTS:
+                        raise
+        return Upkeep(self.table)
+
+    def _small(self, table: Any) -> list[Any]:
+        """Return the tasks of small files, ordered so that files with neighbouring rows are adjacent.
+
+        The order is that of the first column by which the table is clustered, or its first column.
+        """
+        from pyiceberg.conversions import from_bytes
+
+        tasks = [
+            task for task in table.scan().plan_files() if task.file.file_size_in_bytes < self.options.file_size // 16
+        ]
+        order = self.options.clusters(self.table, info_of(table))
+        first = table.schema().find_field(order[0]) if order else table.schema().fields[0]
+
+        def place(task: Any) -> tuple[str, bool, Any]:
+            bound = (task.file.lower_bounds or {}).get(first.field_id)
+            return (
+                str(task.file.partition),
+                bound is None,
+                from_bytes(first.field_type, bound) if bound is not None else 0,
+            )
+
+        return sorted(tasks, key=place)
+
+    def _bin_bytes(self, table: Any) -> int:
+        """Return how many bytes on disk to merge together; rows take about a quarter of what they take in memory."""
+        files = _SORTED_FILES if self.options.clusters(self.table, info_of(table)) else 1
+        return files * self.options.file_size // 4
+
+    def _merged(self, found: Any, bins: Sequence[Sequence[Any]]) -> Upkeep:
+        """Merge the files in one commit. Raises Raced."""
+        with self._errors("compacting"):
+            change = transaction(found)
+            said = {"sluice.doing": "compaction", **still_holding(found)}
+            with change.replacing(said) as snapshot:
+                files = Files(found, change, snapshot, self.options.clusters(self.table, info_of(found)))
+                for some in bins:
+                    files.write(pa.concat_tables([files.read(task) for task in some]))
+                    for task in some:
+                        snapshot.delete_data_file(task.file)
+            change.commit_transaction()
+        return Upkeep(self.table, merged=sum(map(len, bins)), written=files.written)
+
+    def expire(self, done: Upkeep) -> Upkeep:
+        """Expire old snapshots and delete their files. Raises Raced."""
+        found = self._open() if self.options.maintenance.expire else None
+        if found is None:
+            return done
+        before_ms = (datetime.now(UTC) - self.options.maintenance.keep).timestamp() * 1000
+        kept = {ref.snapshot_id for ref in found.refs().values()} | _as_of(found, before_ms)
+        old = [one for one in found.snapshots() if one.timestamp_ms < before_ms and one.snapshot_id not in kept]
+        if not old:
+            return done
+        with self._errors("giving up old snapshots of"):
+            gone = _files_of(found, old) - _files_of(found, [one for one in found.snapshots() if one not in old])
+            if self.dry_run:
+                return replace(done, removed=len(gone), expired=len(old))
+            found.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in old]).commit()
+            now = self._open()
+            if now is None:
+                raise TargetUnavailable(f"{self.table} is gone")
+            # later commits may use only files of the newest snapshot, which is kept
+            for path in gone - _files_of(now, now.snapshots()):
+                found.io.delete(path)
+        return replace(done, removed=len(gone), expired=len(old))
+
+    def without_orphans(self, done: Upkeep) -> Upkeep:
+        """Delete files that nothing names."""
+        wanted = self.options.maintenance
+        found = self._open() if wanted.orphans else None
+        from pyiceberg.io.pyarrow import PyArrowFileIO
+
+        if found is None or not isinstance(found.io, PyArrowFileIO):  # another client does not tell the times of files
+            return done
+        with self._errors("removing files that nothing names of"):
+            left = _orphans(found, datetime.now(UTC) - wanted.keep)
+            if not self.dry_run:
+                _remove(found, left)
+        return replace(done, removed=done.removed + len(left))
+
+
+def _as_of(table: Any, time_ms: float) -> set[int]:
+    """Return the older snapshots needed to read a table (``Table``) as it was at a time: the newest, back to one that names the batch it held."""
+    older = [one for one in lineage(table) if one.timestamp_ms < time_ms]
+    said = next((place for place, one in enumerate(older) if names_batch(one)), 0)
+    return {one.snapshot_id for one in older[: said + 1]}
+
+
+def _bins(tasks: Iterable[Any], size_bytes: int) -> Iterator[list[Any]]:
+    """Yield groups of files of one partition and of about this size on disk; a single file stays as it is."""
+    some: list[Any] = []
+    for task in tasks:
+        full = sum(one.file.file_size_in_bytes for one in some) >= size_bytes
+        if some and (full or some[0].file.partition != task.file.partition):
+            if len(some) > 1:
+                yield some
+            some = []
+        some.append(task)
+    if len(some) > 1:
+        yield some
+
+
+def _files_of(table: Any, snapshots: Iterable[Any]) -> set[str]:
+    """Return all files that snapshots consist of."""
+    found: set[str] = set()
+    for one in snapshots:
+        found.add(one.manifest_list)
+        for manifest in one.manifests(table.io):
+            if manifest.manifest_path not in found:
+                found.add(manifest.manifest_path)
+                found |= {
+                    entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+                }
+    return found
+
+
+def _orphans(table: Any, before: datetime) -> list[str]:
+    """Return the paths of files that no snapshot and no metadata of a table (``Table``) names, last changed before a time.
+
+    Call it inside the library's contexts. Files of a commit that is in progress are younger. A file that is named by a path with another scheme
+    (``s3a://`` for ``s3://``) is the same file.
+    """
+    named = {_path(table, one)[1] for one in _named(table)}
+    found = []
+    for folder in _FOLDERS:
+        files, root = _path(table, f"{table.location().rstrip('/')}/{folder}")
+        for one in files.get_file_info(FileSelector(root, recursive=True, allow_not_found=True)):
+            old = one.mtime is not None and one.mtime < before
+            if one.type is FileType.File and old and one.path not in named:
+                found.append(one.path)
+    return found
+
+
+def _remove(table: Any, paths: list[str]) -> None:
+    """Delete the files that :func:`_orphans` found."""
+    files, _ = _path(table, table.location())
+    for path in paths:
+        files.delete_file(path)
+
+
+def _named(table: Any) -> set[str]:
+    metadata = table.metadata
+    found = _files_of(table, table.snapshots()) | {table.metadata_location}
+    found |= {one.metadata_file for one in metadata.metadata_log}
+    return found | {one.statistics_path for one in (*metadata.statistics, *metadata.partition_statistics)}
+
+
+def _path(table: Any, location: str) -> tuple[Any, str]:
+    """Return the file system of a location, and the path there."""
+    scheme, host, path = table.io.parse_location(location, table.io.properties)
+    return table.io.fs_by_scheme(scheme, host), path

@@ -1,0 +1,152 @@
+"""Compare rows with a lake table: converted as for a load, and compared with the table's rows of the same keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.errors import MappingError
+from sluice.model.fields import true_name
+from sluice.model.planned import PlannedTable
+from sluice.targets.lake.keys import keys_of, listed_keys, not_listed, stored_key
+from sluice.targets.lake.tables import LakeTables
+from sluice.targets.lake.types import TableInfo, arrow_of
+from sluice.targets.lake.values import convert, plain, sent_columns, user_fields
+from sluice.targets.port import SHOWN_CHARACTERS, ComparesRowsOnly, KeyRange, RangeDifferences, RowDifference
+
+_BITS = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
+"""The integer types by whose bits 0 and -0 are told apart."""
+
+
+@dataclass(frozen=True)
+class LakeComparer(ComparesRowsOnly):
+    """See :class:`sluice.targets.port.Comparer` and :class:`sluice.targets.port.KeyLister`. It has no ranges and no checksums."""
+
+    tables: LakeTables
+
+    def compare(
+        self, plan: PlannedTable, rows: pa.Table, item: KeyRange | None, *, values: bool = False
+    ) -> RangeDifferences:
+        """See :meth:`sluice.targets.port.Comparer.compare`. Raises MappingError for a table without a key."""
+        if not plan.key:
+            raise MappingError(
+                f"{plan.target} has no key by which its rows could be found",
+                where=str(plan.target),
+                hint="give it a primary key",
+            )
+        table = self.tables.required(plan.target)
+        info = self.tables.format.info(table)
+        key = [column.name for name in plan.key if (column := info.find(name)) is not None]
+        fields = user_fields(rows.schema)
+        sent = sent_columns(fields, info, plan.target, list(map(true_name, fields)))
+        mine, _ = convert(rows, sent, zero_dates=self.tables.options.zero_dates)
+        found = RangeDifferences()
+        if rows.num_rows:
+            found = _compared(mine, self._there(table, plan, mine, key), key, values=values)
+        if item is not None:
+            found = replace(found, extra=self._beyond(table, plan, info, keys_of(mine, key), item))
+        return found
+
+    def not_listed(self, plan: PlannedTable) -> str:
+        """See :meth:`sluice.targets.port.KeyLister.not_listed`."""
+        return not_listed(plan, self.tables.format.info(self.tables.required(plan.target)))
+
+    def keys(self, plan: PlannedTable) -> Iterator[pa.Table]:
+        """See :meth:`sluice.targets.port.KeyLister.keys`."""
+        table = self.tables.required(plan.target)
+        info = self.tables.format.info(table)
+        columns = plan.key_columns
+        names = [there.name for column in columns if (there := info.find(column.name)) is not None]
+        for piece in self.tables.format.read(plan.target, table, names, {}):
+            own = (pc.cast(plain(piece[name]), arrow_of(_kind(info, name))) for name in names)
+            rows = [stored_key(column, values) for column, values in zip(columns, own, strict=True)]
+            yield pa.table(rows, names=names)
+
+    def _beyond(
+        self, table: Any, plan: PlannedTable, info: TableInfo, sent: Sequence[tuple[Any, ...]], item: KeyRange
+    ) -> tuple[tuple[str, ...], ...]:
+        """Return the listed keys that only the table has."""
+        listed = item.listed or ()
+        if not listed:
+            return ()
+        mine = listed_keys(plan, info, listed)
+        here = set(keys_of(self._there(table, plan, mine, list(mine)), list(mine))) - set(sent)
+        return tuple(key for key, own in zip(listed, keys_of(mine, list(mine)), strict=True) if own in here)
+
+    def _there(
+        self, table: Any, plan: PlannedTable, mine: Mapping[str, pa.Array], key: Sequence[str]
+    ) -> dict[str, pa.Array]:
+        """Return the table's rows whose key columns have some of the values, by column, in the types of ``mine``.
+
+        Files are left out only by their bounds for integers: bounds of other types are not always exact.
+        """
+        among = {name: pc.unique(mine[name]).drop_null() for name in key}
+        edges = {name: pc.min_max(some) for name, some in among.items() if pa.types.is_integer(some.type) and len(some)}
+        bounds = {name: (one["min"].as_py(), one["max"].as_py()) for name, one in edges.items()}
+        pieces = []
+        for piece in self.tables.format.read(plan.target, table, list(mine), bounds):
+            rows = pa.table({name: pc.cast(piece[name], mine[name].type) for name in mine})
+            for name, some in among.items():
+                rows = rows.filter(pc.is_in(rows[name], some))
+            pieces.append(rows)
+        found = pa.concat_tables(pieces) if pieces else pa.table(dict(mine)).slice(0, 0)
+        return {name: plain(found[name]) for name in mine}
+
+
+def _compared(
+    mine: Mapping[str, pa.Array], there: Mapping[str, pa.Array], key: Sequence[str], *, values: bool
+) -> RangeDifferences:
+    places: dict[tuple[Any, ...], int] = {}
+    twice = set()
+    for place, one in enumerate(keys_of(there, key)):
+        if places.setdefault(one, place) != place:
+            twice.add(one)
+    keys = keys_of(mine, key)
+    missing = tuple(number for number, one in enumerate(keys) if one not in places)
+    numbers = np.array([number for number, one in enumerate(keys) if one in places], np.int64)
+    at = pa.array([places[keys[number]] for number in numbers], pa.int64())
+    odd: dict[int, list[str]] = {int(number): list(key) for number in numbers if keys[number] in twice}
+    for name, own in mine.items():
+        same = _same(own.take(pa.array(numbers)), there[name].take(at))
+        for number in numbers[~same]:
+            odd.setdefault(int(number), []).append(name)
+
+    def pair(number: int, name: str) -> tuple[str | None, str | None]:
+        return _text(mine[name][number]), _text(there[name][places[keys[number]]])
+
+    different = tuple(
+        RowDifference(number, tuple(names), tuple(pair(number, name) for name in names) if values else ())
+        for number, names in sorted(odd.items())
+    )
+    return RangeDifferences(missing, different)
+
+
+def _kind(info: TableInfo, name: str) -> str:
+    found = info.find(name)
+    return found.kind if found is not None and isinstance(found.kind, str) else ""
+
+
+def _same(mine: pa.Array, there: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Return a mask of equal values: NULL equals only NULL, and every bit of a number counts."""
+    if mine.type in _BITS:
+        mine, there = mine.view(_BITS[mine.type]), there.view(_BITS[there.type])
+    equal = pc.fill_null(pc.equal(mine, there), False)
+    found: np.ndarray[Any, np.dtype[np.bool_]] = pc.or_(equal, pc.and_(pc.is_null(mine), pc.is_null(there))).to_numpy(
+        zero_copy_only=False
+    )
+    return found
+
+
+def _text(value: pa.Scalar) -> str | None:
+    if not value.is_valid:
+        return None
+    if pa.types.is_binary(value.type) or pa.types.is_large_binary(value.type):
+        return f"0x{value.as_py().hex().upper()}"[:SHOWN_CHARACTERS]
+    return str(pc.cast(value, pa.string()).as_py() if not pa.types.is_decimal(value.type) else value.as_py())[
+        :SHOWN_CHARACTERS
+    ]

@@ -1,0 +1,282 @@
+"""Schema changes of the source at a target of lake tables: which columns of which table they are about, whatever the format does with them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import structlog
+
+from sluice.config.pipeline import SNAPSHOT
+from sluice.errors import LoadError, TargetUnavailable
+from sluice.model.definitions import ColumnDefinition, TableDefinition
+from sluice.model.schema_changes import ChangeKind, TableChange
+from sluice.model.tables import TableId
+from sluice.targets.feature_check import to_ignore
+from sluice.targets.lake.changelog import BEFORE, columns_of
+from sluice.targets.lake.conversions import Refused
+from sluice.targets.lake.format import CommitNote, Edits, Raced
+from sluice.targets.lake.held import LakeHeld
+from sluice.targets.lake.tables import LakeTables
+from sluice.targets.lake.types import TOO_WIDE, LakeColumn, Shape, TableInfo, own_type, partitionable, takes, widens
+from sluice.targets.lake.values import converted
+from sluice.targets.port import Fence, SchemaChange
+from sluice.targets.schema.conversions import broken, effects_on, not_converted
+from sluice.targets.schema.plan import (
+    AlterTable,
+    CreateTable,
+    DropTable,
+    EmptyTable,
+    Planner,
+    RenameTable,
+    name_taken,
+    type_of,
+)
+from sluice.targets.schema.policy import Followed, followed, not_filled, not_followed, require_held
+
+K = ChangeKind
+_NO_NAMES = frozenset({K.TRUNCATE_TABLE, K.ROWS_REMOVED, K.ROWS_REPLACED, K.UNKNOWN})
+"""Rows went that no change names."""
+_BY_HAND = frozenset({K.DROP_TABLE, K.RENAME_TABLE, K.DROP_DATABASE})
+FOLLOWED_MERGED = (frozenset(ChangeKind) - _NO_NAMES - _BY_HAND) | {K.TRUNCATE_TABLE}
+"""With merged rows. Keys, indexes, NULL, defaults, comments and options need nothing here."""
+FOLLOWED_CHANGES = frozenset(ChangeKind) - _NO_NAMES
+"""With every change: old columns stay, as the changes that have them do."""
+
+OF_COLUMNS = frozenset({K.ADD_COLUMN, K.DROP_COLUMN, K.RENAME_COLUMN, K.WIDEN_COLUMN, K.CHANGE_COLUMN})
+
+_ATTEMPTS = 10
+_STATEMENTS = 1 << 20
+"""More than a batch has."""
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class LakeFollower:
+    """Follows one change."""
+
+    tables: LakeTables
+    fence: Fence
+    change: SchemaChange
+
+    def run(self) -> None:
+        """Follow the change. Raises LoadError, Fenced, TargetUnavailable."""
+        if self.change.check_only:
+            require_held(self.change, LakeHeld(self.change, self.tables))
+            return
+        for part in followed(self.change):
+            for attempt in range(_ATTEMPTS):
+                try:
+                    self._follow(part)
+                    break
+                except Raced:
+                    time.sleep(0.02 * 2**attempt)
+            else:
+                raise TargetUnavailable(
+                    f"following {self.change.statement.text[:200]}: other writers were quicker", where=self.change.where
+                )
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+    def note(self, source: TableId, what: str, found: Any) -> CommitNote | None:
+        """Return the note for the commit that does ``what`` of this statement, None if the table has it already. Raises Fenced."""
+        scope, number = f"{source}/{what}", self.fence.batch * _STATEMENTS + self.change.number + 1
+        held = self.tables.checkpoints.guard(self.fence)
+        if self.tables.noted(found, scope, held.delivery) >= number:
+            return None
+        return self.tables.note(self.fence, scope, number, held.delivery, f"following {self.change.where}")
+
+    def _follow(self, part: Followed) -> None:
+        if self.tables.every:
+            self._extend(part)
+            return
+        for step in Planner(self.change, LakeHeld(self.change, self.tables)).steps(part):
+            match step:
+                case DropTable(table) | RenameTable(table):
+                    raise self.by_hand(f"no table is dropped or renamed, and {table} would be")
+                case EmptyTable():
+                    self._empty(step.source, step.table)
+                case CreateTable():
+                    self._create(step.one, step.after, step.table)
+                case AlterTable():
+                    self._change(step, part.kinds)
+
+    def _extend(self, part: Followed) -> None:
+        """Extend a table of changes: it keeps its name and all columns; a table or column with a new name is another one."""
+        one, after = part.one, part.one.after
+        renamed = one.renamed_to if K.RENAME_TABLE in part.kinds else None
+        name = renamed or one.table
+        if after is None or name in self.change.not_captured or K.DROP_TABLE in part.kinds:
+            return
+        target = self.change.target(name)
+        table = self.tables.open(target)
+        if table is None:
+            if renamed is not None or part.cut_over or K.CREATE_TABLE in part.kinds:
+                self._create(one, after, target)
+        elif part.kinds & (OF_COLUMNS | {K.RENAME_TABLE, K.CREATE_TABLE}):
+            info, wanted = self.tables.format.info(table), self._wanted(one, after.columns)
+            wider = self._wider(info, wanted, {})
+            edits = Edits(one.table, target, wider=wider, wanted=tuple(wanted), every=True)
+            self.tables.format.edit_schema(edits, table, self)
+
+    def _change(self, step: AlterTable, kinds: frozenset[ChangeKind]) -> None:
+        table = self.tables.required(step.table)
+        if step.copied:
+            self._empty(step.source, step.table, "emptied")
+            table = self.tables.required(step.table)
+        if self._converted(step, table):
+            table = self.tables.required(step.table)
+        if OF_COLUMNS & kinds:
+            edits = self._edits(step, self.tables.format.info(table), kinds)
+            self.tables.format.edit_schema(edits, table, self)
+
+    def _create(self, one: TableChange, after: TableDefinition, target: TableId) -> None:
+        wanted = [made for _, made in self._wanted(one, after.columns)]
+        columns = {column.name: column for column in (columns_of(wanted) if self.tables.every else wanted)}
+        by = [name for name in self.tables.options.partitions(target) if name in columns]
+        unfit = next((name for name in by if not partitionable(columns[name].kind)), None)
+        if unfit is not None:
+            raise self.by_hand(f"a table cannot be partitioned by {unfit}, see `sluice check`")
+        self.say(f"CREATE TABLE {target}")
+        self.tables.format.create(self.tables.format.names(target), list(columns.values()), by)
+
+    def _empty(self, source: TableId, target: TableId, what: str = "ddl") -> None:
+        """Remove all rows, in a commit that notes ``what`` of the statement."""
+        table = self.tables.open(target)
+        note = self.note(source, what, table) if table is not None else None
+        if note is not None and not self.tables.format.is_empty(table):
+            self.say(f"TRUNCATE TABLE {target}")
+            self.tables.format.empty(target, table, note)
+
+    def _edits(self, step: AlterTable, info: TableInfo, kinds: frozenset[ChangeKind]) -> Edits:
+        """Return the edits of a table. Raises LoadError for what the format cannot do."""
+        if step.one.reuses_names:
+            raise self.by_hand("a column is dropped and another of its name is added, which would have its values")
+        gone, names = frozenset(step.drops), {old: new for old, new in step.renames if old.casefold() != new.casefold()}
+        parted = gone & set(info.partitions)
+        if parted:
+            raise self.by_hand(f"the table is partitioned by {min(parted)}")
+        odd = next((name for name in names.values() if self.tables.format.odd_name(name)), None)
+        if odd is not None:
+            raise self.by_hand(f"no column has the name {odd!r} there")
+        wanted = tuple(self._wanted(step.one, step.after.columns))
+        wider = self._wider(info, wanted, names) if kinds & {K.WIDEN_COLUMN, K.CHANGE_COLUMN} else {}
+        return Edits(
+            step.source, step.table, gone, names, wider, wanted, step.adds, step.clash, emptied=bool(self.change.copies)
+        )
+
+    def _converted(self, step: AlterTable, table: Any) -> bool:
+        """Convert the rows that are there as the source did; return False if nothing had to be done. Raises LoadError."""
+        info, steps, effects = self.tables.format.info(table), {}, {}
+        for effect in effects_on(self.change, step.source):
+            name = self._name(step.one, effect.old.name)
+            there = info.find(name) if name is not None else None
+            if there is None or self._name(step.one, effect.new.name) is None:
+                continue
+            if effect.unknown:
+                raise not_converted(self.change, effect, step.table)
+            steps[there.name], effects[there.name] = effect.steps, effect
+        if not steps:
+            return False
+        self._edits(step, info, OF_COLUMNS)  # no row is converted before it is known that the columns can be changed
+        try:
+            note = self.note(step.source, "convert", table)
+            if note is not None and not self.tables.format.is_empty(table):
+                self.tables.format.convert(step.table, table, note, steps, self.say)
+        except Refused as error:
+            why = broken(error.kind) if error.kind is not None else error.why
+            raise not_converted(self.change, effects[error.column], step.table, why) from error
+        return True
+
+    def _name(self, one: TableChange, column: str) -> str | None:
+        """Return the target's name of a source column, None for one that does not go over."""
+        return LakeHeld(self.change, self.tables).column(one, column)
+
+    def _wanted(
+        self, one: TableChange, columns: Sequence[ColumnDefinition]
+    ) -> list[tuple[ColumnDefinition, LakeColumn]]:
+        found = []
+        for column in columns:
+            name = self._name(one, column.name)
+            if name is None or column.generated is not None:
+                continue
+            kind = own_type(type_of(self.change, column), self.tables.options.wide_decimals)
+            if not kind:
+                raise self.by_hand(f"column {column.name} is {column.type}, and {TOO_WIDE}")
+            if self.tables.format.odd_name(name):
+                raise self.by_hand(f"no column has the name {name!r} there")
+            found.append((column, LakeColumn(name, kind)))
+        return found
+
+    def _wider(
+        self, info: TableInfo, wanted: Sequence[tuple[ColumnDefinition, LakeColumn]], names: Mapping[str, str]
+    ) -> dict[str, Shape]:
+        """Return new types by the names now. In a table of changes the values before a change become wider, too."""
+        found: dict[str, Shape] = {}
+        now = {new.casefold(): old for old, new in names.items()}
+        inner = info.find(BEFORE) if self.tables.every else None
+        before = list(inner.kind) if inner is not None and not isinstance(inner.kind, str) else []
+        parts = {one.name.casefold(): place for place, one in enumerate(before)}
+        for column, made in wanted:
+            there = info.find(now.get(made.name.casefold(), made.name))
+            if there is not None and (kind := self._widened(column, made, there)) is not None:
+                found[there.name] = kind
+            place = parts.get(made.name.casefold())
+            if place is not None and (kind := self._widened(column, made, before[place])) is not None:
+                before[place] = replace(before[place], kind=kind)
+        if inner is not None and tuple(before) != inner.kind:
+            found[inner.name] = tuple(before)
+        return found
+
+    def _widened(self, column: ColumnDefinition, made: LakeColumn, there: LakeColumn) -> str | None:
+        """Return the type that a column needs, None if the one that it has is enough. Raises LoadError."""
+        if isinstance(there.kind, str) and takes(type_of(self.change, column), there.kind):
+            return None
+        if isinstance(there.kind, str) and isinstance(made.kind, str) and widens(there.kind, made.kind):
+            return made.kind
+        if self.change.copies and isinstance(there.kind, str) and isinstance(made.kind, str):
+            return made.kind  # the table is empty
+        raise self.by_hand(f"column {made.name} is {there.kind}, which cannot hold values of {column.type}")
+
+    def fill(self, column: ColumnDefinition, made: LakeColumn, target: TableId) -> pa.Scalar | None:
+        """Return the value that the rows which are there get in a new column, as at the source; None for NULL. Raises LoadError."""
+        found = self.change.meaning.default_value(column)
+        if found.value is None:
+            raise self._not_filled(column, target, found.why)
+        assert isinstance(made.kind, str)
+        try:
+            values, odd = converted(pa.repeat(found.value, 1), type_of(self.change, column), made.kind)
+        except pa.ArrowException as error:
+            raise self._not_filled(column, target, f"no {made.kind} holds its default {column.default}") from error
+        if odd is not None and self.tables.options.zero_dates == "refuse":
+            why = "it is a date that no calendar has (options: {zero_dates: 'null'} writes NULL for such dates)"
+            raise self._not_filled(column, target, why)
+        value = values[0]
+        return value if value.is_valid else None
+
+    def _not_filled(self, column: ColumnDefinition, target: TableId, why: str) -> LoadError:
+        ignored = to_ignore(self.change.consumer, "add_column")
+        hint = f"{ignored}; before the copy, add the column (`sluice check PIPELINE --apply`)"
+        if self.change.consumer != SNAPSHOT:
+            hint = (
+                f"{ignored}, add the column (`sluice check PIPELINE --apply`), then copy the table anew (`sluice dump start`), which copies the "
+                "source's values"
+            )
+        return not_filled(self.change, target, column.name, why, hint)
+
+    def refuse_clash(self, edits: Edits) -> None:
+        """Raise LoadError for a clash. Ask it for a statement that is not noted yet: where it is, the names are as after it."""
+        if edits.clash:
+            raise name_taken(self.change, edits.clash)
+
+    def say(self, done: str) -> None:
+        """Log what is done."""
+        _log.info(
+            "target_ddl_issued", target=self.tables.owner.replace("/", "."), statement=done, source=self.change.where
+        )
+
+    def by_hand(self, why: str) -> LoadError:
+        """Return the error that people have to follow the change."""
+        return not_followed(self.change, why, self.tables.format.BY_HAND)

@@ -1,0 +1,212 @@
+"""Columns of a lake table: their types under Delta's names, the values that each can hold, and what is lost.
+
+Every format has the types under some name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.model.planned import PlannedColumn
+
+K = ColumnKind
+
+Shape = str | tuple["LakeColumn", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LakeColumn:
+    """A column.
+
+    ``kind``: Delta's name of its type, or its parts if it is a struct; ``length``: characters of CHAR and VARCHAR, 0: any; ``partition``: the table
+    is partitioned by it.
+    """
+
+    name: str
+    kind: Shape
+    nullable: bool = True
+    length: int = 0
+    partition: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TableInfo:
+    """A table as it is."""
+
+    columns: tuple[LakeColumn, ...]
+    partitions: tuple[str, ...] = ()
+
+    def find(self, name: str) -> LakeColumn | None:
+        """Return the column with this name, whose case does not matter in Delta; None if there is none."""
+        return next((one for one in self.columns if one.name.casefold() == name.casefold()), None)
+
+
+def wanting(columns: Sequence[LakeColumn], info: TableInfo) -> list[LakeColumn]:
+    """Return the columns that a table lacks; for a struct, its missing parts."""
+    found: list[LakeColumn] = []
+    for one in columns:
+        there = info.find(one.name)
+        if there is None:
+            found.append(one)
+        elif not isinstance(one.kind, str) and not isinstance(there.kind, str):
+            parts: Shape = tuple(wanting(one.kind, TableInfo(there.kind)))
+            if parts:
+                found.append(LakeColumn(one.name, parts))
+    return found
+
+
+_PARTITIONS = re.compile(r"byte|short|integer|long|string|date|timestamp(_ntz)?|decimal\(\d+, ?0\)")
+
+
+def partitionable(kind: Shape) -> bool:
+    """Return True for types of which the library writes every partition value so that it is read unchanged, as tested with edge values."""
+    return isinstance(kind, str) and _PARTITIONS.fullmatch(kind) is not None
+
+
+def clusterable(kind: Shape) -> bool:
+    """Return True for types whose values have an order, and whose bounds in a file's entry readers use."""
+    return isinstance(kind, str) and kind not in {"binary", "boolean"}
+
+
+NO_PARTITIONS = ("", "__HIVE_DEFAULT_PARTITION__")
+"""Texts that stand for NULL in a partition column, by the rules of Delta and Hive."""
+
+_RANGES: Mapping[str, tuple[int, int]] = {
+    "byte": (-(2**7), 2**7 - 1), "short": (-(2**15), 2**15 - 1), "integer": (-(2**31), 2**31 - 1), "long": (-(2**63), 2**63 - 1),
+}  # fmt: skip
+_ARROW: Mapping[str, pa.DataType] = {
+    "byte": pa.int8(), "short": pa.int16(), "integer": pa.int32(), "long": pa.int64(), "float": pa.float32(), "double": pa.float64(),
+    "string": pa.string(), "binary": pa.binary(), "date": pa.date32(), "boolean": pa.bool_(),
+    "timestamp": pa.timestamp("us", tz="UTC"), "timestamp_ntz": pa.timestamp("us"),
+}  # fmt: skip
+DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")
+"""The name of a decimal type: precision, scale."""
+_MOST_DIGITS = 38
+_WIDTHS = {K.TINYINT: 8, K.SMALLINT: 16, K.MEDIUMINT: 24, K.INT: 32, K.BIGINT: 64}
+WHOLE = frozenset({*_WIDTHS, K.YEAR, K.BIT})
+_TEXTS = frozenset({K.CHAR, K.VARCHAR, K.TEXT, K.ENUM, K.SET, K.JSON, K.UUID, K.INET4, K.INET6})
+_BYTES = frozenset({K.BINARY, K.VARBINARY, K.BLOB, K.GEOMETRY, K.VECTOR})
+
+
+def arrow_of(kind: str) -> pa.DataType:
+    """Return the Arrow type of a type. Raises KeyError for one that no source column fits into."""
+    found = DECIMAL.fullmatch(kind)
+    return pa.decimal128(int(found[1]), int(found[2])) if found else _ARROW[kind]
+
+
+def _range(made: ColumnType) -> tuple[int, int]:
+    """Return the range of the values of an integer type."""
+    if made.kind is K.YEAR:
+        return 0, 2155
+    if made.kind is K.BIT:
+        return 0, 2 ** (made.length or 1) - 1
+    width = _WIDTHS[made.kind]
+    return (0, 2**width - 1) if made.unsigned else (-(2 ** (width - 1)), 2 ** (width - 1) - 1)
+
+
+def _whole(made: ColumnType) -> str:
+    """Return the narrowest type that holds all values. BIGINT UNSIGNED and BIT(64) do not become long, which would wrap them."""
+    low, high = _range(made)
+    return next((kind for kind, (least, most) in _RANGES.items() if least <= low and high <= most), "decimal(20,0)")
+
+
+def _decimal(made: ColumnType) -> str:
+    return f"decimal({made.precision},{made.scale})" if made.precision <= _MOST_DIGITS else ""
+
+
+OWN: Mapping[ColumnKind, Callable[[ColumnType], str] | str] = {
+    **dict.fromkeys((*_WIDTHS, K.YEAR), _whole),
+    K.BIT: lambda made: "long" if (made.length or 1) < 64 else "decimal(20,0)",
+    K.DECIMAL: _decimal,
+    K.FLOAT: "float",
+    K.DOUBLE: "double",
+    K.DATE: "date",
+    K.DATETIME: "timestamp_ntz",
+    K.TIMESTAMP: "timestamp",
+    K.TIME: "long",
+    **dict.fromkeys(_TEXTS, "string"),
+    **dict.fromkeys(_BYTES, "binary"),
+}
+"""The type of this target for each kind of values."""
+
+LOSES: Mapping[ColumnKind, str] = {
+    **dict.fromkeys((K.DATE, K.DATETIME, K.TIMESTAMP), "dates that no calendar has (0000-00-00) are refused, or become NULL: options.zero_dates"),
+    K.TIME: "it is a number of microseconds",
+    K.BIT: "it is a number",
+    K.ENUM: "the order of the labels is lost",
+    K.SET: "it is the text of the labels",
+    K.JSON: "it is the text",
+    K.GEOMETRY: "it is bytes: four of the SRID, then WKB",
+    K.VECTOR: "it is bytes: four a number",
+}  # fmt: skip
+"""The part of the values that the own type does not keep; it changes none silently."""
+
+TOO_WIDE = f"no lake format has numbers of more than {_MOST_DIGITS} digits"
+
+
+def own_type(made: ColumnType, wide_decimals: str = "refuse") -> str:
+    """Return the type of a column that holds every value of ``made``; "" if there is none."""
+    found = OWN[made.kind]
+    kind = found if isinstance(found, str) else found(made)
+    return "string" if not kind and wide_decimals == "string" else kind
+
+
+def made_type(column: PlannedColumn, wide_decimals: str = "refuse") -> str:
+    """Return the type for a new table: the mapping's own (``convert: {type: …}``) if all values fit, else :func:`own_type`."""
+    made, wanted = column.sent_type, column.wanted_type
+    if wanted is not None:
+        kind = own_type(wanted, wide_decimals)
+        if kind and takes(made, kind):
+            return kind
+    return own_type(made, wide_decimals)
+
+
+def takes(made: ColumnType, kind: str) -> bool:
+    """Return True if a column of the type ``kind`` holds every value of ``made`` exactly, except for what :func:`lost` says."""
+    decimal = DECIMAL.fullmatch(kind)
+    precision, scale = (int(decimal[1]), int(decimal[2])) if decimal else (0, 0)
+    if made.kind in WHOLE:
+        low, high = _range(made)
+        least, most = (
+            (-(10 ** (precision - scale)) + 1, 10 ** (precision - scale) - 1) if decimal else _RANGES.get(kind, (0, -1))
+        )
+        return least <= low and high <= most
+    match made.kind:
+        case K.DECIMAL:
+            return kind == "string" or (scale >= made.scale and precision - scale >= made.precision - made.scale)
+        case K.FLOAT:
+            return kind in {"float", "double"}
+        case K.DATETIME | K.TIMESTAMP:
+            return kind in {"timestamp", "timestamp_ntz"}
+    return kind == own_type(made)
+
+
+def lost(made: ColumnType, kind: str) -> str:
+    """Return what a column of type ``kind`` that takes ``made`` does not keep, or refuses; "" for nothing."""
+    if made.kind in {K.DATETIME, K.TIMESTAMP} and (made.kind is K.TIMESTAMP) != (kind == "timestamp"):
+        return "values are taken for UTC"
+    if made.kind is K.DECIMAL and kind == "string":
+        return "it is the text of the digits"
+    return LOSES.get(made.kind, "")
+
+
+_DIGITS: Mapping[str, int] = {"byte": 3, "short": 5, "integer": 10, "long": 19}
+
+
+def widens(there: str, wanted: str) -> bool:
+    """Return True if every value of the Delta type ``there`` is the same value of the type ``wanted``, and the cast keeps it."""
+    if there in _DIGITS and wanted in _DIGITS:
+        return _DIGITS[there] <= _DIGITS[wanted]
+    new = DECIMAL.fullmatch(wanted)
+    if new is not None:
+        precision, scale = int(new[1]), int(new[2])
+        if there in _DIGITS:
+            return precision - scale >= _DIGITS[there]
+        old = DECIMAL.fullmatch(there)
+        return old is not None and scale >= int(old[2]) and precision - scale >= int(old[1]) - int(old[2])
+    return wanted == "double" and there in {"byte", "short", "integer", "float"}

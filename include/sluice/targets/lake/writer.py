@@ -1,0 +1,281 @@
+"""Load a batch into lake tables, whatever their format: one unit per table, the checkpoint last."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sluice.errors import LoadError, MappingError
+from sluice.model.offset import Offset
+from sluice.model.tables import TableId
+from sluice.targets.lake.changelog import SCOPE, change_rows, changes_by_table
+from sluice.targets.lake.commit import commit_batch, holds
+from sluice.targets.lake.conversions import CONVERSIONS
+from sluice.targets.lake.follower import FOLLOWED_CHANGES, FOLLOWED_MERGED, LakeFollower
+from sluice.targets.lake.format import CommitNote
+from sluice.targets.lake.lockstep import run_lockstep
+from sluice.targets.lake.reconcile import removed_part
+from sluice.targets.lake.rows import MergedRows
+from sluice.targets.lake.schema import LakeSchema
+from sluice.targets.lake.spark_writer import LakeSparkWriter
+from sluice.targets.lake.tables import LakeTables
+from sluice.targets.port import (
+    BatchInput,
+    Capabilities,
+    ChangePiece,
+    Checkpoint,
+    Consistency,
+    Feature,
+    Fence,
+    Guarantee,
+    Input,
+    Ordering,
+    RejectedRows,
+    RowReader,
+    StoredRange,
+    TableInput,
+    WriteResult,
+    WriteUnit,
+)
+
+COPIES = 3
+"""Copies of a unit's rows in memory: as they are read, as the table has them, and in the client's merge."""
+
+
+def capabilities_of(changes: Input) -> Capabilities:
+    """Return the abilities of a target of merged rows, or of every change."""
+    every = changes is Input.CHANGES
+    return Capabilities(
+        inputs=frozenset(Input),
+        guarantee=Guarantee.IDEMPOTENT,
+        ordering=frozenset({Ordering.TABLE if every else Ordering.NONE}),
+        consistency=frozenset({Consistency.ROW, Consistency.TABLE}),
+        schema_changes=FOLLOWED_CHANGES if every else FOLLOWED_MERGED,
+        features=frozenset(
+            {Feature.DELETE, Feature.BUNDLES, Feature.CUT_OVERS, Feature.KEYLESS}
+            if every
+            else {Feature.DELETE, Feature.BUNDLES, Feature.CUT_OVERS, Feature.ROW_REJECTION, Feature.RECOPIES},
+        ),
+        conversions=frozenset() if every else CONVERSIONS,
+        max_writers=1 if every else None,
+        compares=True,
+        lists_keys=True,
+        removes_listed_keys=True,
+        maintains_files=True,
+        keeps_versions=True,
+    )
+
+
+@dataclass(frozen=True)
+class LakeSession:
+    """See :class:`sluice.targets.port.TargetSession`."""
+
+    tables: LakeTables
+    epoch: int
+    spark: LakeSparkWriter | None = None
+    """The writer through Spark; None: Spark does not write."""
+
+    def begin(self, batch: BatchInput) -> LakeWriter:
+        """Return the writer of a batch. No I/O."""
+        return LakeWriter(self.tables, batch, Fence(self.epoch, batch.held, batch.number), self.spark)
+
+
+@dataclass(frozen=True)
+class LakeWriter:
+    """See :class:`sluice.targets.port.BatchWriter`."""
+
+    tables: LakeTables
+    batch: BatchInput
+    fence: Fence
+    spark: LakeSparkWriter | None = None
+
+    def prepare(self) -> None:
+        """Follow the schema changes that precede the rows."""
+        self._follow(before_rows=True)
+
+    def _follow(self, *, before_rows: bool) -> None:
+        changes = [one for one in self.batch.schema_changes if one.before_rows is before_rows]
+        if changes and self._delivered():
+            return
+        for change in changes:
+            self.tables.checkpoints.guard(self.fence)
+            LakeFollower(self.tables, self.fence, change).run()
+
+    def _delivered(self) -> bool:
+        """Return True if the commit is a repeat: the batch is there."""
+        found = self.tables.checkpoints.read()
+        return found is not None and (found.epoch, found.batch) == (self.fence.epoch, self.batch.number)
+
+    def plan(self, parallelism: int) -> Sequence[Sequence[WriteUnit]]:
+        """Return one unit per table, lighter tables first; for every change one unit; for what Spark writes, units that store it.
+
+        Raises MappingError.
+        """
+        batch = self.batch
+        about = self._about
+        unit = LakeUnit(about, self.fence, batch.reader, replay=batch.replay)
+        spark = self.spark if batch.spark is not None and not batch.replay else None
+        if batch.changes:
+            if spark is not None and spark.takes(batch.changes):
+                return [spark.changes(about, self.fence, batch)]
+            return [[replace(unit, changes=batch.changes)]]
+        schema = LakeSchema(self.tables)
+        for table in batch.tables:
+            if self.tables.every:
+                raise LoadError(
+                    f"rows of {table.plan.source} are not changes, and a table of changes takes nothing else",
+                    where=str(table.target),
+                    hint=f"`sluice dump start {self.tables.pipeline} --table {table.plan.source}` reads them anew from the source",
+                )
+
+        def require(one: tuple[str, TableInput]) -> None:
+            scope, table = one
+            try:
+                schema.require(table.plan)
+            except MappingError:  # unless the rows are written already, and a later schema change, too
+                if batch.replay or not holds(self.tables, self.fence, table.target, scope):
+                    raise
+
+        tables = list(scoped(batch.tables))
+        run_lockstep(require, tables)
+        units: dict[TableId, LakeUnit] = {}
+        weights: dict[TableId, int] = {}
+        storing: list[WriteUnit] = []
+        for scope, table in tables:
+            if spark is not None and spark.takes(table.rows):
+                storing += spark.merged(about, self.fence, batch, scope, table)
+                continue
+            known = units.get(table.target, unit)
+            units[table.target] = replace(known, tables=(*known.tables, (scope, table)))
+            weights[table.target] = min(weights.get(table.target, table.weight), table.weight)
+        removing: list[WriteUnit] = [replace(unit, removes=tuple(batch.reconcile))] if batch.reconcile else []
+        phases: list[list[WriteUnit]] = [
+            [one for target, one in units.items() if weights[target] == weight]
+            for weight in sorted(set(weights.values()))
+        ]
+        return [phase for phase in (removing, *phases, storing) if phase]
+
+    @property
+    def _about(self) -> LakeTables:
+        """The tables, with commits that say where the batch ends, and where it begins if it contains several."""
+        said = about(self.batch.position)
+        if self.batch.number > self.batch.held + 1 and not self.batch.replay:
+            said["sluice.first_batch"] = str(self.batch.held + 1)
+        return replace(self.tables, about=said)
+
+    def commit(self, results: Sequence[WriteResult]) -> None:
+        """Let Spark commit, follow later schema changes, then move the checkpoint: all tables hold the batch by now. Raises Fenced."""
+        stored = [one for one in results if one.message is not None]
+        if self.spark is not None and stored and self.batch.spark is not None:
+            self.spark.commit(self._about, self.batch.spark, self.fence, stored)
+        self._follow(before_rows=False)
+        if not self.batch.replay:
+            self.tables.checkpoints.advance(Checkpoint(self.fence.epoch, self.batch.number, self.batch.position))
+
+    def abort(self) -> None:
+        """Do nothing: a commit succeeded or not. Files of commits that did not are removed by vacuum."""
+
+
+@dataclass(frozen=True)
+class LakeUnit:
+    """See :class:`sluice.targets.port.WriteUnit`: all rows of a batch for one table, all of its changes, or keys that are removed before."""
+
+    target: LakeTables
+    fence: Fence
+    reader: RowReader
+    tables: tuple[tuple[str, TableInput], ...] = ()
+    """The tables, each with the scope under which its commit is noted."""
+    changes: int = 0
+    replay: str = ""
+    removes: tuple[StoredRange, ...] = ()
+
+    @property
+    def cost(self) -> int:
+        """The cost of the unit, in rows."""
+        return max(sum(table.rows for _, table in self.tables), self.changes)
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory that the unit takes: for merged rows, all rows of one table."""
+        files = [file for _, table in self.tables for file in table.files]
+        return self.reader.memory_of(sum(file.arrow_bytes for file in files) * COPIES, len(files)) if files else 0
+
+    def write(self, rejected: RejectedRows | None = None) -> WriteResult:
+        """Make one commit for each source table that is loaded into this table. Raises what the port says."""
+        started, total = time.monotonic(), WriteResult()
+        if self.changes:
+            tables = changes_by_table(self.reader)
+            run_lockstep(self.target.required, tables)  # checked before the first one is written
+            total = sum(run_lockstep(lambda one: self.append(*one), tables.items()), total)
+        for number, stored in enumerate(self.removes):
+            total += self._remove(stored, f"{stored.plan.source}#removed{number}")
+        for scope, table in self.tables:
+            total += self._merge(table, scope, rejected)
+        return replace(total, seconds=time.monotonic() - started)
+
+    def append(self, table: TableId, pieces: Sequence[ChangePiece]) -> WriteResult:
+        """Append all changes of a batch for one table. Raises what the port says."""
+        format_, zero_dates = self.target.format, self.target.options.zero_dates
+
+        def write(found: Any, note: CommitNote) -> WriteResult:
+            schema = format_.arrow_schema(found)
+            rows = change_rows(pieces, format_.info(found), schema, self.fence.batch, zero_dates, note.known)
+            format_.append(table, found, note, rows)
+            return WriteResult(appended=rows.num_rows, statements=1)
+
+        doing = f"appending batch {self.fence.batch} to {table}"
+        return commit_batch(self.target, self.fence, table, SCOPE, doing, write)
+
+    def _merge(self, table: TableInput, scope: str, rejected: RejectedRows | None) -> WriteResult:
+        """Merge the rows of one source table."""
+        format_ = self.target.format
+        rows = MergedRows(self.reader, table, self.fence.batch, self.target.options.zero_dates)
+
+        def write(found: Any, note: CommitNote) -> WriteResult:
+            info = format_.info(found)
+            parts, refused = rows.parts(info, rejected, f"{format_.FORMAT}-{scope}", note.known)
+            key = [column.name for name in table.plan.key if (column := info.find(name)) is not None]
+            format_.merge(table.target, found, note, parts, info, key)
+            count, deletes = sum(len(part.gone) for part in parts), sum(int(part.gone.sum()) for part in parts)
+            return WriteResult(count - deletes, deletes, rejected=refused, statements=int(count > 0))
+
+        doing = f"merging batch {self.fence.batch} into {table.target}"
+        return commit_batch(self.target, self.fence, table.target, scope, doing, write, replay=self.replay)
+
+    def _remove(self, stored: StoredRange, scope: str) -> WriteResult:
+        """Remove listed keys of one table."""
+        format_, table = self.target.format, stored.plan.target
+
+        def write(found: Any, note: CommitNote) -> WriteResult:
+            info = format_.info(found)
+            part = removed_part(info, self.reader, stored)
+            count = len(part.gone)
+            if not count or format_.is_empty(found):
+                return WriteResult()
+            format_.merge(table, found, note, [part], info, list(part.columns))
+            return WriteResult(deleted=count, statements=1)
+
+        doing = f"removing rows of {table} in batch {self.fence.batch}"
+        return commit_batch(self.target, self.fence, table, scope, doing, write)
+
+
+def about(position: Offset) -> dict[str, str]:
+    """Return what a commit says about the batch's end, to find a version of a table by the source's time."""
+    file, offset = position.row_place
+    found = {"sluice.file": file, "sluice.offset": str(offset)}
+    if position.commit_time_us:
+        at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=position.commit_time_us)
+        found["sluice.commit_time"] = at.isoformat(timespec="microseconds")
+    return found
+
+
+def scoped(tables: Sequence[TableInput]) -> Iterator[tuple[str, TableInput]]:
+    """Yield each table with its scope: its source table, numbered if that is loaded into a target table more than once."""
+    met: dict[tuple[TableId, str], int] = {}
+    for table in tables:
+        source = str(table.plan.source)
+        met[table.target, source] = number = met.get((table.target, source), 0) + 1
+        yield source if number == 1 else f"{source}#{number}", table
