@@ -71,7 +71,7 @@ def adopt(runtime: Runtime, target: str, *, from_target: bool, by: str, reason: 
         else:
             _write(runtime, state, check, checkpoint, wanted)
         how = "from-target" if from_target else "reset"
-        state.audit.note.note(
+        state.audit.note(
             by=by,
             what="adopt",
             details={"target": target, "how": how, "reason": reason, "before": before, "plan": list(steps)},

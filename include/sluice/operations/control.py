@@ -56,7 +56,7 @@ def pause(runtime: Runtime, *, by: str, reason: str = "") -> ActionPlan:
     """Stop the pipeline: no task starts or continues, and running work stops at its next safe point. Nothing is lost."""
     with runtime.state() as state:
         state.permits.set(open_=False, by=by, reason=reason)
-        state.audit.note.note(by=by, what="pause", details={"reason": reason})
+        state.audit.note(by=by, what="pause", details={"reason": reason})
     return ActionPlan("pause", (f"{runtime.name} is paused; tasks under way stop within seconds",))
 
 
@@ -66,7 +66,7 @@ def resume(runtime: Runtime, *, by: str) -> ActionPlan:
         state.permits.set(open_=True, by=by, reason="")
         if state.side is not None:
             state.side.forget()
-        state.audit.note.note(by=by, what="resume", details={})
+        state.audit.note(by=by, what="resume", details={})
     return ActionPlan("resume", (f"{runtime.name} goes on",))
 
 
@@ -86,7 +86,7 @@ def restart(runtime: Runtime, *, by: str, reason: str = "", grace_s: float | Non
     with runtime.state() as state:
         state.election.announce_restart(grace)
         state.permits.set(open_=None, by=by, reason=reason)
-        state.audit.note.note(by=by, what="restart", details={"reason": reason, "grace_s": grace})
+        state.audit.note(by=by, what="restart", details={"reason": reason, "grace_s": grace})
     return ActionPlan(
         "restart",
         (
@@ -117,7 +117,7 @@ def rollback(runtime: Runtime, *, by: str, dry_run: bool) -> ActionPlan:
             state.permits.set(open_=None, by=by, reason="rollback")  # processes that work on one of them start again
             for number in waiting:
                 state.batches.unmerge(number)
-            state.audit.note.note(by=by, what="rollback", details={"batches": waiting})
+            state.audit.note(by=by, what="rollback", details={"batches": waiting})
     return ActionPlan("rollback", tuple(steps))
 
 
@@ -171,7 +171,7 @@ def skip(
                 check.checkpoints.advance(Checkpoint(lease.epoch, batch, record.last))
             state.acks.acknowledge(target, record)
         kept: dict[str, Any] = {"lost": list(done)} if manifest is None else {"kept_in": folder}
-        state.audit.note.note(by=by, what="skip", details={"target": target, "batch": batch, "reason": reason, **kept})
+        state.audit.note(by=by, what="skip", details={"target": target, "batch": batch, "reason": reason, **kept})
     return plan
 
 
@@ -272,9 +272,7 @@ def redeliver(runtime: Runtime, target: str, *, by: str, dry_run: bool, from_bat
         with state.consumer(target) as lease:
             check.checkpoints.rewind(Checkpoint(lease.epoch, first - 1, batches[0].first, state.identity()))
             state.redeliver(lease, target, batches[0].first, batches)
-        state.audit.note.note(
-            by=by, what="redeliver", details={"target": target, "first": first, "last": process.batch}
-        )
+        state.audit.note(by=by, what="redeliver", details={"target": target, "first": first, "last": process.batch})
     return plan
 
 
@@ -338,7 +336,7 @@ def seek(runtime: Runtime, to: str, *, by: str, dry_run: bool, drop: bool = Fals
         details: dict[str, Any] = {"from": now, "to": str(position)}
         if waiting:
             details["dropped"] = dropped
-        state.audit.note.note(by=by, what="seek", details=details)
+        state.audit.note(by=by, what="seek", details=details)
     return plan
 
 

@@ -171,7 +171,7 @@ def delete(runtime: Runtime, name: str, *, by: str, dry_run: bool) -> ActionPlan
         if not dry_run:
             state.subscriptions.delete(name)
             state.alerts.clear(alert_key(name))
-            state.audit.note.note(
+            state.audit.note(
                 by=by, what="subscription deleted", details={"name": name, "reader": found.reader, "batch": found.batch}
             )
     return ActionPlan(

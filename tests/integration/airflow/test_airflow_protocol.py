@@ -91,8 +91,8 @@ def test_the_form_pauses_resumes_restarts_and_rolls_back(
     change(orders)
     wait_until(lambda: settled(orders), "delivery after restart and rollback")
     with orders.runtime().state() as state:
-        assert [entry["what"] for entry in state.audit.note.entries()] == ["pause", "resume", "restart", "rollback"]
-        assert {entry["by"] for entry in state.audit.note.entries()} == {"admin@airflow"}
+        assert [entry["what"] for entry in state.audit.entries()] == ["pause", "resume", "restart", "rollback"]
+        assert {entry["by"] for entry in state.audit.entries()} == {"admin@airflow"}
     assert {run["state"] for run in east.runs(DAG, state="failed")} == set()
 
 

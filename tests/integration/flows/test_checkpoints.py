@@ -90,7 +90,7 @@ def test_nothing_is_lost_and_the_error_says_the_way(made: Case, happens: Callabl
     assert rows(made, made.target) == list(range(1, 8))
     assert status(made.runtime()).state == "idle"
     with made.runtime().state() as state:
-        assert [entry["what"] for entry in state.audit.note.entries()][-1] == command[0]
+        assert [entry["what"] for entry in state.audit.entries()][-1] == command[0]
     deliver(made, 99)
     made.assert_equal("t")
 

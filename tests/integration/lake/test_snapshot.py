@@ -550,7 +550,7 @@ def acknowledged(made: Case, target: str = "copy") -> Any:
 
 def started_again(made: Case) -> bool:
     with made.runtime().state() as state:
-        return any(entry["what"] == "start again" for entry in state.audit.note.entries())
+        return any(entry["what"] == "start again" for entry in state.audit.entries())
 
 
 @both_formats

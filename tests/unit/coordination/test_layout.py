@@ -77,7 +77,7 @@ def tree() -> MemoryTree:
     assert held
     state.subscriptions.acknowledge(held, 1, 6)
     Servers(session, ROOT).keep("id", ServerEntry("grpc://here:8815", (PIPELINE,)))
-    state.audit.note.note(by="me", what="pause", details={"reason": "x"})
+    state.audit.note(by="me", what="pause", details={"reason": "x"})
     dumps = state.dumps
     dumps.set_selection({"include": ["shop[.].*"], "exclude": []})
     request = TableRequest(TableId("shop", "a"), where="id > 3", lower=("1",), identity=("id",))
@@ -133,7 +133,7 @@ def everything(tree: MemoryTree) -> dict[str, Any]:
         "chunks": dumps.chunks("running"),
         "readers": dumps.readers("running"),
         "ended": [dump.id for dump in dumps.under_way_since(9)],
-        "audit": [entry["what"] for entry in state.audit.note.entries()],
+        "audit": [entry["what"] for entry in state.audit.entries()],
         "captures": (dumps.selection() or {})["include"],
     }
 

@@ -351,12 +351,12 @@ def test_old_entries_of_the_audit_go_by_age(monkeypatch: pytest.MonkeyPatch) -> 
     state = PipelineState(MemoryTree().session(), ROOT, "p", TARGETS, lease_wait_s=0)
     for at_s in (100, 200, 300):
         monkeypatch.setattr("sluice.coordination.audit.time.time_ns", lambda at_s=at_s: at_s * 10**9)
-        state.audit.note.note(by="me", what=f"pause {at_s}", details={})
-    assert state.audit.note.forget(before_s=250, dry_run=True) == 2
-    assert len(state.audit.note.entries()) == 3
-    assert state.audit.note.forget(before_s=250) == 2
-    assert [entry["what"] for entry in state.audit.note.entries()] == ["pause 300"]
-    assert state.audit.note.forget(before_s=float("-inf")) == 0
+        state.audit.note(by="me", what=f"pause {at_s}", details={})
+    assert state.audit.forget(before_s=250, dry_run=True) == 2
+    assert len(state.audit.entries()) == 3
+    assert state.audit.forget(before_s=250) == 2
+    assert [entry["what"] for entry in state.audit.entries()] == ["pause 300"]
+    assert state.audit.forget(before_s=float("-inf")) == 0
 
 
 @pytest.mark.parametrize("batches", [3, 150])

@@ -208,7 +208,7 @@ def test_a_target_that_lost_batches_gets_them_again_from_the_segments(one: Pipe,
     one.deliver()
     assert one.rows() == one.made.rows()
     with runtime.state() as state:
-        assert [entry["by"] for entry in state.audit.note.entries() if entry["what"] == "redeliver"] == [by]
+        assert [entry["by"] for entry in state.audit.entries() if entry["what"] == "redeliver"] == [by]
 
 
 def test_a_target_without_its_checkpoint_is_adopted(one: Pipe) -> None:

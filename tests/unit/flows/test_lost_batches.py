@@ -78,7 +78,7 @@ def test_the_log_is_read_again(made: Case) -> None:
     deliver(made, 4)
     made.assert_equal("t")
     with made.runtime().state() as state:
-        assert "dropped" in state.audit.note.entries()[-1]
+        assert "dropped" in state.audit.entries()[-1]
 
 
 def test_a_batch_that_is_lost_is_passed(made: Case) -> None:
@@ -100,7 +100,7 @@ def test_a_batch_that_is_lost_is_passed(made: Case) -> None:
     deliver(made, 3)
     assert rows(made, made.target) == [1, 3]
     with made.runtime().state() as state:
-        entry = state.audit.note.entries()[-1]
+        entry = state.audit.entries()[-1]
     assert entry["what"] == "skip"
     assert "lost" in entry
 

@@ -66,7 +66,7 @@ def recovered(made: Case, *options: str) -> dict[str, Any]:
     assert losses(after) == []
     assert after["measures"] == []
     with made.runtime().state() as state:
-        said = [entry for entry in state.audit.note.entries() if entry["what"] == "recover"]
+        said = [entry for entry in state.audit.entries() if entry["what"] == "recover"]
     assert [entry["subject"] for entry in said][-len(done["measures"]) :] == [m["subject"] for m in done["measures"]]
     return done
 
@@ -332,7 +332,7 @@ def test_a_target_restored_from_a_backup_catches_up_by_itself(made: Case) -> Non
     made.run_until_head()
     made.assert_equal()
     with made.runtime().state() as state:
-        said = state.audit.note.entries()[-1]
+        said = state.audit.entries()[-1]
     assert (said["what"], said["by"], said["reason"]) == ("redeliver", "sluice", "the target was restored")
     goes_on(made, 6)
 

@@ -63,7 +63,7 @@ def test_differences_are_found_kept_and_repaired(one: Pipe) -> None:
         assert (fixed.outcome, fixed.tables[0].repaired, fixed.tables[0].equal) == ("equal", 3, 50)
     assert one.rows() == one.made.rows()
     with one.made.runtime().state() as state:
-        assert [entry["rows"] for entry in state.audit.note.entries() if entry["what"] == "repair"] == [
+        assert [entry["rows"] for entry in state.audit.entries() if entry["what"] == "repair"] == [
             {str(one.made.table): 3}
         ]
 

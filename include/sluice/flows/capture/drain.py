@@ -519,7 +519,7 @@ def _place_snapshot(
         "targets_started_from_snapshot", pipeline=runtime.name, batch=number, targets=", ".join(targets), again=again
     )
     if again:
-        state.audit.note.note(by=BY_ITSELF, what="start again", details={"targets": list(targets), "batch": number})
+        state.audit.note(by=BY_ITSELF, what="start again", details={"targets": list(targets), "batch": number})
     return DrainOutcome(number, batch.last, 0, "snapshot")
 
 

@@ -57,7 +57,7 @@ def _do(runtime: Runtime, state: PipelineState, measure: Measure, by: str) -> No
     _log.info("recovery_started", pipeline=runtime.name, subject=measure.subject, steps=list(measure.steps))
     measure.act()
     details = {"subject": measure.subject, "plan": list(measure.steps), "lost": list(measure.lost)}
-    state.audit.note.note(by=by, what="recover", details=details)
+    state.audit.note(by=by, what="recover", details=details)
 
 
 def look(runtime: Runtime, state: PipelineState, answers: Mapping[str, str], *, by: str) -> RecoveryPlan:
