@@ -41,7 +41,7 @@ def _found(name: str, package: str) -> RedisProgram:
     folder = paths.home() / name
     tree = debian.installed_tree(folder)
     if tree is None:
-        _log.info("fetching a server", name=name, into=str(folder))
+        _log.info("redis_fetch_started", name=name, into=str(folder))
         tree = debian.fetch(folder, [package], suite="unstable")
     return RedisProgram(tree, name)
 

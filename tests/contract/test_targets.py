@@ -1,5 +1,5 @@
 """The contract suite of targets: memory with every combination of capabilities, MySQL, MariaDB, PostgreSQL, Kafka, Redis,
-Delta, Iceberg.
+HTTP, Delta, Iceberg.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sluice.targets import KINDS
 from sluice.targets.contract import CHECKS, Bench, Check
 from tests.support.benches.target_benches import MemoryBench, MySQLBench
 
-KNOWN = {"delta", "iceberg", "kafka", "memory", "mysql", "postgresql", "redis"}
+KNOWN = {"delta", "http", "iceberg", "kafka", "memory", "mysql", "postgresql", "redis"}
 
 COMBINATIONS: list[dict[str, Any]] = [
     {"changes": changes, "consistency": consistency, "options": options}
@@ -141,6 +141,29 @@ def test_redis(check: Check, kind: str, redis_server: Any) -> None:
     if (kind == "one-stream" and check.number not in {2, 15, 22}) or not check.applies(bench):
         pytest.skip("the target does not offer it")
     check.run(bench)
+
+
+HTTP: dict[str, tuple[str, dict[str, Any]]] = {
+    "latest": ("latest", {"batch": {"max_rows": 2}}),
+    "latest-single": ("latest", {"batch": {"max_rows": 1}, "path": "/{schema}/{table}/{key}?op={op}"}),
+    "key": ("all", {"batch": {"max_rows": 3}}),
+    "table": ("all", {"ordering": "table"}),
+    "global": ("all", {"ordering": "global", "batch": {"max_rows": 5}}),
+}
+
+
+@pytest.mark.parametrize("kind", HTTP)
+@pytest.mark.parametrize("check", CHECKS, ids=str)
+def test_http(check: Check, kind: str) -> None:
+    from tests.support.benches.http_bench import HttpBench
+    from tests.support.servers.http_receiver import Receiver
+
+    with Receiver() as receiver:
+        bench = HttpBench(receiver, *HTTP[kind])
+        same = kind in {"table", "global"} and check.number not in {2, 15, 22}  # only the order differs from "key"
+        if same or not check.applies(bench):
+            pytest.skip("the target does not offer it")
+        check.run(bench)
 
 
 @pytest.mark.parametrize("kind", ["latest-row", "latest-table", "all-row"])
