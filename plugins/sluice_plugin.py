@@ -24,13 +24,13 @@ class _Page:
 
     def __init__(self) -> None:
         self._app: Any = None
-        self.told: Any = None
+        self.service: Any = None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if self._app is None:
             from sluice.orchestration.web import create_app
 
-            self._app = create_app(_PIPELINES, _HERE / "static", service=self.told)
+            self._app = create_app(_PIPELINES, _HERE / "static", service=self.service)
         await self._app(scope, receive, send)
 
 
@@ -42,7 +42,7 @@ def _application() -> Any:
     from sluice.orchestration.serving import Served, Serving
 
     serving = Serving(_PIPELINES, Path(AIRFLOW_HOME))
-    page.told = serving.told
+    page.service = serving.state
     return Served(page, serving)
 
 

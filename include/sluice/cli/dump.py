@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 
 from sluice.cli.console import AsJson, Overwrite, Pipeline, err, given, open_pipeline, out, print_json
-from sluice.cli.dumptable import listed, shown
+from sluice.cli.dumptable import describe_dump, listed
 from sluice.errors import SluiceError
 from sluice.flows.runtime import Runtime
 
@@ -168,7 +168,7 @@ def _work(runtime: Runtime, dump: str, as_json: bool) -> None:
     if as_json:
         print_json(one_view(runtime, dump).to_json())
     else:
-        out.print(shown(one_view(runtime, dump), out))
+        out.print(describe_dump(one_view(runtime, dump), out))
 
 
 def _waits(runtime: Runtime, dump: str, ended: threading.Event) -> None:
@@ -192,7 +192,7 @@ def _bars(runtime: Runtime, dump: str, thread: threading.Thread) -> None:
 
     with Live(console=err, auto_refresh=False, transient=True) as live, runtime.state():
         while thread.is_alive():
-            live.update(shown(one_view(runtime, dump), err, most=max(err.height - 6, 3)), refresh=True)
+            live.update(describe_dump(one_view(runtime, dump), err, most=max(err.height - 6, 3)), refresh=True)
             thread.join(0.5)
 
 
@@ -227,7 +227,7 @@ def show(
     with Live(console=out, auto_refresh=False) as live, runtime.state():
         while True:
             now = one_view(runtime, dump)
-            live.update(shown(now, out, most=max(out.height - 6, 3)), refresh=True)
+            live.update(describe_dump(now, out, most=max(out.height - 6, 3)), refresh=True)
             if now.state in {"done", "cancelled"}:
                 return
             time.sleep(1)
@@ -299,4 +299,4 @@ def _print(found: DumpView, as_json: bool) -> None:
     if as_json:
         print_json(found.to_json())
     else:
-        out.print(shown(found, out))
+        out.print(describe_dump(found, out))

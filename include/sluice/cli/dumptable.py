@@ -64,7 +64,7 @@ def listed(dumps: list[DumpView], console: Console) -> RenderableType:
     return table
 
 
-def shown(d: DumpView, console: Console, *, most: int | None = None) -> RenderableType:
+def describe_dump(d: DumpView, console: Console, *, most: int | None = None) -> RenderableType:
     """Describe one dump, then one line per table. ``most``: largest number of tables, unfinished ones first."""
     about = f"[bold]{escape(d.id)}[/] {_word(_state(d))}  {escape(d.reason)}"
     about += f" by {escape(d.by)}" if d.by else ""

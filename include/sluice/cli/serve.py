@@ -82,7 +82,7 @@ def serve(
     for address in others:
         err.print(f"and on {address}")
     end_signals.wait()
-    if not running.end():
+    if not running.stop():
         err.print("a stream whose client takes nothing was cut")
         sys.stderr.flush()
         os._exit(0)  # its thread waits inside gRPC, and an orderly end of the process would wait for it

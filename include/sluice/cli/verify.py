@@ -87,8 +87,8 @@ def run(
         where=where or "",
         overwrite=overwrite,
     )
-    with _progress(quiet=as_json or not err.is_terminal) as told:
-        result = verify(runtime, asked, told)
+    with _progress(quiet=as_json or not err.is_terminal) as show_progress:
+        result = verify(runtime, asked, show_progress)
     _print(result, as_json)
     if result.outcome != "equal":
         raise typer.Exit(DIFFERENT if result.outcome == "different" else INCOMPLETE)
@@ -143,10 +143,10 @@ def _print(result: VerifyResult, as_json: bool) -> None:
     if as_json:
         print_json(result.to_json())
     else:
-        out.print(_shown(result))
+        out.print(_describe(result))
 
 
-def _shown(result: VerifyResult) -> RenderableType:
+def _describe(result: VerifyResult) -> RenderableType:
     lines: list[RenderableType] = [
         Text.from_markup(f"[bold]{escape(result.id)}[/]  {_when(result)}  by {escape(result.by)}: {_line(result)}")
     ]
@@ -215,7 +215,7 @@ def _progress(*, quiet: bool) -> Iterator[Told]:
     pace = Pace()
     with Live(console=err, auto_refresh=False, transient=True) as live:
 
-        def told(progress: Progress) -> None:
+        def show_progress(progress: Progress) -> None:
             live.update(Text(pace.words(progress)), refresh=True)
 
-        yield told
+        yield show_progress

@@ -266,7 +266,7 @@ class DumpStates:
         if steps:
             committed(self._z, *steps)
 
-    def let_go(self, chunk: Chunk) -> None:
+    def release(self, chunk: Chunk) -> None:
         """Record that the worker is done with the chunk, whatever the result."""
         committed(self._z, Remove(self._at.selecting(chunk.id)))
 

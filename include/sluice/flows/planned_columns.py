@@ -10,12 +10,13 @@ from dataclasses import replace
 
 from sluice.model.column_types import ColumnType
 from sluice.model.definitions import ColumnDefinition
+from sluice.model.dialects import MYSQL
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId
 from sluice.segments.changeset import ChangesetColumn, ChangesetTable
 from sluice.sources.words import words_of
 
-_EARLIER = words_of("mysql")
+_EARLIER = words_of(MYSQL)
 """The dialect of versions that stored no other type: MariaDB's types are among its words."""
 
 

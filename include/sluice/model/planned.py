@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.default_values import DefaultValue
 from sluice.model.definitions import ColumnDefinition, IndexDefinition
+from sluice.model.dialects import UNKNOWN, Dialect
 from sluice.model.tables import TableId
 
 
@@ -70,8 +71,8 @@ class PlannedTable:
 
     ``create_sql``: the statement that makes it as the source has it, if known.
 
-    ``created``: what that says; None: it is not known, or not understood. ``flavour``: MySQL or MariaDB, whose words
-    the types and the statement are. ``unique``: the source's unique keys, each (name at the target, prefix in
+    ``created``: what that says; None: it is not known, or not understood. ``dialect``: whose words the types and
+    the statement are. ``unique``: the source's unique keys, each (name at the target, prefix in
     characters or 0), name "" for an expression; None: not known. ``promised``: columns in which no two rows are equal,
     by the mapping. ``made``: names of columns that the table at the source does not have: rules make them.
     """
@@ -80,7 +81,7 @@ class PlannedTable:
     source: TableId
     columns: tuple[PlannedColumn, ...]
     create_sql: str = ""
-    flavour: str = ""
+    dialect: Dialect = UNKNOWN
     unique: tuple[tuple[tuple[str, int], ...], ...] | None = None
     promised: tuple[tuple[str, ...], ...] = ()
     made: frozenset[str] = frozenset()

@@ -23,6 +23,7 @@ from sluice.mapping import Mapping, TableRoute
 from sluice.mapping.convert import declared, refuse, remark
 from sluice.model.batches import Batch
 from sluice.model.definitions import Definitions
+from sluice.model.dialects import UNKNOWN, Dialect
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId
 from sluice.rules import RuleSet
@@ -107,7 +108,7 @@ def planned_copies(runtime: Runtime) -> tuple[list[PlannedCopy], list[SourceTabl
                 said = _said(target, [plan for _, plan in plans])
             copies += [_copy(config.name, table, plan, routes, said.get(plan.target, ())) for table, plan in plans]
             taken = {plan.target for _, plan in plans}
-            emitted = [replace(plan, flavour=dialect) for (_, to), plan in sorted(made.items()) if to not in taken]
+            emitted = [replace(plan, dialect=dialect) for (_, to), plan in sorted(made.items()) if to not in taken]
             said = _said(target, emitted)
             copies += [_emitted(config.name, plan, said.get(plan.target, ())) for plan in emitted]
     return copies, tables
@@ -136,8 +137,8 @@ class _MadeByRules:
         if runtime.rules_path is None:
             return cls({})
         with runtime.state() as state:
-            known = {target.name: state.process(target.name) for target in runtime.pipeline.targets}
-            batches = [batch for number in state.undelivered() if (batch := state.batch(number)) is not None]
+            known = {target.name: state.acks.get(target.name) for target in runtime.pipeline.targets}
+            batches = [batch for number in state.undelivered() if (batch := state.batches.get(number)) is not None]
             cursor = state.cursor()
             rules = RuleSet.of(runtime.rules_path)
             noted = noted_columns(runtime, state, cursor.next_batch, rules) if cursor is not None else {}
@@ -219,7 +220,7 @@ def _said(target: Target, plans: Sequence[PlannedTable]) -> dict[TableId, list[F
     return said
 
 
-def plan_of(table: SourceTable, route: TableRoute, flavour: str = "") -> PlannedTable:
+def plan_of(table: SourceTable, route: TableRoute, dialect: Dialect = UNKNOWN) -> PlannedTable:
     """Return the plan of ``table``: names at the target, types as declared at the source."""
     key = table.schema.primary_key or route.key
     columns = []
@@ -252,7 +253,7 @@ def plan_of(table: SourceTable, route: TableRoute, flavour: str = "") -> Planned
         route.target,
         table.id,
         tuple(columns),
-        flavour=flavour,
+        dialect=dialect,
         unique=unique_at_target(table.unique, route),
         promised=route.unique,
     )
@@ -297,7 +298,7 @@ def _with_statement(source: SourceSession, table: SourceTable, plan: PlannedTabl
     if not route.keeps_columns:
         return plan
     sql = source.create_statement(table.id, plan.target)
-    made = words_of(plan.flavour.lower()).created_table(sql, plan.target.schema)
+    made = words_of(plan.dialect).created_table(sql, plan.target.schema)
     return replace(plan, create_sql=sql, created=made)
 
 

@@ -115,7 +115,7 @@ def prune(runtime: Runtime, *, dry_run: bool = False, keep_audit_s: float = math
             if not dry_run and unit.last > state.delivered(waited_for):
                 break  # it was withdrawn just before, to be delivered again
             for batch in unit.batches:
-                held.let_go(batch, dry_run=dry_run)
+                held.expire(batch, dry_run=dry_run)
             if not dry_run:
                 unit.remove(store)
             removed += unit.batches
@@ -127,7 +127,7 @@ def prune(runtime: Runtime, *, dry_run: bool = False, keep_audit_s: float = math
         compacted = Compaction(runtime, state, waited_for).run(removed, dry_run=dry_run)
         if not dry_run:
             _forget_dumps(state, store)
-        audit = state.forget_audit(before_s=time.time() - keep_audit_s, dry_run=dry_run)
+        audit = state.audit.forget(before_s=time.time() - keep_audit_s, dry_run=dry_run)
         cursor = state.cursor()
         if cursor is not None and cursor.schema:
             SchemaStore(store).prune(cursor.schema, cursor.position, limit_s, dry_run=dry_run)

@@ -71,7 +71,7 @@ class LastAnswers:
         self._lock = threading.Lock()
         self._kept: dict[str, _Kept] = {}
 
-    async def shown(self, asked: Mapping[str, Shown]) -> list[Shown]:
+    async def newest(self, asked: Mapping[str, Shown]) -> list[Shown]:
         """Return the answers of all keys, in order, as new as they arrive within a few seconds.
 
         ``asked``: key -> what is shown while there is no answer.
@@ -97,13 +97,13 @@ class LastAnswers:
         """Wait until none of them has a look that is worth waiting for. Looks go on if the request is given up."""
         loop, news = asyncio.get_running_loop(), asyncio.Event()
 
-        def tell() -> None:
+        def wake() -> None:
             with suppress(RuntimeError):  # the loop is closed, so no one waits any more
                 loop.call_soon_threadsafe(news.set)
 
         with self._lock:
             for one in kept:
-                one.news.add(tell)
+                one.news.add(wake)
         try:
             while patience_s := max((one.patience_s for one in kept), default=0.0):
                 news.clear()
@@ -112,7 +112,7 @@ class LastAnswers:
         finally:
             with self._lock:
                 for one in kept:
-                    one.news.discard(tell)
+                    one.news.discard(wake)
 
     def _run(self, key: str, kept: _Kept) -> None:
         kept.began_ms, kept.began = int(time.time() * 1000), time.monotonic()
@@ -125,8 +125,8 @@ class LastAnswers:
                     kept.answer, kept.at = answer, time.monotonic()
                 kept.under_way = False
                 news = list(kept.news)
-            for tell in news:
-                tell()
+            for wake in news:
+                wake()
 
 
 def _as_of_now(kept: _Kept, before: Shown) -> Shown:

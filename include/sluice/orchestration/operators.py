@@ -145,7 +145,7 @@ class SourceOperator(SluiceOperator):
         pause = _IN_VAIN_S[min(in_vain, len(_IN_VAIN_S) - 1)]
         self.wait(LogMovedTrigger(self.pipeline, pause), in_vain=in_vain + 1)
 
-    def take_up(self, dumps: Sequence[str]) -> None:
+    def open_backfills(self, dumps: Sequence[str]) -> None:
         """Open a run of the backfill DAG for each dump that came due by itself; one that was opened before stays as it is."""
         if dumps:
             from sluice.orchestration.dag_runs import open_run
@@ -201,7 +201,7 @@ class DrainOperator(ChangesSensor):
                 is_over=_is_over,
             )
         self.log.info("captured %s", outcome.to_json())
-        self.take_up(outcome.last.due)
+        self.open_backfills(outcome.last.due)
         if outcome.last.batch is None:
             return PokeReturnValue(False)
         return PokeReturnValue(True, self._hand_over(context, runtime, outcome))
@@ -622,7 +622,7 @@ class SenseOperator(ChangesSensor):
         self.log.info("captured %s", outcome.to_json())
         if was_cleared(context) and outcome.adopted:
             self.log.info(again_text(runtime, context))
-        self.take_up(outcome.due)
+        self.open_backfills(outcome.due)
         return PokeReturnValue(outcome.batch is not None, outcome.batch)
 
 
@@ -682,7 +682,7 @@ class CaptureOperator(SourceOperator):
         self.log.info("no further batch in this run: %s", outcome.ended_by)
         if was_cleared(context) and not outcome.done:
             self.log.info(again_text(runtime, context))
-        self.take_up(outcome.due)
+        self.open_backfills(outcome.due)
         return outcome.to_json()
 
     def _ended_after(self, context: Context) -> list[str]:

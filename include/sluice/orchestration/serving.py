@@ -91,19 +91,19 @@ class Serving:
         self._thread: threading.Thread | None = None
         self._said = ""
 
-    def begin(self) -> None:
-        """Serve from now on, until :meth:`end`."""
+    def start(self) -> None:
+        """Serve from now on, until :meth:`stop`."""
         self._over.clear()
         self._thread = threading.Thread(target=self._keep, name="sluice-serve", daemon=True)
         self._thread.start()
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Take no further requests, and wait for the open ones."""
         self._over.set()
         if self._thread is not None:
             self._thread.join()
 
-    def told(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """Return what the page shows: ``addresses``, or ``error``; neither while it is starting."""
         try:
             found: dict[str, Any] = json.loads(self._place.read_text(encoding="utf-8") or "{}")
@@ -114,12 +114,12 @@ class Serving:
     def _keep(self) -> None:
         while not self._over.is_set():
             try:
-                self._in_turn()
+                self._serve_when_alone()
             except Exception as error:
                 self._say(error)
             self._over.wait(_TRIES_EVERY_S)
 
-    def _in_turn(self) -> None:
+    def _serve_when_alone(self) -> None:
         """Serve until the end, if no other process does. Raises what is wrong."""
         opened = os.open(self._place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
@@ -146,7 +146,7 @@ class Serving:
         _log.info("subscription_service_started", addresses=running.addresses)
         self._over.wait()
         write({})
-        if not running.end():
+        if not running.stop():
             _log.warning("stream_cut")
             atexit.register(
                 os._exit, 0
@@ -187,11 +187,11 @@ class Served(FastAPI):
     def __init__(self, app: Callable[..., Any], serving: Serving) -> None:
         @asynccontextmanager
         async def living(_: FastAPI) -> AsyncIterator[None]:
-            serving.begin()
+            serving.start()
             try:
                 yield
             finally:
-                serving.end()
+                serving.stop()
 
         super().__init__(lifespan=living, docs_url=None, redoc_url=None, openapi_url=None)
         self._app = app

@@ -43,7 +43,7 @@ class Waiter:
         self._loop = asyncio.get_running_loop()
         self.done: asyncio.Future[None] = self._loop.create_future()
 
-    def tell(self, error: SluiceError | None = None) -> None:
+    def wake(self, error: SluiceError | None = None) -> None:
         """End the wait, from any thread."""
 
         def end() -> None:
@@ -60,7 +60,7 @@ class Waiter:
 
 
 class SourcePoller:
-    """The thread that looks at one source. ``looks``: how often it did."""
+    """The thread that polls one source. ``looks``: how often it did."""
 
     def __init__(self, key: str, pollers: SharedPollers) -> None:
         self._key = key
@@ -108,7 +108,7 @@ class SourcePoller:
             if not waiters and time.monotonic() - self._emptied > LINGER_S and self._pollers.forget(self._key, self):
                 break
             try:
-                self._look(waiters)
+                self._poll(waiters)
             except SluiceError as error:
                 self._fail(waiters, error)
             except Exception as error:  # whatever it is, each pipeline that waits looks by itself
@@ -118,35 +118,35 @@ class SourcePoller:
             self._over.wait(LOOK_EVERY_S if waiters else _KEEP_OPEN_EVERY_S)
         self._close()
 
-    def _look(self, waiters: list[Waiter]) -> None:
+    def _poll(self, waiters: list[Waiter]) -> None:
         read: set[Waiter] = set()
         for waiter in list(waiters):
             before = waiter.waiting.read_at
             try:
                 news = waiter.waiting.read()
             except SluiceError as error:
-                self._told(waiters, waiter, error)
+                self._wake(waiters, waiter, error)
                 continue
             if waiter.waiting.read_at != before or not waiter.looked:
                 read.add(waiter)
             if news:
-                self._told(waiters, waiter)
-        moved = self._look_at_log([waiter.waiting for waiter in waiters])
+                self._wake(waiters, waiter)
+        moved = self._poll_log([waiter.waiting for waiter in waiters])
         for waiter in list(waiters):
             waiter.looked = True
             if self._watch is None:
                 continue
             if waiter.waiting.concerned(self._watch, moved=moved, was_read=waiter in read):
-                self._told(waiters, waiter)
+                self._wake(waiters, waiter)
             elif waiter.waiting.since is not None:
                 try:
                     waiter.waiting.step_over(self._watch)
                 except SluiceError as error:
-                    self._told(waiters, waiter, error)
+                    self._wake(waiters, waiter, error)
         self._failed = False
-        self._say(waiters)
+        self._report(waiters)
 
-    def _look_at_log(self, waiting: list[Waiting]) -> bool:
+    def _poll_log(self, waiting: list[Waiting]) -> bool:
         from sluice.flows.capture.waiting import oldest
 
         if not self._key:
@@ -157,16 +157,16 @@ class SourcePoller:
             self._watch = waiting[0].open_watch()
         return self._watch.look(oldest(waiting))
 
-    def _say(self, waiters: list[Waiter]) -> None:
+    def _report(self, waiters: list[Waiter]) -> None:
         if time.monotonic() - self._said >= _SAY_EVERY_S:
             self._said = time.monotonic()
             for waiter in waiters:
                 self._pollers.report(waiter.waiting)
 
-    def _told(self, waiters: list[Waiter], waiter: Waiter, error: SluiceError | None = None) -> None:
+    def _wake(self, waiters: list[Waiter], waiter: Waiter, error: SluiceError | None = None) -> None:
         waiters.remove(waiter)
         self.leave(waiter)
-        waiter.tell(error)
+        waiter.wake(error)
 
     def _fail(self, waiters: list[Waiter], error: SluiceError) -> None:
         """Report a source that does not answer to everybody who waits for it."""
@@ -175,8 +175,8 @@ class SourcePoller:
         self._failed = True
         self._close()
         for waiter in list(waiters):
-            self._pollers.say_down(waiter.waiting)
-            self._told(waiters, waiter, error)
+            self._pollers.report_silence(waiter.waiting)
+            self._wake(waiters, waiter, error)
 
     def _close(self) -> None:
         if self._watch is not None:
@@ -185,7 +185,7 @@ class SourcePoller:
 
 
 class _Unexpected(SluiceError):
-    """An error that no look foresees."""
+    """An error that no poll foresees."""
 
     retryable = True
 
@@ -264,7 +264,7 @@ class SharedPollers:
         finally:
             self._reporting.discard(waiting.runtime.name)
 
-    def say_down(self, waiting: Waiting) -> None:
+    def report_silence(self, waiting: Waiting) -> None:
         """Report that the pipeline's source does not answer."""
         from sluice.orchestration.metrics import say_down
 

@@ -140,7 +140,7 @@ def create_app(
         pipelines: folder of the pipeline files.
         static: folder of index.html and the files it names.
         ask: pipeline file -> its status.
-        service: what the subscription service in this API server says (:meth:`sluice.orchestration.serving.Serving.told`); None: there is none.
+        service: what the subscription service in this API server says (:meth:`sluice.orchestration.serving.Serving.state`); None: there is none.
     """
     app = FastAPI(
         title="Sluice",
@@ -178,7 +178,7 @@ def create_app(
 
     async def statuses(heads: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the answers, except one of another file under the same name: the user may not be allowed to see that."""
-        found = zip(await answers.shown(heads), heads.values(), strict=True)
+        found = zip(await answers.newest(heads), heads.values(), strict=True)
         return [answer if answer["dag_id"] == head["dag_id"] else head for answer, head in found]
 
     @app.get("/")

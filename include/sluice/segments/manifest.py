@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator
 
 from sluice.errors import ConfigError, SegmentError
+from sluice.model.dialects import Dialect
 from sluice.model.offset import Offset
 from sluice.model.sessions import StatementSession
 from sluice.model.tables import KEY_BUCKETS, TableId
@@ -160,6 +161,11 @@ class ReplaceRecord(_Stored):
     )
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    @property
+    def dialect(self) -> Dialect:
+        """The dialect whose order of keys the range means."""
+        return Dialect(self.flavour)
 
     @property
     def table_id(self) -> TableId:

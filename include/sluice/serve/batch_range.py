@@ -55,7 +55,7 @@ class StoredBatches:
                     f"{self.runtime.name} has no batch {start.batch} yet; the next one is {self.following}"
                 )
             if start.batch < (self.oldest or self.following):
-                raise gone(self.runtime, start.batch)
+                raise missing_batch(self.runtime, start.batch)
             return start.batch
         return self._found(start, state)
 
@@ -84,10 +84,10 @@ class StoredBatches:
 
     def _before(self, why: str) -> BatchesGone:
         said = f"the oldest stored batch of {self.runtime.name} is {self.oldest}, and {why}"
-        return _gone(self.runtime, said, self.oldest)
+        return _missing(self.runtime, said, self.oldest)
 
     def _any_manifest(self, number: int, state: PipelineState) -> SegmentManifest:
-        return _stored(self.runtime, number, state.batch(number))
+        return _stored(self.runtime, number, state.batches.get(number))
 
 
 def read_manifest(runtime: Runtime, number: int, state: PipelineState) -> SegmentManifest | None:
@@ -95,7 +95,7 @@ def read_manifest(runtime: Runtime, number: int, state: PipelineState) -> Segmen
 
     A batch is not read if a person abandoned it, or if it is a copy for some targets only.
     """
-    record = state.batch(number)
+    record = state.batches.get(number)
     if record is not None and (record.dropped or record.targets):
         return None
     manifest = _stored(runtime, number, record)
@@ -111,7 +111,7 @@ def _stored(runtime: Runtime, number: int, record: Batch | None) -> SegmentManif
             raise
         manifest = None
     if manifest is None:
-        raise gone(runtime, number)
+        raise missing_batch(runtime, number)
     return manifest
 
 
@@ -128,15 +128,15 @@ def is_gone(runtime: Runtime, number: int) -> bool:
     return number <= delivered and not any(is_manifest(path) for path, _ in store.files(number))
 
 
-def gone(runtime: Runtime, number: int) -> BatchesGone:
+def missing_batch(runtime: Runtime, number: int) -> BatchesGone:
     """Return the error for a batch that retention removed."""
     oldest = next(iter(runtime.store.batches()), 0)
-    return _gone(
+    return _missing(
         runtime, f"batch {number} of {runtime.name} is no longer stored; the oldest is {oldest or 'none'}", oldest
     )
 
 
-def _gone(runtime: Runtime, text: str, oldest: int) -> BatchesGone:
+def _missing(runtime: Runtime, text: str, oldest: int) -> BatchesGone:
     anew = (
         '"from": "snapshot" gives the tables anew' if runtime.pipeline.snapshot is not None else "copy the tables anew"
     )

@@ -95,12 +95,12 @@ class BatchRows:
         source = file.table_id
         if self.ruling.concerning(source):
             pieces = self._reader(0).file_pieces(self.store, 0, file)
-            return {piece.table: user_schema(self.shown(piece.rows, source).schema) for piece in pieces}
+            return {piece.table: user_schema(self.without_hidden(piece.rows, source).schema) for piece in pieces}
         with self.store.open_input(file.path) as stored:
             schema = opened(stored, file.footer_crc32).schema_arrow
         route = self.routes.whole_route(source)
         empty = route.apply(self.ruling.tagged(schema.empty_table(), source))
-        return {route.target: user_schema(self.shown(empty, source).schema)}
+        return {route.target: user_schema(self.without_hidden(empty, source).schema)}
 
     def _reader(self, batch: int) -> StoredChanges:
         mapping = self.runtime.pipeline.mapping
@@ -122,7 +122,7 @@ class BatchRows:
                         if table not in found:
                             found[table] = Runs()
                             opened_runs.callback(found[table].close)
-                        found[table].add(shaped(table, self.shown(rows, source)))
+                        found[table].add(shaped(table, self.without_hidden(rows, source)))
                     for table, runs in sorted(found.items()):
                         for rows in runs.before(following):
                             yield table, rows
@@ -158,9 +158,9 @@ class BatchRows:
                 if rows.num_rows and wants(route.target):
                     rows = tagged_as_made(rows) if self.ruling.hides(merged, source) else rows
                     mapped = known_columns(rows, route.apply(rows), route)
-                    yield route.target, shaped(route.target, self.shown(mapped, source))
+                    yield route.target, shaped(route.target, self.without_hidden(mapped, source))
 
-    def shown(self, rows: pa.Table, source: TableId) -> pa.Table:
+    def without_hidden(self, rows: pa.Table, source: TableId) -> pa.Table:
         """Drop the columns whose values must not be shown: those with the mark, and those named like masked ones.
 
         The mark stays with a column on its way through rules and mapping. The names of masked columns of ``source`` are

@@ -33,5 +33,5 @@ def defined_tables(
             continue
         with suppress(MappingError):
             empty = mapped_columns(rows.ruling, route, runtime.source.stored_table(definition))
-            shown = rows.shown(empty, source).schema
+            shown = rows.without_hidden(empty, source).schema
             yield route.target, user_schema(shown)

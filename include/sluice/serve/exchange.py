@@ -60,13 +60,13 @@ class Exchange:
         self._in.start()
         try:
             self._out.begin(self._reading.shape.schema)
-            self._say(self._session.hello)
+            self._write_message(self._session.hello)
             done = self._send_all()
             self._obey()
-            self._end({"done": True} if done else {})
+            self._finish({"done": True} if done else {})
         except Exception as error:
             with suppress(pa.ArrowException, OSError):  # the client is gone
-                self._say({"end": self._told(error)})
+                self._write_message({"end": self._told(error)})
             raise
         finally:
             self._rests()
@@ -110,10 +110,10 @@ class Exchange:
         ack, rollback = self._in.take()
         if ack is not None:
             self._session.acknowledge(ack)
-            self._say({"acknowledged": self._window.acknowledged})
+            self._write_message({"acknowledged": self._window.acknowledged})
         if rollback:
             self._window.roll_back()
-            self._say({"rolled_back": self._window.acknowledged})
+            self._write_message({"rolled_back": self._window.acknowledged})
         return rollback
 
     def _require(self) -> None:
@@ -137,15 +137,15 @@ class Exchange:
     def _is_over(self) -> bool:
         return self._in.is_over or self._ends()
 
-    def _end(self, why: dict[str, Any]) -> None:
+    def _finish(self, why: dict[str, Any]) -> None:
         """Say that nothing more comes; take acknowledgements until the client is done."""
         with suppress(pa.ArrowException, OSError):
-            self._say({"end": why})
+            self._write_message({"end": why})
         self._rests()
         while not self._in.is_over:
             self._in.wait(_PATIENCE_S)
             self._obey()
         self._obey()
 
-    def _say(self, said: dict[str, Any]) -> None:
+    def _write_message(self, said: dict[str, Any]) -> None:
         self._out.write_metadata(json.dumps(said, separators=(",", ":")).encode())

@@ -39,7 +39,7 @@ class Feed:
                 if self._looking or time.monotonic() < self._looks_at:
                     self._changed.wait(_PATIENCE_S)
                 else:
-                    self._look(look)
+                    self._ask(look)
             return self._following
 
     def wake(self) -> None:
@@ -47,7 +47,7 @@ class Feed:
         with self._changed:
             self._changed.notify_all()
 
-    def _look(self, look: Look) -> None:
+    def _ask(self, look: Look) -> None:
         """Look for the next batch with the lock released. A change after the question is still heard of."""
         self._looking = True
         self._looks_at = time.monotonic() + LOOK_S

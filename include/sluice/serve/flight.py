@@ -64,7 +64,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         reader: Reader = context.get_middleware(_READER).reader
         return reader
 
-    def end(self, patience_s: float = 10.0) -> bool:
+    def stop(self, patience_s: float = 10.0) -> bool:
         """Take no further requests, and wait for the open ones.
 
         False: the client of one takes nothing; only the process's end ends it.
@@ -80,7 +80,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
 
         ``criteria``: the name of a pipeline; empty: all.
         """
-        with told():
+        with as_flight_errors():
             reader = self._reader(context)
             wanted = criteria.decode("utf-8", "replace") if criteria else ""
             names = self._service.pipelines(reader)
@@ -105,13 +105,13 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.FlightInfo:
         """See the module."""
-        with told():
+        with as_flight_errors():
             request = _asked(descriptor)
             return _info(descriptor, request, self._service.open(request, self._reader(context)).shape.schema)
 
     def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
         """See the module."""
-        with told():
+        with as_flight_errors():
             return flight.SchemaResult(self._service.open(_asked(descriptor), self._reader(context)).shape.schema)
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.GeneratorStream:
@@ -120,7 +120,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         A few pieces are made ahead of the client: a slow client makes the server wait, and costs only the memory of
         these.
         """
-        with told():
+        with as_flight_errors():
             reader = self._reader(context)
             give_back = self._service.slots.take(reader.name)
             try:
@@ -136,7 +136,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor, reader: Any, writer: Any
     ) -> None:
         """See the module."""
-        with told():
+        with as_flight_errors():
             if descriptor.descriptor_type != flight.DescriptorType.CMD:
                 raise ConfigError(
                     "a subscription is asked for with a command: the JSON of a ticket with `subscription`"
@@ -146,7 +146,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             try:
                 session = self._service.subscribe(parsed(descriptor.command, SubscribeRequest), who)
                 is_over = lambda: self._ending.is_set() or context.is_cancelled()  # noqa: E731
-                Exchange(session, reader, writer, is_over, _said_of, slot.rest).run()
+                Exchange(session, reader, writer, is_over, _error_message, slot.rest).run()
             except (pa.ArrowException, OSError):
                 if not context.is_cancelled():
                     raise
@@ -158,7 +158,7 @@ def _sent(reading: Reading, is_over: Callable[[], bool], give_back: Callable[[],
     hung_up = threading.Event()
     pieces = ahead(reading.sent(lambda: hung_up.is_set() or is_over(), hung_up.is_set))
     try:
-        with told():
+        with as_flight_errors():
             for piece in pieces:
                 yield piece
                 del piece
@@ -177,7 +177,7 @@ class _Asking(flight.ServerMiddlewareFactory):  # type: ignore[misc]
 
     def start_call(self, info: flight.CallInfo, headers: dict[str, list[str]]) -> _Known:
         given = next((values for name, values in headers.items() if name.lower() == "authorization"), [])
-        with told():
+        with as_flight_errors():
             return _Known(self._readers.known(str(given[0]) if given else None))
 
 
@@ -209,7 +209,7 @@ def _info(descriptor: flight.FlightDescriptor, request: ReadRequest, schema: pa.
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def as_flight_errors() -> Iterator[None]:
     """Turn an error inside into one of Flight.
 
     Of an error that is not Sluice's own the client only learns that there was one.
@@ -225,15 +225,15 @@ def told() -> Iterator[None]:
         raise flight.FlightInternalError("the service failed; its log says why") from None
 
 
-def _said_of(error: Exception) -> dict[str, Any]:
-    """Describe an error that ends a subscription's session, for its client; the call itself ends as :func:`told` says."""
+def _error_message(error: Exception) -> dict[str, Any]:
+    """Describe an error that ends a subscription's session, for its client; the call itself ends as :func:`as_flight_errors` says."""
     if isinstance(error, SluiceError):
         return {"error": type(error).__name__, **for_programs(error)}
     return {"error": "internal", "retryable": False}
 
 
 def _flight_error(error: SluiceError) -> flight.FlightError:
-    extra = json.dumps(_said_of(error)).encode()
+    extra = json.dumps(_error_message(error)).encode()
     kind = flight.FlightServerError
     if isinstance(error, AccessDenied):
         kind = flight.FlightUnauthorizedError if error.known else flight.FlightUnauthenticatedError

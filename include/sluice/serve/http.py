@@ -173,7 +173,7 @@ class HttpServer:
         self._thread = threading.Thread(target=run, name="http", daemon=True)
         self._thread.start()
 
-    def end(self, patience_s: float = 10.0) -> bool:
+    def stop(self, patience_s: float = 10.0) -> bool:
         """Take no further requests, and wait for the open ones. False: one is still open."""
         self._ending.set()
         self._server.should_exit = True
@@ -232,7 +232,7 @@ def application(reads: _Reads) -> FastAPI:
         title="Sluice", version=__version__, summary="The stored changes of pipelines", docs_url=None, redoc_url=None
     )
     app.state.reads = reads
-    app.add_exception_handler(SluiceError, _told)
+    app.add_exception_handler(SluiceError, _error_response)
     app.add_exception_handler(RequestValidationError, _told_of_query)
     app.include_router(_router)
     return app
@@ -362,7 +362,7 @@ def _opened(service: Service, request: ReadRequest, asked: _Asked, is_over: Call
     return reading
 
 
-async def _told(_: Request, error: Exception) -> Response:
+async def _error_response(_: Request, error: Exception) -> Response:
     assert isinstance(error, SluiceError)
     status = 503 if error.retryable else 500
     if isinstance(error, AccessDenied):
@@ -381,4 +381,6 @@ async def _told_of_query(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
-    return await _told(request, ConfigError(f"{place}: {first['msg']}", hint="GET /openapi.json says what there is"))
+    return await _error_response(
+        request, ConfigError(f"{place}: {first['msg']}", hint="GET /openapi.json says what there is")
+    )

@@ -89,7 +89,7 @@ class Encoder(Protocol):
     def put(self, piece: bytes) -> bytes:
         """Return the next bytes."""
 
-    def end(self) -> bytes:
+    def finish(self) -> bytes:
         """Return the last bytes."""
 
 
@@ -97,7 +97,7 @@ class _Plain:
     def put(self, piece: bytes) -> bytes:
         return piece
 
-    def end(self) -> bytes:
+    def finish(self) -> bytes:
         return b""
 
 
@@ -108,7 +108,7 @@ class _Gzip:
     def put(self, piece: bytes) -> bytes:
         return self._made.compress(piece) + self._made.flush(zlib.Z_SYNC_FLUSH)
 
-    def end(self) -> bytes:
+    def finish(self) -> bytes:
         return self._made.flush()
 
 
@@ -119,7 +119,7 @@ class _Zstd:
     def put(self, piece: bytes) -> bytes:
         return self._made.compress(piece) + self._made.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
 
-    def end(self) -> bytes:
+    def finish(self) -> bytes:
         return self._made.flush()
 
 
@@ -157,8 +157,8 @@ class Pull:
         """Return a comment that is sent while there is nothing else to send."""
         return self._encoder.put(b": waiting\n\n")
 
-    def end(self) -> None:
-        """Let the read go, when the thread that works on it has noticed."""
+    def abandon(self) -> None:
+        """Abandon the read, once the thread that works on it has noticed."""
         self._executor.submit(self._close)
 
     def _next(self) -> bytes | None:
@@ -168,7 +168,7 @@ class Pull:
 
     def last(self) -> bytes:
         """Return the end of the compressed stream."""
-        return self._encoder.end()
+        return self._encoder.finish()
 
     def _close(self) -> None:
         with self._lock:
@@ -207,7 +207,7 @@ class PulledResponse(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._gone()
-            self._pull.end()
+            self._pull.abandon()
 
 
 __all__ = ["Pull", "PulledResponse", "about", "encoding_of", "events", "lines"]

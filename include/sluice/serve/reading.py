@@ -21,7 +21,7 @@ from sluice.model.schema_changes import TableChange
 from sluice.model.tables import TableId
 from sluice.segments.manifest import SegmentManifest
 from sluice.serve.access import Reader
-from sluice.serve.batch_range import StoredBatches, gone, is_gone, read_manifest
+from sluice.serve.batch_range import StoredBatches, is_gone, missing_batch, read_manifest
 from sluice.serve.batch_rows import BatchRows
 from sluice.serve.defined_tables import defined_tables
 from sluice.serve.feed import Feed
@@ -108,11 +108,11 @@ class Reading:
         if refused:
             raise AccessDenied(f"{self.reader.name} may not read {refused[0]} of pipeline {request.pipeline}")
         self.rows = BatchRows(self.runtime, request.form, self._needed())
-        tables = self._begin()
+        tables = self._find_start()
         self._require_known({table for table, _ in tables})
         self.shape = self.shaping(request, tables)
 
-    def _begin(self) -> list[tuple[TableId, pa.Schema]]:
+    def _find_start(self) -> list[tuple[TableId, pa.Schema]]:
         """Find out where it begins, and which tables it has.
 
         What retention removes between two looks is as what was gone before.
@@ -198,7 +198,7 @@ class Reading:
         """
         end = self.request.to
         if self.first > self.last and (end is None or end >= self.first):
-            following = self.feed.after(self.first, self._look, is_over)
+            following = self.feed.after(self.first, self._next_batch, is_over)
             if following is not None:
                 self.last = following - 1 if end is None else min(end, following - 1)
 
@@ -254,9 +254,9 @@ class Reading:
 
     def after(self, number: int, is_over: Callable[[], bool]) -> int | None:
         """See :meth:`Feed.after`."""
-        return self.feed.after(number, self._look, is_over)
+        return self.feed.after(number, self._next_batch, is_over)
 
-    def _look(self, changed: Callable[..., None]) -> int:
+    def _next_batch(self, changed: Callable[..., None]) -> int:
         self.join()
         with self.runtime.state() as state:
             state.notify_cursor(changed)
@@ -280,7 +280,7 @@ class Reading:
             self.join()
             if not is_gone(self.runtime, manifest.batch):
                 raise
-            raise gone(self.runtime, manifest.batch) from None
+            raise missing_batch(self.runtime, manifest.batch) from None
 
     def _of_batch(self, manifest: SegmentManifest) -> Iterator[Sent]:
         shape, batch = self.shape, manifest.batch

@@ -36,7 +36,7 @@ class Registration:
         self._thread = threading.Thread(target=self._keep, name="registration", daemon=True)
         self._thread.start()
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Take it back, so that no new client comes."""
         self._over.set()
         self._thread.join()

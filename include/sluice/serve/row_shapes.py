@@ -135,8 +135,12 @@ class StreamShape:
             ) from None
         if self.request.predicate is not None:
             whole = whole.filter(self._wanted(whole))
-        shown = with_users(whole, self._shown) if len(self._shown) < len(user_columns(whole.schema)) else whole
-        names = [field.name for field in self._shown]
+        shown = (
+            with_users(whole, self._visible_fields)
+            if len(self._visible_fields) < len(user_columns(whole.schema))
+            else whole
+        )
+        names = [field.name for field in self._visible_fields]
         names += [name for name in (*_OF[self.request.form], "_before") if name in shown.schema.names]
         chosen = shown.select(names)
         if not is_partial(chosen):
@@ -146,7 +150,7 @@ class StreamShape:
         return chosen
 
     @property
-    def _shown(self) -> list[pa.Field]:
+    def _visible_fields(self) -> list[pa.Field]:
         sent = set(self.schema.names)
         return [field for field in self.users if sent_name(field.name) in sent]
 

@@ -62,7 +62,7 @@ class Settings:
 
 
 class Running:
-    """Serves from when it is made until :meth:`end`.
+    """Serves from when it is made until :meth:`stop`.
 
     Args:
         build, names: as of :class:`~sluice.serve.service.Service`.
@@ -85,7 +85,7 @@ class Running:
         try:
             self._http = self._http_server(readers)
         except ConfigError:
-            self._flight.end()
+            self._flight.stop()
             raise
         self._registration = self._registered()
 
@@ -97,14 +97,14 @@ class Running:
             found.append(f"{'https' if self._settings.tls_cert is not None else 'http'}://{host}:{self._http.port}")
         return found
 
-    def end(self) -> bool:
+    def stop(self) -> bool:
         """Take no further requests, and wait for the open ones.
 
         False: the client of one takes nothing; only the process's end ends it.
         """
         if self._registration is not None:
-            self._registration.end()
-        ended = all([self._flight.end(), self._http is None or self._http.end()])
+            self._registration.stop()
+        ended = all([self._flight.stop(), self._http is None or self._http.stop()])
         self._service.close()
         return ended
 

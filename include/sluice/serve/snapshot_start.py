@@ -43,7 +43,7 @@ class SnapshotStart:
         While batches that were written together are acknowledged one by one, the newest is the one before them, if what
         follows it is stored.
         """
-        held = state.process(SNAPSHOT) if runtime.pipeline.snapshot is not None else None
+        held = state.acks.get(SNAPSHOT) if runtime.pipeline.snapshot is not None else None
         if held is None:
             raise ConfigError(
                 f"{runtime.name} has no snapshot to start from", hint="docs/snapshot.md says how to keep one"
@@ -61,7 +61,7 @@ class SnapshotStart:
     def columns(self) -> Iterator[tuple[TableId, pa.Schema]]:
         """Yield the user's columns of the tables, as readers get them."""
         for table in self.tables:
-            shown = self.rows.shown(table.schema.empty_table(), table.source).schema
+            shown = self.rows.without_hidden(table.schema.empty_table(), table.source).schema
             yield table.route.target, user_schema(shown)
 
     def pieces(self, shaped: Shaped) -> Iterator[tuple[TableId, pa.Table]]:
@@ -75,7 +75,7 @@ class SnapshotStart:
         for table in self.tables:
             more = [one for one in META_FIELDS if one.name not in table.schema.names and one.name != "_present"]
             for rows in table.pieces(self.reader, constants, more):
-                yield table.route.target, shaped(table.route.target, self.rows.shown(rows, table.source))
+                yield table.route.target, shaped(table.route.target, self.rows.without_hidden(rows, table.source))
 
     @property
     def reset(self) -> bytes:

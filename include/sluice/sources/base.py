@@ -23,6 +23,7 @@ from typing_extensions import TypeVar
 from sluice.config.pipeline import StartPosition
 from sluice.errors import PreflightError, TerminalError
 from sluice.model.definitions import Definitions, TableDefinition
+from sluice.model.dialects import Dialect
 from sluice.model.digests import RangeDigest
 from sluice.model.dumps import Chunk, Marking, TablePlanned, TableRequest
 from sluice.model.load_marks import PartnerLoads
@@ -54,13 +55,13 @@ class SourceIdentity:
 
     Attributes:
         server: its own id; another server has another one.
-        dialect: whose types and whose order of keys its rows have (``MySQL``, ``MariaDB``); ``version``: as it prints
+        dialect: whose types and whose order of keys its rows have (MySQL, MariaDB, another); ``version``: as it prints
             it.
         origin: the number that changes made at this server bear (``_origin``).
     """
 
     server: str
-    dialect: str
+    dialect: Dialect
     version: str
     origin: int = 0
 
@@ -566,8 +567,8 @@ class Source(Protocol):
     def stored_table(self, definition: TableDefinition) -> TableSchema:
         """Return what the rows of a table with this definition look like in segments. Pure. Raises UnsupportedType."""
 
-    def dialect(self, at: Offset) -> str:
-        """Return the dialect of the log's statements around ``at``: ``mysql``, ``mariadb`` or another. Pure."""
+    def dialect(self, at: Offset) -> Dialect:
+        """Return the dialect of the log's statements around ``at``. Pure."""
 
     def row_effects(self, at: Offset, change: TableChange, statement: Ran) -> tuple[ColumnEffect, ...]:
         """Return what a statement of the log around ``at`` did to the values of the columns that it changed. Pure."""

@@ -1,6 +1,4 @@
-"""The readers of definitions and statements, by the dialect's name that :meth:`sluice.sources.base.Source.dialect`
-returns and that batches keep.
-"""
+"""The readers of definitions and statements, by the dialect that :meth:`sluice.sources.base.Source.dialect` returns."""
 
 from __future__ import annotations
 
@@ -11,19 +9,20 @@ from sluice.errors import DecodeError
 from sluice.model.column_types import ColumnType
 from sluice.model.default_values import DefaultValue
 from sluice.model.definitions import ColumnDefinition
+from sluice.model.dialects import MARIADB, MYSQL, Dialect
 from sluice.model.planned import CreatedTable
 from sluice.model.row_effects import Ran
 from sluice.model.source_words import AlteredNames, SourceWords
 from sluice.mysql.source_words import MySQLWords
 
-DIALECTS: Mapping[str, SourceWords] = {"mysql": MySQLWords(), "mariadb": MySQLWords(mariadb=True)}
+DIALECTS: Mapping[Dialect, SourceWords] = {MYSQL: MySQLWords(), MARIADB: MySQLWords(mariadb=True)}
 
 
 @dataclass(frozen=True, slots=True)
 class _UnknownWords:
     """Understands nothing of a dialect that has no reader."""
 
-    dialect: str
+    dialect: Dialect
 
     def column_type(self, column: ColumnDefinition) -> ColumnType | None:
         return None
@@ -42,7 +41,7 @@ class _UnknownWords:
         return f"statements of {self.dialect} are not understood"
 
 
-def words_of(dialect: str) -> SourceWords:
+def words_of(dialect: Dialect) -> SourceWords:
     """Return the reader of a dialect; of one that no one reads, a reader that says so."""
     return DIALECTS.get(dialect) or _UnknownWords(dialect)
 

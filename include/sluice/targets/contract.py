@@ -31,6 +31,7 @@ from sluice.mapping import Mapping as Routes
 from sluice.model.changes import Change
 from sluice.model.column_types import ColumnKind
 from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
+from sluice.model.dialects import MARIADB, MYSQL, UNKNOWN, Dialect
 from sluice.model.offset import Offset
 from sluice.model.row_effects import REQUIRES, Ran
 from sluice.model.schema_changes import ChangeKind, TableChange, column_changes
@@ -90,7 +91,7 @@ class Bench(ABC):
     Attributes:
         schema: name of the schema in which tables are made. changes: what the target is given. appends: it receives messages, see ``received``;
             else it has tables, see ``rows``. secret: the connection's password.
-        consistency: the setting that is checked. statements: dialect of schema changes that it can run. spark: what batches are given.
+        consistency: the setting that is checked. dialect: of schema changes that it can run. spark: what batches are given.
     """
 
     schema: str = "shop"
@@ -98,7 +99,7 @@ class Bench(ABC):
     appends: bool = False
     secret: str = "s3cret-of-the-suite"  # noqa: S105 - made up
     consistency: str = "row"
-    dialect: str = "mysql"
+    dialect: Dialect = MYSQL
     spark: StatementRunner | None = None
 
     @abstractmethod
@@ -823,7 +824,7 @@ def _schema_change(
     columns = column_changes(before, after) if before and after and renamed_to is None else ()
     change = TableChange(table, kinds, before, after, columns, renamed_to)
     statement = SourceStatement(pipe.bench.dialect, sql, table.schema)
-    meaning = StatementMeaning.read(MySQLWords(pipe.bench.dialect == "mariadb"), Ran(sql, table.schema), (change,))
+    meaning = StatementMeaning.read(MySQLWords(pipe.bench.dialect == MARIADB), Ran(sql, table.schema), (change,))
     return SchemaChange(number, f"log.000001:{number}", statement, (change,), Routes.compile(()), meaning=meaning)
 
 
@@ -900,7 +901,7 @@ def reconciled(bench: Bench) -> None:
     assert reconciler.others() == (), "before anything was delivered there are other pipelines"
     pipe.deliver((table, [new(n, f"m{n}", n) for n in range(1, 11)]))
     plan = planned_table(table)
-    key = replace(plan, columns=plan.columns[:1], flavour="")
+    key = replace(plan, columns=plan.columns[:1], dialect=UNKNOWN)
     assert not reconciler.refuses(key), reconciler.refuses(key)
     kept = pa.table({"id": pa.array([4, 6], pa.int32())}, schema=pa.schema([table.field(table.columns[0])]))
     stretch = KeyRange(("id",), lower=("3",), upper=("7",), kept=kept)

@@ -13,6 +13,7 @@ from devstack.mysql import MySQLServer
 from sluice.config.connections import parse_connection
 from sluice.config.pipeline import PipelineConfig, StartPosition
 from sluice.errors import ConfigError, LostPosition, PreflightError, WrongServer
+from sluice.model.dialects import MYSQL
 from sluice.model.offset import Offset
 from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.reader.start_position import dump_start, resolve_start
@@ -172,7 +173,7 @@ def test_cascades_that_the_log_lacks_stop(server) -> None:
 def test_a_start_beyond_four_gibibytes_is_the_next_file_or_an_error() -> None:
     logs = (("binlog.000001", 5 * 2**30), ("binlog.000002", 4711))
     info = ServerInfo(
-        flavour="MySQL",
+        dialect=MYSQL,
         version="9.7.4",
         numbers=(9, 7, 4),
         server_uuid="u",

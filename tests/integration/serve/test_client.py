@@ -91,7 +91,7 @@ def test_it_goes_on_where_it_was_when_the_service_comes_again_after_a_quiet_hour
     reader.start()
     wait_until(lambda: any(batch.number == first for batch in batches), "the first batch")
     quiet_s[0] = 3600.0
-    assert server.end(60)
+    assert server.stop(60)
     served.close()
     write(shop, "UPDATE orders SET v = 11")
     wanted.append(write(shop, "INSERT INTO orders (id, v) VALUES (2, 20)"))
@@ -99,7 +99,7 @@ def test_it_goes_on_where_it_was_when_the_service_comes_again_after_a_quiet_hour
     try:
         ended(reader)
     finally:
-        assert server.end(60)
+        assert server.stop(60)
         served.close()
     numbers = [batch.number for batch in batches]
     assert numbers == list(range(numbers[0], wanted[-1] + 1))

@@ -6,6 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 from sluice.config.connections import parse_connection
+from sluice.model.dialects import MYSQL
 from sluice.model.tables import Column, TableId, TableSchema
 from sluice.targets.contract import Bench
 from sluice.targets.port import Target
@@ -20,7 +21,7 @@ class PostgreSQLBench(Bench):
 
     def __init__(self, server: Any, schema: str, consistency: str = "row") -> None:
         self.server, self.schema, self.consistency = server, schema, consistency
-        self.dialect = "mysql"
+        self.dialect = MYSQL
         self.connection = parse_connection("target", server.connection_json(password=self.secret))
 
     def target(self, *, pipeline: str = "p", name: str = "copy", **config: Any) -> Target:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sluice.config.connections import parse_connection
+from sluice.model.dialects import MYSQL
 from sluice.model.tables import TableId, TableSchema, quoted
 from sluice.targets.contract import Bench, Received
 from sluice.targets.memory.store import MemoryStore, forget_store, memory_store
@@ -73,7 +74,7 @@ class MySQLBench(Bench):
 
     def __init__(self, server: Any, schema: str, consistency: str = "row") -> None:
         self.server, self.schema, self.consistency = server, schema, consistency
-        self.dialect = "mysql"
+        self.dialect = MYSQL
         self.connection = parse_connection("target", server.connection_json())
         self.secret = self.connection.password or "no password"
 

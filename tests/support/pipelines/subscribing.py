@@ -143,7 +143,7 @@ def serving(
         yield server, reader
     finally:
         reader.client.close()
-        ended = server.end()
+        ended = server.stop()
         service.close()
         assert ended, "a stream is still open"
 
@@ -175,7 +175,7 @@ def by_http(made: Case, slots: Slots | None = None, readers: Readers | None = No
         with httpx.Client(base_url=f"http://127.0.0.1:{server.port}/v1", timeout=30) as client:
             yield client
     finally:
-        ended = server.end()
+        ended = server.stop()
         service.close()
         assert ended, "a read is still open"
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from sluice.config.pipeline import PipelineConfig
 from sluice.flows.load.schema_changes import plan_ddl
+from sluice.model.dialects import MARIADB, MYSQL
 from sluice.model.offset import Offset
 from sluice.model.schema_changes import ChangeKind
 from sluice.mysql.ddl.catalog import SchemaState, Session
@@ -51,4 +52,4 @@ def planned_changes(
         "targets": [{"name": "copy", "type": "mysql", "connection": "c", "ddl": policy}],
     })  # fmt: skip
     effects = lambda change, ran: row_effects(change, ran, mariadb=mariadb)  # noqa: E731
-    return plan_ddl(manifest, config, config.targets[0], offered, "mariadb" if mariadb else "mysql", effects)
+    return plan_ddl(manifest, config, config.targets[0], offered, MARIADB if mariadb else MYSQL, effects)

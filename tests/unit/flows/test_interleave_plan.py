@@ -117,7 +117,7 @@ def test_keys_changed_between_the_marks_are_left_out_and_others_are_not() -> Non
 def test_a_late_chunk_stands_at_the_beginning_whatever_the_batch_changes() -> None:
     batch = Batch(marks=[], changes=[(5, 2)])
     (placement,) = planned(batch, Stored(batch), late=True).placements
-    assert (placement.kept, placement.place.seq, placement.place.offset) == (3, 0, FIRST.offset)
+    assert (placement.kept, placement.place.seq, placement.place.offset) == (3, 0, FIRST.row_place[1])
 
 
 def test_a_batch_that_may_hold_the_low_mark_is_gone() -> None:

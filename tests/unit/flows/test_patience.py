@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sluice.flows.capture.drain import patience_s
+from sluice.model.dialects import MYSQL
 from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.server.connection import ServerInfo
 
@@ -23,7 +24,7 @@ def test_the_further_behind_the_longer_it_stays_open_but_never_for_ever() -> Non
 def test_the_bytes_behind_are_counted_over_the_files_between() -> None:
     logs = (("b.000001", 1000), ("b.000002", 500), ("b.000003", 300))
     info = ServerInfo(
-        flavour="MySQL",
+        dialect=MYSQL,
         version="9",
         numbers=(9, 0, 0),
         server_uuid=UUID,

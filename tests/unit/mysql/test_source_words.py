@@ -9,6 +9,7 @@ import pytest
 from sluice.errors import DecodeError
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.definitions import ColumnDefinition, TableDefinition
+from sluice.model.dialects import MARIADB, MYSQL, Dialect
 from sluice.model.row_effects import Ran
 from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.sessions import StatementSession
@@ -29,7 +30,7 @@ def meaning(
     before: tuple[ColumnDefinition, ...],
     after: tuple[ColumnDefinition, ...],
     *kinds: K,
-    dialect: str = "mysql",
+    dialect: Dialect = MYSQL,
     mode: int = 0,
     session: StatementSession | None = None,
 ) -> tuple[StatementMeaning, TableChange]:
@@ -85,7 +86,7 @@ def test_the_quotes_of_a_statement_are_read_as_its_session_reads_them() -> None:
 
 
 def test_words_of_another_dialect_are_not_guessed() -> None:
-    found, change = meaning("ALTER TABLE t ADD b BIGINT", (A,), (A, B), K.ADD_COLUMN, dialect="tds")
+    found, change = meaning("ALTER TABLE t ADD b BIGINT", (A,), (A, B), K.ADD_COLUMN, dialect=Dialect("tds"))
     assert not found.types
     assert found.default_value(B).why == "statements of tds are not understood"
     with pytest.raises(DecodeError, match="statements of tds are not understood"):
@@ -95,7 +96,7 @@ def test_words_of_another_dialect_are_not_guessed() -> None:
 def test_a_statement_that_makes_a_table_says_its_comments_and_indexes() -> None:
     text = """CREATE TABLE `t` (`id` int NOT NULL, `a` varchar(9) COMMENT 'it''s', b int,
         PRIMARY KEY (`id`), UNIQUE KEY `u` (a, b), KEY `part` (a(3)), KEY `e` ((b + 1)), FULLTEXT KEY `f` (a)) COMMENT='all'"""
-    made = words_of("mysql").created_table(text, "s")
+    made = words_of(MYSQL).created_table(text, "s")
     assert made is not None
     assert (made.comment, made.comments) == ("all", (("a", "it's"),))
     assert [(one.name, one.columns, one.unique) for one in made.indexes] == [
@@ -107,5 +108,5 @@ def test_a_statement_that_makes_a_table_says_its_comments_and_indexes() -> None:
 
 @pytest.mark.parametrize("text", ["", "ALTER TABLE t ADD b INT", "CREATE TABLE t (a VARCHAR(9) COMMENT 'x)"])
 def test_other_statements_make_no_table(text: str) -> None:
-    assert words_of("mariadb").created_table(text, "s") is None
-    assert words_of("tds").created_table(text, "s") is None
+    assert words_of(MARIADB).created_table(text, "s") is None
+    assert words_of(Dialect("tds")).created_table(text, "s") is None

@@ -77,7 +77,7 @@ def test_a_range_begins_and_ends_where_it_says(shop: Case) -> None:
     numbers = write_orders(shop)
     runtime = shop.runtime()
     with runtime.state() as state:
-        first, second = (runtime.store.read_manifest(state.require(n).manifest) for n in numbers[:2])
+        first, second = (runtime.store.read_manifest(state.batches.require(n).manifest) for n in numbers[:2])
     at = dt.datetime.fromtimestamp(second.last.commit_time_us / 1e6, dt.UTC)
     ranges: dict[str, tuple[Any, set[int]]] = {
         "earliest": ("earliest", set(numbers)),
@@ -282,7 +282,7 @@ class Follower(threading.Thread):
 def test_streams_that_follow_get_new_batches_by_one_look_for_all(shop: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed, "LOOK_S", 600.0)  # only what is heard of leads to a look
     first = write_orders(shop)[-1]
-    with serving(shop, Slots(9, 9)) as (server, reader), counted(Reading, "_look") as looks:
+    with serving(shop, Slots(9, 9)) as (server, reader), counted(Reading, "_next_batch") as looks:
         late = Follower(reader, from_="latest")
         others = [Follower(reader, tables=[f"{shop.schema}.orders"]) for _ in range(5)]
         wait_until(lambda: all(first in one.batches for one in others), "what was stored before")
@@ -304,7 +304,7 @@ def test_streams_that_follow_get_new_batches_by_one_look_for_all(shop: Case, mon
         late.stream.cancel()
         others[0].stream.cancel()
         wait_until(lambda: server._service.slots.taken == 4, "those that hung up are noticed")
-        assert server.end(60)
+        assert server.stop(60)
         for one in others[1:]:
             ended(one)
             assert one.why == ""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sluice.model.definitions import ColumnDefinition
+from sluice.model.dialects import MYSQL
 from sluice.model.row_effects import ColumnEffect
 from sluice.model.schema_changes import ChangeKind, ColumnChange
 from sluice.model.tables import TableId
@@ -30,7 +31,7 @@ def part(old: str, new: str) -> ColumnChange:
 
 def altered(one: ColumnChange) -> Any:
     """The change of the definitions, with the types before and after it."""
-    known = {column: words_of("mysql").column_type(column) for column in (one.old, one.new) if column is not None}
+    known = {column: words_of(MYSQL).column_type(column) for column in (one.old, one.new) if column is not None}
     return SimpleNamespace(meaning=SimpleNamespace(types=known))
 
 
@@ -77,7 +78,7 @@ def test_mysql(there: str, old: str, new: str, answer: Answer) -> None:
     info: Any = SimpleNamespace(
         columns=(SimpleNamespace(name="A", sql_type=there, charset=None, collation=None, nullable=True),)
     )
-    change: Any = SimpleNamespace(statement=SimpleNamespace(dialect="mysql"))
+    change: Any = SimpleNamespace(statement=SimpleNamespace(dialect=MYSQL))
     held = MysqlHeld(change, {T: info}, None, mariadb=False)
     one = part(old, new)
     assert held.type(T, "a", one, None) is held.type(T, "a", one, effect(one)) is answer

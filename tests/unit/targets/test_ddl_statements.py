@@ -9,6 +9,7 @@ import pytest
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import LoadError
 from sluice.flows.load.schema_changes import plan_ddl
+from sluice.model.dialects import MYSQL
 from sluice.model.offset import Offset
 from sluice.model.tables import TableId
 from sluice.mysql.ddl.catalog import SchemaState, Session
@@ -59,7 +60,7 @@ def steps(
         "pipeline": "p", "source": {"connection": "s"}, "capture": {"include": ["shop\\..*"], "exclude": list(exclude)}, "mapping": list(mapping),
         "targets": [{"name": "t", "type": "mysql", "connection": "c", "ddl": policy}],
     })  # fmt: skip
-    planned = plan_ddl(manifest, config, config.targets[0], MySQLTarget.CAPABILITIES, "mysql", lambda *_: ())
+    planned = plan_ddl(manifest, config, config.targets[0], MySQLTarget.CAPABILITIES, MYSQL, lambda *_: ())
     assert not any(change.before_rows for change in planned)
     return list(planned)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sluice.model.definitions import ColumnDefinition
+from sluice.model.dialects import MYSQL
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId
 from sluice.sources.words import words_of
@@ -27,7 +28,7 @@ def planned(sql_type: str) -> PlannedTable:
 
 
 def column(sql_type: str, charset: str = "") -> PlannedColumn:
-    made = words_of("mysql").column_type(ColumnDefinition("w", sql_type, charset=charset))
+    made = words_of(MYSQL).column_type(ColumnDefinition("w", sql_type, charset=charset))
     return PlannedColumn("w", sql_type, key=1, charset=charset, type=made)
 
 

@@ -14,6 +14,7 @@ from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError, MappingError
 from sluice.mapping import Mapping as Routes
 from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.model.dialects import MYSQL
 from sluice.model.offset import Offset
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.schema_changes import ChangeKind, TableChange
@@ -125,7 +126,7 @@ def test_statements_that_make_two_tables_one(
             SchemaChange(
                 number,
                 "f:1",
-                SourceStatement("mysql", "…"),
+                SourceStatement(MYSQL, "…"),
                 tuple(tables),
                 Routes.compile(()),
                 not_captured=frozenset({TableId("Shop", "_ghost"), TableId("Shop", "_new")}),

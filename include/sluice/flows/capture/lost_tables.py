@@ -14,6 +14,7 @@ from sluice.flows.dump.reconcile import key_plan, why_not
 from sluice.flows.runtime import Runtime
 from sluice.flows.stored import definitions_at
 from sluice.mapping import Mapping as Routes
+from sluice.model.dialects import Dialect
 from sluice.model.offset import Offset
 from sluice.model.tables import TableId, TableSchema, stored_name
 from sluice.sources.base import SourceSession
@@ -79,7 +80,7 @@ def _suspects(
                     yield schema, True
 
 
-def _holds_rows(runtime: Runtime, target: str, schema: TableSchema, dialect: str) -> bool:
+def _holds_rows(runtime: Runtime, target: str, schema: TableSchema, dialect: Dialect) -> bool:
     config = runtime.pipeline.target(target)
     opened = runtime.open_target(target)
     comparer = None if config.changes == "all" else comparer_of(opened)

@@ -30,6 +30,7 @@ from sluice.flows.dump.reconcile import write_kept
 from sluice.merge.group_codes import group_codes
 from sluice.merge.window import survivors
 from sluice.model.batches import Op
+from sluice.model.dialects import MYSQL, Dialect
 from sluice.model.dumps import (
     POSITION_LOST,
     Chunk,
@@ -465,7 +466,7 @@ class _Stored:
         if batch <= 0:
             return None
         if batch not in self._manifests:
-            record = self.state.batch(batch)
+            record = self.state.batches.get(batch)
             try:
                 if record is None:
                     return None
@@ -500,7 +501,7 @@ class ChunkInterleaver:
         late: chunks whose place is the beginning of this batch.
         held: tables without a key that are copied from nothing: their changes count from the place of the copy on.
         watched: tables without a key that a copy replaces: in the batch of its place, what stands before it is left out.
-        flavour: the dialect whose order of keys a chunk's range means.
+        dialect: the one whose order of keys a chunk's range means.
         small_files: see :class:`~sluice.segments.writer.SegmentWriter`.
     """
 
@@ -512,7 +513,7 @@ class ChunkInterleaver:
     late: Sequence[Chunk] = ()
     held: frozenset[TableId] = frozenset()
     watched: frozenset[TableId] = frozenset()
-    flavour: str = "MySQL"
+    dialect: Dialect = MYSQL
     small_files: int = SMALL_FILES
 
     def __post_init__(self) -> None:
@@ -630,7 +631,7 @@ class ChunkInterleaver:
             table=table.table,
             dump=dump.id,
             chunk=chunk.id.name,
-            flavour=self.flavour,
+            flavour=self.dialect.name,
             optional=dump.reason == POSITION_LOST,
         )
         if request.keyless:

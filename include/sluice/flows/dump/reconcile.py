@@ -26,6 +26,7 @@ from sluice.flows.planned_columns import planned_columns
 from sluice.flows.runtime import Runtime
 from sluice.mapping import Mapping as Routes
 from sluice.mapping import TableRoute
+from sluice.model.dialects import Dialect
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, TableSchema, distinct, stored_name
 from sluice.rules import RuleSet
@@ -178,13 +179,15 @@ def planned(store: SegmentStore, record: ReplaceRecord, route: TableRoute) -> Pl
         columns = tuple(
             replace(column, key=number) for number, column in enumerate(planned_columns(columns_of(schema)), 1)
         )
-        return PlannedTable(route.target, record.table_id, columns, flavour=record.flavour)
+        return PlannedTable(route.target, record.table_id, columns, dialect=record.dialect)
     return key_plan(
-        record.table_id, _kept(store, record).schema if record.key else pa.schema([]), record.key, route, record.flavour
+        record.table_id, _kept(store, record).schema if record.key else pa.schema([]), record.key, route, record.dialect
     )
 
 
-def key_plan(table: TableId, schema: pa.Schema, key: Sequence[str], route: TableRoute, flavour: str) -> PlannedTable:
+def key_plan(
+    table: TableId, schema: pa.Schema, key: Sequence[str], route: TableRoute, dialect: Dialect
+) -> PlannedTable:
     """Return the columns ``key`` of a stored schema, named and numbered for the target; without ``key`` the whole table."""
     ordinals = {(route.target_name(name) or name): number for number, name in enumerate(key, 1)}
     wanted = pa.schema([schema.field(stored_name(name)) for name in key])
@@ -194,5 +197,5 @@ def key_plan(table: TableId, schema: pa.Schema, key: Sequence[str], route: Table
         route.target,
         table,
         tuple(replace(column, key=ordinals[column.name]) for column in columns),
-        flavour=flavour,
+        dialect=dialect,
     )

@@ -8,6 +8,7 @@ from dataclasses import replace
 from sluice.config.pipeline import DdlKind, DdlPolicy, PipelineConfig, TargetConfig
 from sluice.errors import LoadError
 from sluice.mapping import Mapping, TableRoute
+from sluice.model.dialects import Dialect
 from sluice.model.row_effects import REQUIRES, ColumnEffect, Ran
 from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.source_words import StatementMeaning
@@ -55,7 +56,7 @@ def plan_ddl(
     pipeline: PipelineConfig,
     target: TargetConfig,
     offered: Capabilities,
-    dialect: str,
+    dialect: Dialect,
     row_effects: RowEffects,
     copied_again: CopiedAgain = _none,
 ) -> tuple[SchemaChange, ...]:
@@ -90,7 +91,7 @@ def _change(
     selection: Selection,
     target: TargetConfig,
     manifest: SegmentManifest,
-    dialect: str,
+    dialect: Dialect,
     offered: Capabilities,
 ) -> SchemaChange | None:
     where = f"{record.file}:{record.offset}"

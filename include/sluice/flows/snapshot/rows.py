@@ -31,6 +31,7 @@ from sluice.flows.transform.stage_rules import StageRules
 from sluice.mapping import Mapping as Routes
 from sluice.mapping import TableRoute
 from sluice.model.batches import Batch, Op
+from sluice.model.dialects import Dialect
 from sluice.model.fields import declared_type, is_key, key_ordinal, true_name
 from sluice.model.layouts import CHANGESET_ROWS
 from sluice.model.offset import Offset
@@ -52,7 +53,6 @@ _FILE_ROWS, _FILE_BYTES = 200_000, 64 * 2**20
 """Rows of a file, and their bytes in memory: whichever limit is reached first."""
 
 _GENERATED = b"sluice.generated"
-_FLAVOURS = {"mysql": "MySQL", "mariadb": "MariaDB"}
 
 
 def write_snapshot_rows(runtime: Runtime, state: PipelineState, record: Batch, watch: CancellationGuard) -> Batch:
@@ -68,7 +68,7 @@ def write_snapshot_rows(runtime: Runtime, state: PipelineState, record: Batch, w
     parts: list[ChangesetPart] = []
     tables = list(SnapshotTables(runtime, reader, record.snapshot, record.first).every(state))
     replaces: list[ReplaceRecord] = []
-    flavour = _FLAVOURS.get(runtime.source.dialect(record.last), "")
+    dialect = runtime.source.dialect(record.last)
     if record.replaces:
         _require_replaceable(runtime, [table.source for table in tables])
     for table in tables:
@@ -79,11 +79,11 @@ def write_snapshot_rows(runtime: Runtime, state: PipelineState, record: Batch, w
                 kept.add(rows)
             watch()
         if kept is not None:
-            replaces.append(kept.written(store, flavour))
+            replaces.append(kept.written(store, dialect))
     manifest = store.read_manifest(record.manifest)
     results = [MergeResult(tuple(parts), (), 0.0)]
     changeset = write_changeset_manifest(store, manifest, attempt, results, replaces=replaces)
-    return state.merged(record.number, changeset.path, under=watch.permit)
+    return state.batches.merged(record.number, changeset.path, under=watch.permit)
 
 
 def _require_replaceable(runtime: Runtime, tables: Sequence[TableId]) -> None:
@@ -109,7 +109,7 @@ class KeptKeys:
         """Add further rows of the table."""
         self._pieces.append(rows.select(self._schema.names))
 
-    def written(self, store: SegmentStore, flavour: str) -> ReplaceRecord:
+    def written(self, store: SegmentStore, dialect: Dialect) -> ReplaceRecord:
         """Store the collected keys and return the record by which targets delete all other rows of the table."""
         table, target = self._table.source, self._table.route.target
         path = f"{self._folder}/kept-{quoted(target.schema)}.{quoted(target.table)}.parquet"
@@ -123,14 +123,14 @@ class KeptKeys:
             chunk="",
             key=tuple(self._schema.names),
             kept=path,
-            flavour=flavour,
+            flavour=dialect.name,
             mapped=True,
         )
 
 
 def _wait_for(runtime: Runtime, state: PipelineState, record: Batch, watch: CancellationGuard) -> None:
     end = time.monotonic() + _WAIT_S
-    while (held := state.process(SNAPSHOT)) is None or held.batch < record.snapshot:
+    while (held := state.acks.get(SNAPSHOT)) is None or held.batch < record.snapshot:
         if time.monotonic() > end:
             has = f"batch {held.batch}" if held is not None else "nothing"
             raise TargetUnavailable(

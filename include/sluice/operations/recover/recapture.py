@@ -50,7 +50,7 @@ def recapture(runtime: Runtime, state: PipelineState, lease: Lease, record: Batc
             runtime.source,
             runtime.source.watermark_table,
             who.origin,
-            flavour=who.dialect,
+            dialect=who.dialect,
             small_files=pipeline.capture.segments.small_files,
         )
         writer = placer.writer(record.number, lease.epoch)

@@ -193,4 +193,4 @@ def _let_go(runtime: Runtime, state: PipelineState, records: Sequence[Batch]) ->
             copy(runtime, state, source, _tables(runtime, records), f"recover-{records[0].number:010d}-lost")
         cursor = state.cursor()
         if cursor is not None:
-            state.let_go(lease, cursor, [record.number for record in records])
+            state.abandon(lease, cursor, [record.number for record in records])

@@ -17,6 +17,7 @@ from sluice.flows.runtime import Runtime
 from sluice.flows.transform.spark_rules import framed_rows
 from sluice.flows.transform.stage_rules import StageRules
 from sluice.mapping import Mapping as Routes
+from sluice.model.dialects import Dialect
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import META_COLUMNS, TableId, TableSchema
 from sluice.rules import RuleSet
@@ -37,12 +38,12 @@ class ExpectedRows:
     """Computes what the pipeline makes of source rows.
 
     Attributes:
-        flavour: the source's dialect.
+        dialect: the source's.
         ruling: the rules, as their files are now.
     """
 
     runtime: Runtime
-    flavour: str
+    dialect: Dialect
     routes: Routes = field(init=False)
     ruling: StageRules = field(init=False)
 
@@ -129,7 +130,7 @@ class ExpectedRows:
         route = self.routes.whole_route(place)
         mapped = route.apply(rows)
         columns = planned_columns(columns_of(mapped.schema))
-        plan = PlannedTable(route.target, source, columns, flavour=self.flavour)
+        plan = PlannedTable(route.target, source, columns, dialect=self.dialect)
         return Loaded(plan, mapped, rows["_seq"].to_numpy().astype(np.int64))
 
 

@@ -23,6 +23,7 @@ from sluice.errors import ConfigError, DecodeError, DumpRefused, LogPurged, Lost
 from sluice.model.batches import Op
 from sluice.model.column_types import ColumnKind
 from sluice.model.definitions import Definitions, TableDefinition
+from sluice.model.dialects import MYSQL, Dialect
 from sluice.model.dumps import Chunk, Mark, Marking, TablePlanned, TableRequest
 from sluice.model.key_literals import literal, read_key
 from sluice.model.load_marks import MarkRules, PartnerLoads, Token
@@ -108,9 +109,9 @@ class MemorySource:
         """Raise ConfigError: there is no schema history."""
         raise ConfigError("rows of a source in memory contain their definitions: nothing of them is stored")
 
-    def dialect(self, at: Offset) -> str:
+    def dialect(self, at: Offset) -> Dialect:
         """Return ``mysql``, in whose words a test writes the definitions, wherever ``at`` is."""
-        return "mysql"  # whose words its definitions use
+        return MYSQL  # whose words its definitions use
 
     def row_effects(self, at: Offset, change: TableChange, statement: Ran) -> tuple[ColumnEffect, ...]:
         """Return an unknown effect for each column that changed its type: a store does not convert its rows."""
@@ -192,7 +193,7 @@ class MemorySession:
     @property
     def identity(self) -> SourceIdentity:
         """The store as a server: dialect ``Memory``, version 1."""
-        return SourceIdentity(self.store.server, "Memory", "1")
+        return SourceIdentity(self.store.server, Dialect("Memory"), "1")
 
     @cached_property
     def head(self) -> Offset:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from sluice.config.connections import ConnectionResolver, Endpoint
 from sluice.config.pipeline import PipelineConfig, StartPosition
 from sluice.errors import ConfigError, DecodeError, UnsupportedType
+from sluice.model import dialects
 from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dumps import Marking
 from sluice.model.load_marks import MarkRules
@@ -135,13 +136,13 @@ class MySQLSource:
         """Return the columns that the binary log has for this definition. Raises UnsupportedType."""
         return schema_of(definition)
 
-    def dialect(self, at: Offset) -> str:
-        """Return ``mariadb`` if the offset's server is one, else ``mysql``."""
-        return "mariadb" if is_mariadb(Position.of(at)) else "mysql"
+    def dialect(self, at: Offset) -> dialects.Dialect:
+        """Return MariaDB's if the offset's server is one, else MySQL's."""
+        return dialects.MARIADB if is_mariadb(Position.of(at)) else dialects.MYSQL
 
     def row_effects(self, at: Offset, change: TableChange, statement: Ran) -> tuple[ColumnEffect, ...]:
         """Return the effect of a statement on stored values, by the conversion rules of the server that ran it."""
-        return row_effects(change, statement, mariadb=self.dialect(at) == "mariadb")
+        return row_effects(change, statement, mariadb=self.dialect(at) == dialects.MARIADB)
 
     @property
     def watermark_table(self) -> TableId:
@@ -230,9 +231,9 @@ class MySQLSession:
 
     @property
     def identity(self) -> SourceIdentity:
-        """The server's UUID, flavour, version and ``server_id``."""
+        """The server's UUID, dialect, version and ``server_id``."""
         info = self.info
-        return SourceIdentity(info.server_uuid, info.flavour, info.version, info.server_id)
+        return SourceIdentity(info.server_uuid, info.dialect, info.version, info.server_id)
 
     @property
     def head(self) -> Offset | None:

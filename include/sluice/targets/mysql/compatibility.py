@@ -8,6 +8,7 @@ from typing import Any
 import pymysql
 
 from sluice.errors import DecodeError, MappingError, UnsupportedType
+from sluice.model import dialects
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.ddl.ast import CreateTable
@@ -25,7 +26,7 @@ def review(
     plans: Sequence[PlannedTable],
     infos: Mapping[TableId, TableInfo],
     triggers: Mapping[TableId, Sequence[str]],
-    flavour: str,
+    dialect: dialects.Dialect,
     *,
     fire: bool = False,
     hidden: Mapping[TableId, str] | None = None,
@@ -33,7 +34,7 @@ def review(
     """Return a finding for each thing to know, in the order of ``plans``.
 
     Args:
-        flavour: MySQL or MariaDB, the target's.
+        dialect: the target's.
         fire: triggers are meant.
         hidden: tables that the login may not see, with the GRANT that it needs.
     """
@@ -44,10 +45,10 @@ def review(
             remarks.append(Finding("error", plan.target, "", HIDDEN, hint=f"{hidden[plan.target]}; then look again"))
             continue
         if info is None:
-            same = plan.create_sql and plan.flavour == flavour
+            same = bool(plan.create_sql) and plan.dialect == dialect
             statement = plan.create_sql if same else create_table(plan)
             remarks.append(Finding("error", plan.target, "", "the target has no such table", statement, absent=True))
-            remarks += _without_transactions(plan.target, _engine_of(statement, plan.flavour))
+            remarks += _without_transactions(plan.target, _engine_of(statement, plan.dialect))
             if same:  # the source's own statement lacks them
                 remarks += [_missing_column(plan, column) for column in plan.columns if column.name in plan.made]
             continue
@@ -78,10 +79,10 @@ def _without_transactions(table: TableId, engine: str) -> list[Finding]:
     return [Finding("warning", table, "", why, hint=hint)]
 
 
-def _engine_of(statement: str, flavour: str) -> str:
+def _engine_of(statement: str, dialect: dialects.Dialect) -> str:
     """Return the engine that a CREATE TABLE names, "" for none."""
     try:
-        made = parse_statement(statement, "", Dialect(flavour == "MariaDB"))
+        made = parse_statement(statement, "", Dialect(dialect == dialects.MARIADB))
     except (DecodeError, UnsupportedType):
         return ""
     return (made.options.engine or "") if isinstance(made, CreateTable) else ""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from sluice.errors import DecodeError
+from sluice.model import dialects
 from sluice.model.definitions import ColumnDefinition, TableDefinition
 from sluice.model.row_effects import ColumnEffect
 from sluice.model.schema_changes import ChangeKind, TableChange
@@ -38,9 +39,9 @@ Defaults = Mapping[tuple[TableId, str], str]
 def is_mariadb(change: SchemaChange) -> bool:
     """Return True if the source is MariaDB, False for MySQL. Raises LoadError for a statement of another dialect."""
     dialect = change.statement.dialect
-    if dialect not in {"mysql", "mariadb"}:
+    if dialect not in {dialects.MYSQL, dialects.MARIADB}:
         raise not_followed(change, f"statements of {dialect} are not understood")
-    return dialect == "mariadb"
+    return dialect == dialects.MARIADB
 
 
 def dialect_of(change: SchemaChange) -> Dialect:
@@ -195,7 +196,7 @@ def converts_otherwise(change: SchemaChange, effect: ColumnEffect, *, mariadb: b
     if not effect.unknown:
         return ""
     left_out = {(table, name.lower()) for table, name in change.excluded}
-    if (change.statement.dialect == "mariadb") != mariadb or (effect.table, effect.old.name.lower()) in left_out:
+    if (change.statement.dialect == dialects.MARIADB) != mariadb or (effect.table, effect.old.name.lower()) in left_out:
         return effect.unknown
     session = change.statement.session
     clocks = (effect.old.family == "timestamp") != (effect.new.family == "timestamp")

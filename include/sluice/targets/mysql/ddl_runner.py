@@ -13,6 +13,7 @@ import structlog
 
 from sluice.config.connections import Endpoint
 from sluice.errors import LoadError
+from sluice.model.dialects import MARIADB, MYSQL
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.column_defaults import default_value
 from sluice.targets.mysql import ddl, lockwait
@@ -246,7 +247,7 @@ class DdlRunner:
             if text is not None:
                 said[one.table, column.name.lower()] = text
             elif session.cursor.execute(f"SELECT 1 FROM {quoted_table(table)} LIMIT 1"):  # noqa: S608 - quoted
-                servers = ("MariaDB", "MySQL") if ddl.is_mariadb(change) else ("MySQL", "MariaDB")
+                servers = (MARIADB, MYSQL) if ddl.is_mariadb(change) else (MYSQL, MARIADB)
                 why = f"{servers[1]} reads its default {column.default} otherwise than {servers[0]}"
                 why = f"{why} ({wanted.why})" if wanted.why else why
                 raise not_filled(change, table, name, why, added_by_hand())

@@ -8,6 +8,7 @@ from typing import Any
 
 from sluice.model.column_types import ColumnKind
 from sluice.model.definitions import ColumnDefinition, IndexDefinition
+from sluice.model.dialects import MARIADB
 from sluice.model.row_effects import ColumnEffect
 from sluice.model.schema_changes import ColumnChange, TableChange
 from sluice.model.tables import TableId
@@ -24,7 +25,7 @@ class MysqlHeld(OnlyColumns):
     def __init__(self, change: SchemaChange, infos: Mapping[TableId, TableInfo], cursor: Any, *, mariadb: bool) -> None:
         super().__init__(change)
         self.infos, self.cursor = infos, cursor
-        self.same_dialect = (change.statement.dialect == "mariadb") == mariadb
+        self.same_dialect = (change.statement.dialect == MARIADB) == mariadb
 
     def columns(self, table: TableId) -> Mapping[str, str] | None:
         """Return the columns in the catalog, case-folded name -> name; None if the table is missing."""

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import pymysql
 
 from sluice.errors import LoadError
+from sluice.model.dialects import MARIADB
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.key_sql import after, among, both, upto
@@ -138,7 +139,7 @@ def _sorts_otherwise(source: PlannedColumn, target: ColumnInfo, plan: PlannedTab
     if mine.word in _TEXTS or theirs.word in _TEXTS:
         if mine.word not in _TEXTS or theirs.word not in _TEXTS or source.collation != target.collation:
             return f"column {name} is sorted by {target.collation or theirs.word}, at the source by {source.collation or mine.word}"
-        if plan.flavour and (plan.flavour == "MariaDB") != mariadb and not target.collation.endswith("_bin"):
+        if plan.dialect and (plan.dialect == MARIADB) != mariadb and not target.collation.endswith("_bin"):
             return f"column {name}: MySQL and MariaDB may sort {target.collation} in two ways"
         return ""
     if "text" in mine.word or "blob" in mine.word or "text" in theirs.word or "blob" in theirs.word:

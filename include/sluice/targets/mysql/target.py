@@ -12,6 +12,7 @@ from pydantic import Field
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.errors import LoadError
+from sluice.model.dialects import MARIADB, MYSQL
 from sluice.model.load_marks import LoadMark
 from sluice.model.planned import PlannedTable
 from sluice.model.row_effects import StepKind
@@ -140,9 +141,9 @@ class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
         with self.session("reading the target's tables") as session:
             places = [plan.target for plan in tables]
             infos, triggers = read_tables(session.cursor, places), read_triggers(session.cursor, places)
-            flavour = "MariaDB" if session.mariadb else "MySQL"
+            dialect = MARIADB if session.mariadb else MYSQL
             hidden = hidden_tables(session.cursor, [place for place in places if place not in infos])
-            found = review(tables, infos, triggers, flavour, fire=self.options.triggers == "fire", hidden=hidden)
+            found = review(tables, infos, triggers, dialect, fire=self.options.triggers == "fire", hidden=hidden)
             if self.options.foreign_keys == "ordered":
                 found += families.remarks(tables, families.read_references(session.cursor, places))
             return found

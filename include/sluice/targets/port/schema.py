@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from sluice.mapping import Mapping as TableMapping
+from sluice.model.dialects import Dialect
 from sluice.model.planned import PlannedTable
 from sluice.model.row_effects import ColumnEffect
 from sluice.model.schema_changes import ChangeKind, TableChange, cut_overs
@@ -22,7 +23,7 @@ class SourceStatement:
     ``schema``: the session's default; ``mode``, ``session``: its settings. ``file``, ``offset``, ``gtid``, ``commit_time_us``: its place in the log.
     """
 
-    dialect: str
+    dialect: Dialect
     text: str
     schema: str = ""
     mode: int = 0

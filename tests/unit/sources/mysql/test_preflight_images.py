@@ -10,6 +10,7 @@ import pytest
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import DecodeError
 from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
+from sluice.model.dialects import MARIADB, MYSQL, Dialect
 from sluice.model.tables import TableId
 from sluice.sources.mysql.catalog.complete_table_map import complete
 from sluice.sources.mysql.events.query_status import parse_status
@@ -19,7 +20,7 @@ from sluice.sources.mysql.server.connection import ServerInfo
 from sluice.sources.mysql.server.preflight import _log_settings, _row_image
 
 
-def server(flavour: str = "MySQL", version: tuple[int, ...] = (5, 7, 44), **variables: str) -> ServerInfo:
+def server(dialect: Dialect = MYSQL, version: tuple[int, ...] = (5, 7, 44), **variables: str) -> ServerInfo:
     settings = {
         "log_bin": "ON",
         "binlog_format": "ROW",
@@ -28,7 +29,7 @@ def server(flavour: str = "MySQL", version: tuple[int, ...] = (5, 7, 44), **vari
         "binlog_checksum": "CRC32",
     } | variables
     return ServerInfo(
-        flavour=flavour,
+        dialect=dialect,
         version=".".join(map(str, version)),
         numbers=version,
         server_uuid="uuid",
@@ -64,7 +65,7 @@ def test_partial_images_are_taken_with_a_word_where_they_fall_short() -> None:
     assert _row_image(server(binlog_row_image="MINIMAL"), pipeline()) == []
     (rules,) = _row_image(server(binlog_row_image="NOBLOB"), pipeline(rules="engine.yaml"))
     assert (rules.severity, rules.setting) == ("warning", "binlog_row_image")
-    (replace,) = _row_image(server("MariaDB", (10, 11, 5), binlog_row_image="MINIMAL"), pipeline())
+    (replace,) = _row_image(server(MARIADB, (10, 11, 5), binlog_row_image="MINIMAL"), pipeline())
     assert "REPLACE" in replace.why
 
 

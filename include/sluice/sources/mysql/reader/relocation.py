@@ -25,7 +25,7 @@ def relocate(connection: Any, info: ServerInfo, at: Position, *, patience_s: flo
     if not info.head.file:
         raise LostPosition("the server keeps no binary log", where=where, hint="start it with log_bin=binlog")
     if at.server_uuid.startswith("mariadb:") != info.is_mariadb:
-        raise ConfigError(f"the position {at} is of the other kind of server, and this is {info.flavour}", where=where)
+        raise ConfigError(f"the position {at} is of the other kind of server, and this is {info.dialect}", where=where)
     if not at.gtid_set:
         raise ConfigError(
             f"the position {at} has no GTIDs, so that no other server knows its place",

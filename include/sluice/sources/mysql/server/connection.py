@@ -14,6 +14,7 @@ from pymysql.cursors import Cursor
 
 from sluice.config.connections import Endpoint, tls_settings
 from sluice.errors import ConfigError, PreflightError, SourceUnavailable, UnsupportedType
+from sluice.model.dialects import MARIADB, MYSQL, Dialect
 from sluice.model.tables import TableId, quoted_table
 from sluice.mysql.client import SHOW_INVISIBLE_KEYS, MySQLConnection
 from sluice.sources.mysql.position import Position
@@ -118,7 +119,7 @@ class ServerInfo:
     """A server's description of itself.
 
     Attributes:
-        flavour: ``MySQL`` or ``MariaDB``; version: as printed; numbers: its first three numbers.
+        dialect: MySQL's or MariaDB's; version: as printed; numbers: its first three numbers.
         server_uuid: ``@@server_uuid``, or ``mariadb:<server_id>``.
         head: where its log ends now; None-like (file ``""``) if it keeps no log.
         binary_logs: (name, size in bytes) of each log file, oldest first.
@@ -126,7 +127,7 @@ class ServerInfo:
         do_db, ignore_db: schemas that alone get into the log, or do not (``binlog_do_db``, ``binlog_ignore_db``).
     """
 
-    flavour: str
+    dialect: Dialect
     version: str
     numbers: tuple[int, ...]
     server_uuid: str
@@ -140,7 +141,7 @@ class ServerInfo:
     @property
     def is_mariadb(self) -> bool:
         """True for MariaDB."""
-        return self.flavour == "MariaDB"
+        return self.dialect == MARIADB
 
     @property
     def log_filter(self) -> tuple[str, tuple[str, ...]] | None:
@@ -275,9 +276,9 @@ def server_info(connection: MySQLConnection) -> ServerInfo:
             do_db, ignore_db = (tuple(filter(None, str(text or "").split(","))) for text in status[0][2:4])
             head = Position(uuid, str(status[0][0]), int(status[0][1]), executed.replace("\n", ""))
         logs = tuple((str(row[0]), int(row[1])) for row in found)
-    flavour = "MariaDB" if mariadb else "MySQL"
+    dialect = MARIADB if mariadb else MYSQL
     return ServerInfo(
-        flavour=flavour,
+        dialect=dialect,
         version=version,
         numbers=numbers,
         server_uuid=uuid,

@@ -85,7 +85,7 @@ def require_ready(
 ) -> None:
     """Raise PreflightError, LostPosition or WrongServer for the first error; log warnings."""
     found = preflight(connection, info, pipeline, cursor, server_id, two_way=two_way)
-    raise_first(found, f"source {pipeline.source.connection} ({info.flavour} {info.version})")
+    raise_first(found, f"source {pipeline.source.connection} ({info.dialect} {info.version})")
 
 
 def _log_settings(info: ServerInfo) -> list[Finding]:
