@@ -332,7 +332,7 @@ def _loaded_again(made: Network) -> int:
     """Rows of site a in all that b_to_a has loaded."""
     runtime, total = made.runtime("b_to_a"), 0
     with runtime.state() as state:
-        paths = [state.require(number).changeset for number in state.numbers()]
+        paths = [state.batches.require(number).changeset for number in state.batches.numbers()]
     for path in filter(None, paths):
         for table in read_changeset(runtime.store, path).manifest.tables:
             for file in table.files:

@@ -101,10 +101,10 @@ with runtime.state() as state:
     while True:
         outcome = drain(runtime, claim=f"bench:{time.time_ns()}", idle_wait_s=0.5)
         if outcome.batch is not None:
-            batch = state.batch(outcome.batch)
+            batch = state.batches.get(outcome.batch)
             print(json.dumps([time.time(), time.time() - batch.first_commit_time_us / 1e6, batch.changes]), flush=True)
             for target in runtime.pipeline.targets:
-                state.acknowledge(target.name, batch)
+                state.acks.acknowledge(target.name, batch)
 """
 
 

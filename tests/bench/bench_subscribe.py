@@ -54,7 +54,7 @@ def captured(made: Case, server: MySQLServer, rows: int) -> None:
     count = 0
     while (outcome := drain(runtime, claim=f"bench:{count}", idle_wait_s=0.5, until=head)).batch is not None:
         with runtime.state() as state:  # no target is asked: it is captured, which is enough
-            state.acknowledge("copy", state.require(outcome.batch), seen=state.process("copy"))
+            state.acks.acknowledge("copy", state.batches.require(outcome.batch), seen=state.acks.get("copy"))
         count += 1
 
 
@@ -63,7 +63,7 @@ def by_pyarrow(made: Case) -> tuple[int, float]:
     runtime = made.runtime()
     store = runtime.store
     with runtime.state() as state:
-        manifests = [store.read_manifest(state.require(number).manifest) for number in state.numbers()]
+        manifests = [store.read_manifest(state.batches.require(number).manifest) for number in state.batches.numbers()]
     began, count = time.perf_counter(), 0
     for manifest in manifests:
         for file in manifest.files:
@@ -194,7 +194,7 @@ def _capture(made: Case, source: MySQLServer, over: threading.Event) -> None:
         count += 1
         if outcome.batch is not None:
             with runtime.state() as state:  # no target is asked
-                state.acknowledge("copy", state.require(outcome.batch), seen=state.process("copy"))
+                state.acks.acknowledge("copy", state.batches.require(outcome.batch), seen=state.acks.get("copy"))
 
 
 def _seen(made: Case, reader: Subscriber) -> list[float]:

@@ -74,7 +74,7 @@ def drained(made: Case) -> None:
     """Wait until the pipeline has a position."""
     with made.runtime().state() as state:
         until = time.monotonic() + 120
-        while state.cursor() is None or state.process("copy") is None:
+        while state.cursor() is None or state.acks.get("copy") is None:
             assert time.monotonic() < until, (made.folder / "run.log").read_text()[-2000:]
             time.sleep(0.1)
 

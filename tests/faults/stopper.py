@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from sluice.config.loading import load_pipeline
+from sluice.coordination.acknowledgements import Acknowledgements
+from sluice.coordination.batches import Batches
 from sluice.coordination.state import PipelineState
 from sluice.errors import SluiceError
 from sluice.flows.capture.drain import drain
@@ -29,13 +31,13 @@ from sluice.targets.sql.checkpoints import AckCheckpoints
 POINTS: dict[str, tuple[str, type, str, bool]] = {
     "drain: before its manifest": ("drain", SegmentStore, "write_bytes", False),
     "drain: before its commit": ("drain", PipelineState, "commit", False),
-    "merge: before its record": ("merge", PipelineState, "merged", False),
+    "merge: before its record": ("merge", Batches, "merged", False),
     "load: before it takes the target over": ("load", AckCheckpoints, "take_over", False),
     "load: before its rows": ("load", MySQLTarget, "load", False),
     "load: inside its transaction": ("load", AckTable, "guard", True),
     "load: before it acknowledges": ("load", AckTable, "acknowledge", False),
     "load: before it moves the checkpoint": ("load", AckCheckpoints, "advance", False),
-    "ack: before its move": ("ack", PipelineState, "acknowledge", False),
+    "ack: before its move": ("ack", Acknowledgements, "acknowledge", False),
 }
 """Point -> task, where to stop, and whether before or after that call."""
 

@@ -66,8 +66,8 @@ def everything(made: Case) -> dict[str, Any]:
     """What the paused process must not change: ZooKeeper, the manifests of record, the target."""
     runtime = made.runtime()
     with runtime.state() as state:
-        batches = {n: state.batch(n) for n in state.numbers()}
-        seen: dict[str, Any] = {"cursor": state.cursor(), "process": state.process("copy"), "batches": batches}
+        batches = {n: state.batches.get(n) for n in state.batches.numbers()}
+        seen: dict[str, Any] = {"cursor": state.cursor(), "process": state.acks.get("copy"), "batches": batches}
     for number, batch in batches.items():
         assert batch is not None
         seen[f"manifest {number}"] = runtime.store.read_bytes(batch.manifest)
@@ -155,10 +155,10 @@ def test_an_ack_that_slept_through_a_redelivery_moves_nothing(orders: Case) -> N
             orders.run_until_head()
         control.redeliver(orders.runtime(), "copy", by="test", dry_run=False)
         with orders.runtime().state() as state:
-            before = state.process("copy")
+            before = state.acks.get("copy")
             process.send_signal(signal.SIGCONT)
             said = process.communicate(timeout=240)[0]
-            assert state.process("copy") == before, said
+            assert state.acks.get("copy") == before, said
     finally:
         process.kill()
         process.wait()

@@ -53,7 +53,7 @@ class Walk:
         found = {}
         for name in self.made.names:
             with self.made.runtime(name).state() as state:
-                process = state.process(name.rpartition("_")[2])
+                process = state.acks.get(name.rpartition("_")[2])
                 found[name] = process.batch if process else 0
         return found
 

@@ -272,9 +272,9 @@ class World:
         began = self._began = self._began or (batch, version)
         assert version - began[1] == batch - began[0], "the acknowledgement moved more or less than once a batch"
         with self.state() as state:
-            numbers = state.numbers()
+            numbers = state.batches.numbers()
             assert numbers == list(range(numbers[0], numbers[0] + len(numbers))), f"batches with gaps: {numbers}"
-            last = state.batch(numbers[-1])
+            last = state.batches.get(numbers[-1])
             cursor = state.cursor()
         assert last is not None
         assert cursor is not None
@@ -283,7 +283,7 @@ class World:
     def acknowledged(self) -> tuple[int, int]:
         """The acknowledged batch, and how often ZooKeeper's node of it was written."""
         with self.state() as state:
-            process = state.process("copy")
+            process = state.acks.get("copy")
         assert process is not None
         return process.batch, process.version
 

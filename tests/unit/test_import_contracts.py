@@ -56,6 +56,7 @@ def test_a_contract_of_all_rooms_but_one_names_them(contract: str, allowed: set[
         ("the target port knows no dialect", "forbidden_modules", set()),
         ("targets of other kinds than MySQL know nothing of MySQL", "source_modules", {"mysql"}),
         ("what targets with messages share knows no kind and no dialect", "forbidden_modules", set()),
+        ("what targets of lake tables share knows no kind and no library of a format", "forbidden_modules", set()),
     ],
 )
 def test_a_contract_of_all_kinds_of_targets_names_them(contract: str, key: str, beside: set[str]) -> None:
@@ -127,3 +128,40 @@ def test_an_offset_is_opaque_outside_of_sources() -> None:
                 if node.attr in _INSIDE_AN_OFFSET or (node.attr in {"file", "offset"} and owner in _OFFSETS):
                     found.append(f"{path.relative_to(package)}:{node.lineno} {ast.unparse(node)}")
     assert found == []
+
+
+_TAKE_THE_RUNTIME = """
+flows/capture/drain flows/capture/failover flows/capture/kept_source flows/capture/lost_tables
+flows/capture/schema_history flows/capture/waiting flows/checkpoints flows/dump/automatic flows/dump/background
+flows/dump/key_lists flows/dump/other_site flows/dump/planner flows/dump/progress flows/dump/reconcile
+flows/dump/start flows/dump/table_list flows/dump/throttle flows/dump/worker flows/incomplete_tables flows/load/ack
+flows/load/batch_changes flows/load/bundling flows/load/copies flows/load/isolation flows/load/load
+flows/load/redelivery flows/load/unique_keys flows/mapped_names flows/microbatch flows/run flows/runtime
+flows/snapshot/columns flows/snapshot/lost_batches flows/snapshot/rows flows/snapshot/start flows/snapshot/versions
+flows/stage_tasks flows/stage_work flows/standby flows/stored flows/transform/column_changes flows/transform/merge
+flows/transform/read_back flows/transform/repair flows/transform/spark_rules flows/transform/stages operations/adopt
+operations/alerts operations/channel operations/check operations/compaction operations/conflicts operations/control
+operations/copy_plan operations/deadletters/replay operations/deadletters/staleness operations/deadletters/store
+operations/places operations/recover/copies operations/recover/lost_source operations/recover/lost_state
+operations/recover/lost_target operations/recover/recapture operations/recover/recover operations/recover/segments
+operations/retention operations/rule_stats operations/ruledev/tryout operations/schema operations/snapshot
+operations/status operations/stored operations/subscriptions operations/upkeep operations/verify/expected_rows
+operations/verify/log_window operations/verify/units operations/verify/verify
+"""
+"""Modules of flows and operations in which a function is given the whole ``Runtime``."""
+
+
+def test_only_these_modules_of_the_job_take_all_surroundings_at_once() -> None:
+    """A function below an entry takes the parts that it uses, so that its signature says what it may touch. The list only shrinks."""
+    package = REPOSITORY / "include" / "sluice"
+    found = set()
+    for room in ("flows", "operations"):
+        for path in (package / room).rglob("*.py"):
+            names = {
+                node.id
+                for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+                if isinstance(node, ast.Name) and node.id == "Runtime"
+            }
+            if names:
+                found.add(path.relative_to(package).with_suffix("").as_posix())
+    assert found == set(_TAKE_THE_RUNTIME.split())

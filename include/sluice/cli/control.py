@@ -208,7 +208,7 @@ def adopt(
 def audit(pipeline: Pipeline, as_json: AsJson = False) -> None:
     """Show what people did to a pipeline."""
     with open_pipeline(pipeline).state() as state:
-        entries = state.audit_log()
+        entries = state.audit.entries()
     if as_json:
         print_json(entries)
         return

@@ -63,7 +63,7 @@ class Acknowledgements:
         self._at = layout
         self._identity = identity
 
-    def of(self, target: str) -> Acknowledgement | None:
+    def get(self, target: str) -> Acknowledgement | None:
         """Return what a target has acknowledged, or None before its first batch."""
         return ACKNOWLEDGEMENT.read(self._z, self._at.acknowledgement(target), Acknowledgement.from_json)
 
@@ -72,7 +72,7 @@ class Acknowledgements:
 
         A target that has not begun yet will begin after all of them, and does not count.
         """
-        return min((found.batch for found in map(self.of, targets) if found is not None), default=0)
+        return min((found.batch for found in map(self.get, targets) if found is not None), default=0)
 
     def begun(self, target: str, first: Acknowledgement) -> Put:
         """Return the step that writes a target's first acknowledgement over whatever is there."""
@@ -80,7 +80,7 @@ class Acknowledgements:
 
     def restarting(self, target: str, batch: int) -> Put:
         """Return the step after which a target starts again with ``batch``."""
-        before = self.of(target)
+        before = self.get(target)
         assert before is not None, "it lacks batches"
         return Put(self._at.acknowledgement(target), replace(before, restart=batch).encoded(), before.version)
 
@@ -94,7 +94,7 @@ class Acknowledgements:
             first = Acknowledgement(batch, position, batch, identity=self._identity.read())
             with suppress(Conflict):  # another process wrote it first; its value is as good
                 self._z.transact([Put(self._at.acknowledgement(target), first.encoded(), node.version)])
-        found = self.of(target)
+        found = self.get(target)
         assert found is not None
         return found
 
@@ -107,7 +107,7 @@ class Acknowledgements:
         is refused.
         """
         path = self._at.acknowledgement(target)
-        before = seen or self.of(target)
+        before = seen or self.get(target)
         if before is None:
             raise OutOfOrder(f"target {target} has no acknowledged position yet", where=path)
         if batch.number <= before.batch:
@@ -121,7 +121,7 @@ class Acknowledgements:
         try:
             self._z.transact([Put(path, after.encoded(), before.version)])
         except Conflict as conflict:
-            now = self.of(target)
+            now = self.get(target)
             if now is not None and now.batch >= batch.number:
                 return now
             raise OutOfOrder(
@@ -131,7 +131,7 @@ class Acknowledgements:
 
     def take_back(self, lease: Lease, target: str, batch: int, position: Offset) -> Acknowledgement:
         """Move a target's acknowledgement back to ``batch``, which ends at ``position``."""
-        before = self.of(target)
+        before = self.get(target)
         assert before is not None
         after = replace(before, batch=BatchNumber(batch), position=position, restart=0)
         step = Put(self._at.acknowledgement(target), after.encoded(), before.version)

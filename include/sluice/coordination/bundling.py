@@ -75,7 +75,7 @@ class Bundling:
         return {target: one for target, one in found if one is not None}
 
     def _of(self, target: str, every_s: float, numbers: Sequence[int], targets: Sequence[str]) -> WaitingBatches | None:
-        process = self._acknowledgements.of(target)
+        process = self._acknowledgements.get(target)
         lacking = [number for number in numbers if process is not None and number > process.batch]
         first = self._batches.get(lacking[0]) if lacking else None
         if first is None:
@@ -88,7 +88,7 @@ class Bundling:
 
     def _start(self, lacking: Sequence[int], targets: Sequence[str]) -> Batch | None:
         """Return the first batch that stands for the rows of the snapshot, and comes next for one of ``targets``."""
-        processes = filter(None, map(self._acknowledgements.of, targets))
+        processes = filter(None, map(self._acknowledgements.get, targets))
         next_ones = sorted({process.following for process in processes}.intersection(lacking))
         found = map(self._batches.get, next_ones)
         return next((batch for batch in found if batch is not None and batch.snapshot), None)

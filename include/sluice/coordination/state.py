@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
 
 from sluice.coordination.acknowledgements import Acknowledgement, Acknowledgements
 from sluice.coordination.alerts import Alerts
@@ -27,7 +26,7 @@ from sluice.coordination.layout import LEASE, Layout, lease_epoch, lease_node
 from sluice.coordination.leader_election import LeaderElection
 from sluice.coordination.leases import Lease, holding, owner_label, raise_epoch, taking, transact_as
 from sluice.coordination.mapped_names import MappedNames
-from sluice.coordination.permit import Permit, Permits
+from sluice.coordination.permit import Permits
 from sluice.coordination.port import Remove, Step, Znodes, committed
 from sluice.coordination.read_cache import ReadCache
 from sluice.coordination.run_progress import RunProgress
@@ -47,6 +46,8 @@ class PipelineState:
     """Reads and moves the state of ``pipeline`` below ``root``.
 
     Attributes:
+        batches, acks, permits, audit: the batches, what targets have acknowledged, the pause switch, what people did; each
+            is asked and changed by itself, and the state has the moves that need several of them.
         layout: where its nodes are; election: which installation leads; holds: which targets are in quarantine;
             incomplete: which tables lack something; mapped_names: of the mapping, looked up; alerts: whose lag is too
             large; member: which server of the source group is read; subscriptions: of readers; side: of a channel,
@@ -91,12 +92,12 @@ class PipelineState:
         self.member = SourceMember(known, layout)
         self._identity = Identity(known, layout)
         self._cursor = CursorNode(znodes, layout)
-        self._permits = Permits(known, layout, self.side)
-        self._batches = Batches(known, layout, self._permits)
-        self._acknowledgements = Acknowledgements(known, layout, self._identity)
+        self.permits = Permits(known, layout, self.side)
+        self.batches = Batches(known, layout, self.permits)
+        self.acks = Acknowledgements(known, layout, self._identity)
         self.subscriptions = Subscriptions(znodes, layout, self._identity)
-        self._bundling = Bundling(commit_every or {}, self._batches, self._acknowledgements)
-        self._audit = Audit(znodes, layout)
+        self._bundling = Bundling(commit_every or {}, self.batches, self.acks)
+        self.audit = Audit(znodes, layout)
 
     def on_change(self, told: Callable[[], None]) -> None:
         """Have ``told`` called when something that was read here has changed.
@@ -214,7 +215,7 @@ class PipelineState:
         identity, written = self._identity.renewed()
         last = BatchNumber(next_batch - 1)
         first = Acknowledgement(last, position, last, identity=identity)
-        begun = [self._acknowledgements.begun(target, first) for target in targets]
+        begun = [self.acks.begun(target, first) for target in targets]
         self._transact(lease, "writing the first position", [self._cursor.created(cursor), written, *begun])
         return replace(cursor, version=0)
 
@@ -249,7 +250,7 @@ class PipelineState:
         """
         kept = cursor.schema if schema is None else schema
         moved = Cursor(batch.last, BatchNumber(batch.number + 1), schema=kept, partner_batch=partner_batch)
-        steps = [*self._batches.created(batch), *also]
+        steps = [*self.batches.created(batch), *also]
         return self._move(lease, f"recording batch {batch.number}", cursor, moved, steps)
 
     def seek(self, lease: Lease, cursor: Cursor, position: Offset, *, schema: str = "") -> Cursor:
@@ -268,7 +269,7 @@ class PipelineState:
         """Move the captured position, and let ``batches`` go in the same step: they count as delivered and are loaded
         nowhere.
         """
-        steps = [step for number in batches for step in self._batches.dropped(number)]
+        steps = [step for number in batches for step in self.batches.dropped(number)]
         moved = Cursor(position, cursor.next_batch)
         return self._move(lease, f"moving the captured position to {position}", cursor, moved, steps)
 
@@ -282,7 +283,7 @@ class PipelineState:
 
     def abandon(self, lease: Lease, cursor: Cursor, batches: Sequence[int]) -> Cursor:
         """Abandon batches like :meth:`drop`; the captured position and its schema history stay as they are."""
-        steps = [step for number in batches for step in self._batches.dropped(number)]
+        steps = [step for number in batches for step in self.batches.dropped(number)]
         return self._move(lease, f"letting batches {list(batches)} go", cursor, replace(cursor), steps)
 
     def recaptured(self, lease: Lease, batch: Batch) -> Batch | None:
@@ -304,7 +305,7 @@ class PipelineState:
                 reread=False,
             )
 
-        return self._batches.rewrite(batch.number, changed, [lease.fence])
+        return self.batches.rewrite(batch.number, changed, [lease.fence])
 
     def rebuild(
         self,
@@ -325,7 +326,7 @@ class PipelineState:
         """
         for folder in (self.layout.batches, self.layout.claims, self.layout.cursor.rpartition("/")[0]):
             self._z.ensure(folder)
-        self._batches.forget_all()
+        self.batches.forget_all()
         kept, written = self._identity.renewed(identity)
         now, cursor = self._z.get(self.layout.cursor), Cursor(position, BatchNumber(next_batch))
         steps: list[Step] = [
@@ -336,8 +337,8 @@ class PipelineState:
         ]
         for target, (batch, at) in acknowledged.items():
             held = BatchNumber(batch)
-            steps.append(self._acknowledgements.begun(target, Acknowledgement(held, at, held, identity=kept)))
-        self._batches.remember(batches)
+            steps.append(self.acks.begun(target, Acknowledgement(held, at, held, identity=kept)))
+        self.batches.remember(batches)
         self._transact(lease, "rebuilding the state", [*steps, *also])
 
     def raise_epochs(self, above: int) -> None:
@@ -367,27 +368,15 @@ class PipelineState:
 
     # -- batches -----------------------------------------------------------------------------------------------------
 
-    def batch(self, number: int) -> Batch | None:
-        """Return one batch, or None if it is not (or no longer) known."""
-        return self._batches.get(number)
-
-    def require(self, number: int) -> Batch:
-        """Return one :meth:`batch`. Raises SegmentError if it is not known."""
-        return self._batches.require(number)
-
-    def numbers(self) -> list[int]:
-        """Return the numbers of all known batches, ascending."""
-        return self._batches.numbers()
-
     def undelivered(self) -> list[int]:
         """Return the numbers of the batches that some target has not acknowledged, ascending."""
         done = self.delivered()
-        return [n for n in self.numbers() if n > done]
+        return [n for n in self.batches.numbers() if n > done]
 
     def lacking(self) -> list[int]:
         """Return the numbers of the batches that some target lacks, ascending; quarantined targets don't count."""
         done = self.delivered(self.holds.active_targets())
-        return [n for n in self.numbers() if n > done]
+        return [n for n in self.batches.numbers() if n > done]
 
     def in_window(self) -> list[int]:
         """Return :meth:`lacking` without the batches that wait on purpose.
@@ -395,7 +384,7 @@ class PipelineState:
         A target that gets batches together does not hold up the others, nor the capture.
         """
         done = self.passed()
-        return [n for n in self.numbers() if n > done]
+        return [n for n in self.batches.numbers() if n > done]
 
     def passed(self) -> int:
         """Return the last batch that every target has, or waits for on purpose; 0 if none.
@@ -404,7 +393,7 @@ class PipelineState:
         """
         going = self.holds.active_targets()
         waiting = {target: one for target, one in self._bundling.waiting(going).items() if not one.overdue}
-        acknowledged = [found.batch for target in going if target not in waiting and (found := self.process(target))]
+        acknowledged = [found.batch for target in going if target not in waiting and (found := self.acks.get(target))]
         return min([*acknowledged, *(one.last for one in waiting.values())], default=0)
 
     def waiting(self) -> dict[str, WaitingBatches]:
@@ -418,132 +407,40 @@ class PipelineState:
         """Return the first batches of :meth:`waiting` whose time has come, ascending."""
         return sorted({one.first for one in self.waiting().values() if one.is_due})
 
-    def claimed(self, claim: str) -> Batch | None:
-        """Return the newest batch that ``claim`` delivers: what a retried capture gets again."""
-        return self._batches.claimed(claim)
-
-    def claimed_all(self, claim: str) -> list[Batch]:
-        """Return all batches that ``claim`` delivers and that are still known, oldest first."""
-        return self._batches.claimed_all(claim)
-
-    def claimed_numbers(self, claim: str) -> list[int]:
-        """Return the numbers of the batches that ``claim`` got, ascending.
-
-        Another claim may have resumed some since.
-        """
-        return self._batches.claimed_numbers(claim)
-
-    def reclaim(self, number: int, claim: str) -> Batch | None:
-        """Let ``claim`` deliver a batch whose run is gone. None if the batch changed meanwhile."""
-        return self._batches.reclaim(number, claim)
-
-    def merged(self, number: int, changeset: str, *, under: Permit | None = None) -> Batch:
-        """Record the changeset of a batch; the first one stays. Raises Paused or Restarted, see :meth:`Batches.merged`."""
-        return self._batches.merged(number, changeset, under=under)
-
-    def staged(self, number: int, stage: int, path: str, *, under: Permit | None = None) -> Batch:
-        """Record what stage ``stage`` (from 0) of a batch's rules left; the first one stays. As :meth:`merged`."""
-        return self._batches.staged(number, stage, path, under=under)
-
-    def stage_failed(self, number: int) -> None:
-        """Record that a rule failed: the next attempt takes the rule files as they are then."""
-        self._batches.stage_failed(number)
-
-    def unmerge(self, number: int, *, made: Batch | None = None) -> None:
-        """Forget a batch's changeset and stages; only if they still are those of ``made``."""
-        self._batches.unmerge(number, made=made)
-
     def forget(self, keep: int = KEPT_BATCHES) -> list[int]:
         """Drop batch nodes far below what every target has acknowledged. Returns their numbers."""
-        gone = self._batches.forget(self.delivered() - keep)
+        gone = self.batches.forget(self.delivered() - keep)
         if gone:
-            self.runs.forget(self._batches.claims())
+            self.runs.forget(self.batches.claims())
         return gone
 
     def forget_batches(self) -> None:
         """Drop every batch node: of a state whose captured position is gone. Their files stay in the store."""
         if self.cursor() is None:
-            self._batches.forget_all()
+            self.batches.forget_all()
 
     # -- targets: acknowledgements -------------------------------------------------------------------------------------
-
-    def process(self, target: str) -> Acknowledgement | None:
-        """Return what a target has acknowledged, or None before its first batch."""
-        return self._acknowledgements.of(target)
-
-    def begin_process(self, target: str, batch: BatchNumber, position: Offset) -> Acknowledgement:
-        """Write a target's first acknowledgement: everything up to ``batch`` counts as delivered.
-
-        Keeps one that is there.
-        """
-        return self._acknowledgements.begin(target, batch, position)
 
     def beginning(self, target: str, batch: BatchNumber, position: Offset) -> Step:
         """Return the step that writes a target's first acknowledgement, for :meth:`commit`.
 
-        See :meth:`begin_process`.
+        See :meth:`Acknowledgements.begin`.
         """
         first = Acknowledgement(batch, position, batch, identity=self._identity.read())
-        return self._acknowledgements.begun(target, first)
-
-    def restarting(self, target: str, batch: int) -> Step:
-        """Return the step after which ``target`` continues with ``batch``, for :meth:`commit`.
-
-        That batch has the rows of the snapshot, so that it does not matter what the target lacks before it.
-        """
-        return self._acknowledgements.restarting(target, batch)
-
-    def withdraw(self, lease: Lease, target: str, batch: int, position: Offset) -> Acknowledgement:
-        """Take acknowledgements back of batches that are no longer stored: the target holds ``batch``, which ended at
-        ``position``.
-        """
-        return self._acknowledgements.take_back(lease, target, batch, position)
-
-    def acknowledge(self, target: str, batch: Batch, *, seen: Acknowledgement | None = None) -> Acknowledgement:
-        """Record that ``batch`` is delivered, which ends phase two. Raises OutOfOrder unless it is the next one.
-
-        See :meth:`Acknowledgements.acknowledge`.
-        """
-        return self._acknowledgements.acknowledge(target, batch, seen=seen)
+        return self.acks.begun(target, first)
 
     def redeliver(self, lease: Lease, target: str, position: Offset, batches: Sequence[Batch]) -> Acknowledgement:
         """Take acknowledgements back: ``batches`` (all that follow, ascending, known again) are to be delivered once
         more.
         """
-        self._batches.remember(batches)
-        return self._acknowledgements.take_back(lease, target, batches[0].number - 1, position)
-
-    def adopt(self, lease: Lease, target: str, batch: int, position: Offset, began: int) -> Acknowledgement:
-        """Set a target's acknowledgement, of this state from now on, whatever it was."""
-        return self._acknowledgements.adopt(lease, target, batch, position, began)
-
-    def forget_process(self, target: str) -> None:
-        """Delete a target's acknowledgement: it begins anew with the next capture."""
-        self._acknowledgements.forget(target)
+        self.batches.remember(batches)
+        return self.acks.take_back(lease, target, batches[0].number - 1, position)
 
     def delivered(self, targets: Sequence[str] | None = None) -> int:
         """Return the last batch that every target (or every one of ``targets``) has acknowledged; 0 if none."""
-        return self._acknowledgements.delivered(self.targets if targets is None else targets)
+        return self.acks.delivered(self.targets if targets is None else targets)
 
     # -- what people do ------------------------------------------------------------------------------------------------
-
-    def permit(self) -> Permit:
-        """Return the permit; open by default."""
-        return self._permits.read()
-
-    def set_permit(self, *, open_: bool | None, by: str, reason: str) -> Permit:
-        """Pause, resume, or (``open_`` None) begin a new round as it is.
-
-        The last word counts; only a resume keeps the round.
-        """
-        return self._permits.set(open_=open_, by=by, reason=reason)
-
-    def require_permit(self, *, since: Permit | None = None) -> Permit:
-        """Return the permit.
-
-        Raises Paused if a person paused the pipeline, Restarted if a new round began after ``since``.
-        """
-        return self._permits.require(since=since)
 
     def require_channel(self) -> None:
         """See :func:`sluice.coordination.channel_side.require_channel`; once the pipeline has begun.
@@ -576,22 +473,10 @@ class PipelineState:
     def _progress(self, part: str) -> str:
         """Return how far a part of the pipeline has come."""
         if part.startswith("load-"):
-            held = self.process(part.removeprefix("load-"))
+            held = self.acks.get(part.removeprefix("load-"))
             return f"batch {held.batch}" if held is not None else ""
         cursor = self.cursor()
         if part == "drain":
             return f"{cursor.position} before batch {cursor.next_batch}" if cursor is not None else ""
-        waiting = (self.batch(number) for number in self.undelivered())
+        waiting = (self.batches.get(number) for number in self.undelivered())
         return next((f"batch {one.number}" for one in waiting if one is not None and not one.changeset), "")
-
-    def audit(self, *, by: str, what: str, details: dict[str, Any]) -> None:
-        """Note what a person did."""
-        self._audit.note(by=by, what=what, details=details)
-
-    def audit_log(self) -> list[dict[str, Any]]:
-        """Return all entries of the audit log, oldest first."""
-        return self._audit.entries()
-
-    def forget_audit(self, *, before_s: float, dry_run: bool = False) -> int:
-        """Remove the entries that were made before that time (seconds since 1970); returns how many."""
-        return self._audit.forget(before_s=before_s, dry_run=dry_run)

@@ -37,7 +37,7 @@ class CancellationGuard:
     def __init__(self, state: PipelineState, doing: str) -> None:
         self._state = state
         self._doing = doing
-        self.permit: Permit = state.require_permit()
+        self.permit: Permit = state.permits.require()
         self._looked = time.monotonic()
 
     def __call__(self, *_: object, **__: object) -> None:
@@ -46,7 +46,7 @@ class CancellationGuard:
             raise CoordinationUnavailable(f"{self._doing}: the ZooKeeper session, and with it the lease, is gone")
         if time.monotonic() - self._looked >= LOOK_S:
             self._looked = time.monotonic()
-            self._state.require_permit(since=self.permit)
+            self._state.permits.require(since=self.permit)
 
     def call(self, function: Callable[[], _T], *, interrupt: Callable[[], None] | None = None) -> _T:
         """Run ``function`` in a thread. When the work must stop, interrupt and abandon it. What it still does then must be fenced.

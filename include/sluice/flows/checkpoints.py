@@ -98,7 +98,7 @@ class CheckpointCheck:
         self.runtime, self.state, self.target = runtime, state, target
         self.loader = loader or runtime.open_target(target)
         self.checkpoints = checkpoints_of(self.loader, state)
-        self.process = state.process(target)
+        self.process = state.acks.get(target)
 
     def read(self) -> Checkpoint | None:
         """Read the target's checkpoint and check it against ZooKeeper. Raises CheckpointError if they do not match."""
@@ -106,7 +106,7 @@ class CheckpointCheck:
             checkpoint = self.checkpoints.read()
             if self.disagreement(checkpoint) is None:
                 return checkpoint
-            before, self.process = self.process, self.state.process(self.target)
+            before, self.process = self.process, self.state.acks.get(self.target)
             if self.process == before:
                 break
         checkpoint = self.checkpoints.read()
@@ -179,7 +179,7 @@ class CheckpointCheck:
         if checkpoint.position is not None:
             ends: Offset | None = process.position
             if checkpoint.batch > process.batch:
-                record = state.batch(checkpoint.batch)
+                record = state.batches.get(checkpoint.batch)
                 ends = record.last if record else None
             if ends is None or not ends.is_at(checkpoint.position):
                 known = f"ZooKeeper's ends at {ends}" if ends is not None else "ZooKeeper does not know that batch"
@@ -199,7 +199,7 @@ class CheckpointCheck:
         try:
             batch = known_again(self.runtime, self.runtime.store, self.target, checkpoint.batch)
         except SluiceError:  # no longer stored: the next one begins where it ended, or later
-            following = state.batch(checkpoint.batch + 1)
+            following = state.batches.get(checkpoint.batch + 1)
             first = following.first if following else None
             return first is not None and first.log_epoch == end.log_epoch and first.order >= end.order
         return batch.last.is_at(end)

@@ -66,7 +66,7 @@ def _definitions(runtime: Runtime, state: PipelineState, at: Offset) -> Definiti
 
 def note_absent(state: PipelineState, target: str, findings: Sequence[Finding], plans: Sequence[PlannedTable]) -> None:
     """Note the tables that a started target lacks, wholly or some columns of; a target that has not started has no rows to lose."""
-    if state.process(target) is None:
+    if state.acks.get(target) is None:
         return
     missing = []
     for plan in plans:

@@ -146,21 +146,21 @@ def run_microbatches(
 def unfinished(runtime: Runtime, claim: str, last: int) -> list[int]:
     """Return the batches up to ``last`` that ``claim`` delivers and that have no changeset yet; ``[last]`` if all of them have."""
     with runtime.state() as state:
-        found = [int(one.number) for one in state.claimed_all(claim) if one.number <= last and one.needs_merge]
+        found = [int(one.number) for one in state.batches.claimed_all(claim) if one.number <= last and one.needs_merge]
     return found or [last]
 
 
 def last_claimed(runtime: Runtime, claim: str) -> int | None:
     """Return the newest batch that ``claim`` delivers; None if it has none."""
     with runtime.state() as state:
-        found = state.claimed(claim)
+        found = state.batches.claimed(claim)
     return int(found.number) if found else None
 
 
 def claimed_numbers(runtime: Runtime, claim: str) -> list[int]:
     """Return the numbers of the batches that ``claim`` delivers and that are still known, ascending."""
     with runtime.state() as state:
-        return state.claimed_numbers(claim)
+        return state.batches.claimed_numbers(claim)
 
 
 def delivered(runtime: Runtime) -> int:
@@ -172,7 +172,7 @@ def delivered(runtime: Runtime) -> int:
 def acknowledged(runtime: Runtime, target: str) -> int:
     """Return the last batch that ``target`` has acknowledged, 0 if none."""
     with runtime.state() as state:
-        found = state.process(target)
+        found = state.acks.get(target)
     return int(found.batch) if found is not None else 0
 
 
@@ -205,7 +205,7 @@ def seconds_of_rules(runtime: Runtime, batch: int) -> float | None:
     """Return how long the rules took on a batch; None if that is not known."""
     try:
         with runtime.state() as state:
-            record = state.batch(batch)
+            record = state.batches.get(batch)
         if record is None or not record.changeset:
             return None
         return sum(rule.seconds for rule in read_changeset(runtime.store, record.changeset).manifest.rules)
@@ -254,7 +254,7 @@ class _MicrobatchLoop:
         """Deliver the first batch and what follows it."""
         first = self.last
         self.due = first.due
-        self._permit = self.state.permit()
+        self._permit = self.state.permits.read()
         loops: list[Future[int]] = []
         pools = [ThreadPoolExecutor(1, thread_name_prefix=stage.name) for stage in self._stages[1:]]
         try:
@@ -302,7 +302,7 @@ class _MicrobatchLoop:
             self._board.wait_for_room(0 if ended_by else self.runtime.pipeline.window - 1)
             if ended_by:
                 return ended_by
-            self.state.require_permit(since=self._permit)  # a restart also ends the work of this process
+            self.state.permits.require(since=self._permit)  # a restart also ends the work of this process
             at = time.monotonic()
             made = drain(
                 self.runtime,
@@ -430,7 +430,7 @@ class _MicrobatchLoop:
     def _is_merged(self) -> bool:
         """Return True if no batch of this claim waits for a merge or for rules."""
         with suppress(SluiceError):
-            return not any(one.needs_merge and not one.dropped for one in self.state.claimed_all(self.claim))
+            return not any(one.needs_merge and not one.dropped for one in self.state.batches.claimed_all(self.claim))
         return False
 
 

@@ -163,7 +163,7 @@ def _one_batch(
     started = time.monotonic()
     if waiting:
         number = waiting[0]
-        record = state.require(number)
+        record = state.batches.require(number)
         changes, position = record.changes, record.last
     else:
         yield Step("draining")

@@ -114,9 +114,9 @@ class RunBoard:
     def _ready(self, stage: Stage, after: int) -> list[int | None]:
         """Return [batch] if one is ready, [None] if the run has no further one, [] if that is not known yet. Raises NeverReady."""
         state, capture = self._state, self._said(StageKind.CAPTURE)
-        numbers = state.claimed_numbers(self._claim)
+        numbers = state.batches.claimed_numbers(self._claim)
         for number in (one for one in numbers if one > after):
-            batch = state.batch(number)
+            batch = state.batches.get(number)
             if batch is None or batch.claim != self._claim or self._is_over(stage, batch):
                 continue
             missing = [name for name in stage.needs if not self._has_passed(self._stages[name], batch)]
@@ -148,7 +148,7 @@ class RunBoard:
         return has_passed(stage, tuple(self._stages.values()), batch)
 
     def _acknowledged(self, target: str) -> int:
-        found = self._state.process(target)
+        found = self._state.acks.get(target)
         return found.batch if found is not None else 0
 
     def left(self, stage: Stage, batch: int) -> str:
@@ -281,11 +281,11 @@ def run_capture(
         def is_busy() -> bool:
             if failed() or marked():  # this run delivers nothing further
                 return False
-            waiting = [state.batch(number) for number in state.in_window()]
+            waiting = [state.batches.get(number) for number in state.in_window()]
             return len(waiting) > 1 or any(batch is not None and batch.needs_merge for batch in waiting)
 
         def made_enough() -> str:
-            known, cursor = state.claimed_numbers(claim), state.cursor()
+            known, cursor = state.batches.claimed_numbers(claim), state.cursor()
             if cursor is not None and cursor.next_batch - 1 > max(known, default=0):
                 return "another run has made batches since"
             limit = limit_of_run(pipeline.run, len(known), time.monotonic() - began, share)

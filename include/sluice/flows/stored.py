@@ -21,7 +21,7 @@ from sluice.segments.store import SegmentStore
 def manifest_of(runtime: Runtime, store: SegmentStore, batch: int) -> SegmentManifest | None:
     """Return the valid manifest of ``batch``: the one recorded in ZooKeeper, else the newest in the store; None for an orphaned batch."""
     with runtime.state() as state:
-        record = state.batch(batch)
+        record = state.batches.get(batch)
     return stored_manifest(store, batch, record)
 
 
@@ -63,7 +63,7 @@ def record_of(store: SegmentStore, manifest: SegmentManifest, claim: str) -> Bat
 def known_again(runtime: Runtime, store: SegmentStore, target: str, number: int) -> Batch:
     """Return batch ``number`` from ZooKeeper, or else from the store. Raises SegmentError if one of its files is missing."""
     with runtime.state() as state:
-        batch = state.batch(number)
+        batch = state.batches.get(number)
     manifest = None
     if batch is None or not batch.dropped:
         with suppress(SegmentError):

@@ -63,15 +63,15 @@ def adopt(runtime: Runtime, target: str, *, from_target: bool, by: str, reason: 
         plan = ActionPlan("adopt", (f"now: {before}", *steps))
         if dry_run:
             return plan
-        state.set_permit(open_=None, by=by, reason="adopt")  # processes at work start again
+        state.permits.set(open_=None, by=by, reason="adopt")  # processes at work start again
         if wanted is None:
-            state.forget_process(target)
+            state.acks.forget(target)
             state.forget_batches()
             check.checkpoints.forget()
         else:
             _write(runtime, state, check, checkpoint, wanted)
         how = "from-target" if from_target else "reset"
-        state.audit(
+        state.audit.note(
             by=by,
             what="adopt",
             details={"target": target, "how": how, "reason": reason, "before": before, "plan": list(steps)},
@@ -98,7 +98,7 @@ def _as_the_target_says(
     with runtime.source.open() as source:
         source.require_ready(position)
     if cursor is None:
-        last = max([checkpoint.batch, *runtime.store.batches(), *state.numbers()])
+        last = max([checkpoint.batch, *runtime.store.batches(), *state.batches.numbers()])
         return _Wanted(
             last,
             position,
@@ -142,7 +142,7 @@ def _as_zookeeper_says(
     if process is not None and batch == process.batch:
         position = process.position
     else:
-        following = state.batch(batch + 1)
+        following = state.batches.get(batch + 1)
         position = following.first if following else cursor.position
     steps = [f"target {target} counts as holding batch {batch}, up to {position}; it goes on with batch {batch + 1}"]
     theirs = checkpoint.position if checkpoint else None
@@ -167,8 +167,8 @@ def _own_batch(state: PipelineState, check: CheckpointCheck) -> int:
     last = cursor.next_batch - 1 if cursor else 0
     if process is not None and process.identity in {"", identity} and process.batch <= last:
         return process.batch
-    others = [p.batch for p in map(state.process, state.targets) if p and p.identity == identity and p.batch <= last]
-    numbers = [number for number in state.numbers() if number <= last]
+    others = [p.batch for p in map(state.acks.get, state.targets) if p and p.identity == identity and p.batch <= last]
+    numbers = [number for number in state.batches.numbers() if number <= last]
     return min(others) if others else numbers[0] - 1 if numbers else last
 
 
@@ -190,7 +190,7 @@ def _write(
             cursor = state.cursor()
             if cursor is None:
                 for config in runtime.pipeline.targets:
-                    state.forget_process(config.name)  # it belongs to the deleted state
+                    state.acks.forget(config.name)  # it belongs to the deleted state
                 state.begin(lease, wanted.captured, wanted.batch + 1)
             else:
                 state.advance(lease, cursor, wanted.captured, schema="")
@@ -198,4 +198,4 @@ def _write(
         began = wanted.batch if check.process is None else min(check.process.began, wanted.batch)
         held = Checkpoint(lease.epoch, wanted.batch, wanted.position, state.identity())
         check.checkpoints.rewind(held, anew=True)
-        state.adopt(lease, target, BatchNumber(wanted.batch), wanted.position, began)
+        state.acks.adopt(lease, target, BatchNumber(wanted.batch), wanted.position, began)

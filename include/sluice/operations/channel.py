@@ -177,7 +177,7 @@ def leave(runtime: Runtime, *, by: str) -> None:
         )
     with runtime.state() as state:
         state.leave_channel()
-        state.audit(by=by, what="leave channel", details={})
+        state.audit.note(by=by, what="leave channel", details={})
 
 
 def ring(name: str, *, channels: Channels, pipelines_folder: Path, resolver: ConnectionResolver) -> list[str]:

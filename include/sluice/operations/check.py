@@ -194,7 +194,7 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[CheckFinding]:
     found, tables = planned_copies(runtime)
     copies += found
     with runtime.state() as state:
-        begun = {target.name for target in runtime.pipeline.targets if state.process(target.name) is not None}
+        begun = {target.name for target in runtime.pipeline.targets if state.acks.get(target.name) is not None}
         incomplete = state.incomplete.all()
     lines = [
         *_unknown_names(runtime, tables),
@@ -407,7 +407,7 @@ def _rules_before_snapshot(runtime: Runtime, tables: list[SourceTable]) -> list[
         return []
     rules, routes = RuleSet.load(runtime.rules_path), Mapping.compile(runtime.pipeline.mapping)
     with runtime.state() as state:
-        held = state.process(SNAPSHOT)
+        held = state.acks.get(SNAPSHOT)
         if held is None:
             return []
         noted = noted_columns(runtime, state, held.batch, rules)

@@ -109,7 +109,7 @@ class Compaction:
 
     def _files(self, store: SegmentStore, batch: int, infos: Sequence[FileInfo], done: Compacted) -> BatchFiles | None:
         """Return the files of a batch to put into an archive; None if the batch stays as it is."""
-        record = self.state.batch(batch)
+        record = self.state.batches.get(batch)
         if (record is not None and record.dropped) or self._may_be_merged(batch, record):
             return None
         try:
@@ -132,7 +132,7 @@ class Compaction:
         for name in needless(store):
             store.delete(name.path)
         for batch in both:
-            infos, record = store.folder_files(store.batch_path(batch)), self.state.batch(batch)
+            infos, record = store.folder_files(store.batch_path(batch)), self.state.batches.get(batch)
             if not self._is_due(batch, infos, before_s) or self._may_be_merged(batch, record):
                 continue
             try:

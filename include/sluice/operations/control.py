@@ -55,18 +55,18 @@ def together(plans: Sequence[ActionPlan]) -> ActionPlan:
 def pause(runtime: Runtime, *, by: str, reason: str = "") -> ActionPlan:
     """Stop the pipeline: no task starts or continues, and running work stops at its next safe point. Nothing is lost."""
     with runtime.state() as state:
-        state.set_permit(open_=False, by=by, reason=reason)
-        state.audit(by=by, what="pause", details={"reason": reason})
+        state.permits.set(open_=False, by=by, reason=reason)
+        state.audit.note(by=by, what="pause", details={"reason": reason})
     return ActionPlan("pause", (f"{runtime.name} is paused; tasks under way stop within seconds",))
 
 
 def resume(runtime: Runtime, *, by: str) -> ActionPlan:
     """Undo :func:`pause`. In a channel, recorded failures are cleared, so that both pipelines may try."""
     with runtime.state() as state:
-        state.set_permit(open_=True, by=by, reason="")
+        state.permits.set(open_=True, by=by, reason="")
         if state.side is not None:
             state.side.forget()
-        state.audit(by=by, what="resume", details={})
+        state.audit.note(by=by, what="resume", details={})
     return ActionPlan("resume", (f"{runtime.name} goes on",))
 
 
@@ -85,8 +85,8 @@ def restart(runtime: Runtime, *, by: str, reason: str = "", grace_s: float | Non
         )
     with runtime.state() as state:
         state.election.announce_restart(grace)
-        state.set_permit(open_=None, by=by, reason=reason)
-        state.audit(by=by, what="restart", details={"reason": reason, "grace_s": grace})
+        state.permits.set(open_=None, by=by, reason=reason)
+        state.audit.note(by=by, what="restart", details={"reason": reason, "grace_s": grace})
     return ActionPlan(
         "restart",
         (
@@ -104,7 +104,7 @@ def rollback(runtime: Runtime, *, by: str, dry_run: bool) -> ActionPlan:
     with runtime.state() as state:
         waiting, steps = [], []
         for number in state.undelivered():
-            record = state.batch(number)
+            record = state.batches.get(number)
             lost = "" if record is None or record.dropped else lost_segment(runtime.store, record)
             if lost:
                 steps.append(f"batch {number}: {lost} is damaged or gone, so that its changeset is kept as it is")
@@ -114,10 +114,10 @@ def rollback(runtime: Runtime, *, by: str, dry_run: bool) -> ActionPlan:
         if not steps:
             steps = ["every batch is acknowledged: there is nothing to roll back"]
         if not dry_run:
-            state.set_permit(open_=None, by=by, reason="rollback")  # processes that work on one of them start again
+            state.permits.set(open_=None, by=by, reason="rollback")  # processes that work on one of them start again
             for number in waiting:
-                state.unmerge(number)
-            state.audit(by=by, what="rollback", details={"batches": waiting})
+                state.batches.unmerge(number)
+            state.audit.note(by=by, what="rollback", details={"batches": waiting})
     return ActionPlan("rollback", tuple(steps))
 
 
@@ -136,8 +136,8 @@ def skip(
     """
     runtime.pipeline.target(target)  # raises if there is none
     with runtime.state() as state:
-        record = state.require(batch)
-        process = state.process(target)
+        record = state.batches.require(batch)
+        process = state.acks.get(target)
         following = (process.batch if process else 0) + 1
         if batch != following:
             raise OutOfOrder(
@@ -169,9 +169,9 @@ def skip(
             check = CheckpointCheck(runtime, state, target)
             if check.take_over(lease) < batch:
                 check.checkpoints.advance(Checkpoint(lease.epoch, batch, record.last))
-            state.acknowledge(target, record)
+            state.acks.acknowledge(target, record)
         kept: dict[str, Any] = {"lost": list(done)} if manifest is None else {"kept_in": folder}
-        state.audit(by=by, what="skip", details={"target": target, "batch": batch, "reason": reason, **kept})
+        state.audit.note(by=by, what="skip", details={"target": target, "batch": batch, "reason": reason, **kept})
     return plan
 
 
@@ -247,7 +247,7 @@ def redeliver(runtime: Runtime, target: str, *, by: str, dry_run: bool, from_bat
     """
     runtime.pipeline.target(target)  # raises if there is none
     with runtime.state() as state:
-        process = state.process(target)
+        process = state.acks.get(target)
         if process is None:
             raise OutOfOrder(f"target {target} has no acknowledged position yet", where=f"pipeline {runtime.name}")
         check = CheckpointCheck(runtime, state, target)
@@ -272,7 +272,7 @@ def redeliver(runtime: Runtime, target: str, *, by: str, dry_run: bool, from_bat
         with state.consumer(target) as lease:
             check.checkpoints.rewind(Checkpoint(lease.epoch, first - 1, batches[0].first, state.identity()))
             state.redeliver(lease, target, batches[0].first, batches)
-        state.audit(by=by, what="redeliver", details={"target": target, "first": first, "last": process.batch})
+        state.audit.note(by=by, what="redeliver", details={"target": target, "first": first, "last": process.batch})
     return plan
 
 
@@ -289,7 +289,7 @@ def seek(runtime: Runtime, to: str, *, by: str, dry_run: bool, drop: bool = Fals
     """
     with runtime.state() as state:
         cursor = state.cursor()
-        waiting = [b for b in map(state.batch, state.undelivered()) if b and not b.dropped] if drop else []
+        waiting = [b for b in map(state.batches.get, state.undelivered()) if b and not b.dropped] if drop else []
         if drop and cursor is None:
             raise ConfigError(f"nothing of {runtime.name} is captured yet: there is no batch to drop")
         if drop and not to and not waiting:
@@ -323,7 +323,7 @@ def seek(runtime: Runtime, to: str, *, by: str, dry_run: bool, drop: bool = Fals
         if dry_run:
             return plan
         if waiting:
-            state.set_permit(open_=None, by=by, reason="seek")  # processes that work on one of them start again
+            state.permits.set(open_=None, by=by, reason="seek")  # processes that work on one of them start again
         with state.replicator() as lease:
             cursor = state.cursor()
             if cursor is None:
@@ -336,7 +336,7 @@ def seek(runtime: Runtime, to: str, *, by: str, dry_run: bool, drop: bool = Fals
         details: dict[str, Any] = {"from": now, "to": str(position)}
         if waiting:
             details["dropped"] = dropped
-        state.audit(by=by, what="seek", details=details)
+        state.audit.note(by=by, what="seek", details=details)
     return plan
 
 
@@ -389,7 +389,7 @@ def failover(runtime: Runtime, to: str, *, by: str, reason: str, dry_run: bool) 
         )
         if dry_run:
             return plan
-        state.set_permit(open_=None, by=by, reason="failover")  # processes that read the present server start again
+        state.permits.set(open_=None, by=by, reason="failover")  # processes that read the present server start again
         with state.replicator() as lease:
             cursor = state.cursor()
             assert cursor is not None

@@ -137,8 +137,8 @@ class _MadeByRules:
         if runtime.rules_path is None:
             return cls({})
         with runtime.state() as state:
-            known = {target.name: state.process(target.name) for target in runtime.pipeline.targets}
-            batches = [batch for number in state.undelivered() if (batch := state.batch(number)) is not None]
+            known = {target.name: state.acks.get(target.name) for target in runtime.pipeline.targets}
+            batches = [batch for number in state.undelivered() if (batch := state.batches.get(number)) is not None]
             cursor = state.cursor()
             rules = RuleSet.of(runtime.rules_path)
             noted = noted_columns(runtime, state, cursor.next_batch, rules) if cursor is not None else {}

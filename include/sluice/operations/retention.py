@@ -127,7 +127,7 @@ def prune(runtime: Runtime, *, dry_run: bool = False, keep_audit_s: float = math
         compacted = Compaction(runtime, state, waited_for).run(removed, dry_run=dry_run)
         if not dry_run:
             _forget_dumps(state, store)
-        audit = state.forget_audit(before_s=time.time() - keep_audit_s, dry_run=dry_run)
+        audit = state.audit.forget(before_s=time.time() - keep_audit_s, dry_run=dry_run)
         cursor = state.cursor()
         if cursor is not None and cursor.schema:
             SchemaStore(store).prune(cursor.schema, cursor.position, limit_s, dry_run=dry_run)

@@ -68,7 +68,7 @@ def set_table(runtime: Runtime, table: str, sql: str, *, by: str, dry_run: bool)
             known.put(definition)
             path = schemas.save(known, cursor.position, lease.epoch, parent=cursor.schema)
             state.advance(lease, cursor, cursor.position, schema=path)
-            state.audit(
+            state.audit.note(
                 by=by, what="schema set", details={"table": table, "position": str(cursor.position), "sql": sql[:2000]}
             )
     return plan
@@ -102,7 +102,9 @@ def reload_tables(runtime: Runtime, tables: Sequence[str], *, by: str, dry_run: 
             parent = cursor.schema if tables else None
             path = schemas.save(known, cursor.position, lease.epoch, parent=parent)
             state.advance(lease, cursor, cursor.position, schema=path)
-            state.audit(by=by, what="schema reload", details={"tables": list(tables), "position": str(cursor.position)})
+            state.audit.note(
+                by=by, what="schema reload", details={"tables": list(tables), "position": str(cursor.position)}
+            )
     return ActionPlan("schema reload", steps)
 
 

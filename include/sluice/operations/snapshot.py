@@ -71,7 +71,7 @@ def show(
     require_snapshot(runtime)
     reader = snapshot_reader(runtime)
     with runtime.state() as state:
-        process = state.process(SNAPSHOT)
+        process = state.acks.get(SNAPSHOT)
         tables = snapshot_tables(runtime, state)
     if process is None:
         raise ConfigError(f"the snapshot of {runtime.name} has not begun", hint=f"`sluice run {runtime.name}`")

@@ -199,13 +199,13 @@ class _Delivery:
     def read(cls, state: PipelineState, targets: Sequence[str], recent: int) -> _Delivery:
         """Read the state of delivery. ``recent``: how many of the newest batches are read, whoever has them."""
         cursor = state.cursor()
-        numbers = state.numbers()
+        numbers = state.batches.numbers()
         holds = state.holds.all()
-        acknowledged = {name: state.process(name) for name in targets}
+        acknowledged = {name: state.acks.get(name) for name in targets}
         done = state.passed()
         found = cls(cursor, [], done, acknowledged, holds, state.waiting())
         asked = {*numbers[-recent:], *(n for n in numbers if n > done), *found.first_lacking.intersection(numbers)}
-        return replace(found, known=[batch for batch in map(state.batch, sorted(asked)) if batch])
+        return replace(found, known=[batch for batch in map(state.batches.get, sorted(asked)) if batch])
 
     @property
     def first_lacking(self) -> set[int]:
@@ -243,8 +243,8 @@ def batches_claimed(runtime: Runtime, claim: str) -> list[dict[str, Any]]:
     ``acknowledged_by`` names the targets that have each. Raises CoordinationError if ZooKeeper does not answer.
     """
     with runtime.state(connect_timeout_s=STATUS_TIMEOUT_S) as state:
-        found = state.claimed_all(claim)
-        sides = {target.name: state.process(target.name) for target in runtime.pipeline.targets}
+        found = state.batches.claimed_all(claim)
+        sides = {target.name: state.acks.get(target.name) for target in runtime.pipeline.targets}
     return [
         {
             **batch.to_json(),
@@ -449,7 +449,7 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
         draining_by, installation, dumps = state.owner(), state.election.leader_name(), recent_dumps(state)
         loading_by = {target.name: state.owner(target.name) for target in runtime.pipeline.targets}
         alerts = {target.name: state.alerts.since(target.name) for target in runtime.pipeline.targets}
-        permit, failures, incomplete = state.permit(), state.failures(), state.incomplete.all()
+        permit, failures, incomplete = state.permits.read(), state.failures(), state.incomplete.all()
         silent: list[Silence] = []
         now, errors = _answered_source(asked_source, silent)
         disagree = _disagreements(runtime, asked_targets, silent)

@@ -33,7 +33,7 @@ def segments(runtime: Runtime, *, batch: int | None = None, verify: bool = False
             if manifest is None:
                 raise SegmentError(f"there is no batch {batch} in the store", where=store.uri)
             if verify:
-                _verify_changeset(store, state.batch(batch))
+                _verify_changeset(store, state.batches.get(batch))
             for file in manifest.files:
                 if verify:
                     read_file(store, file)
@@ -65,7 +65,7 @@ def segments(runtime: Runtime, *, batch: int | None = None, verify: bool = False
             if verify:
                 for file in manifest.files:
                     read_file(store, file)
-                _verify_changeset(store, state.batch(number))
+                _verify_changeset(store, state.batches.get(number))
             rows.append({
                 "batch": number,
                 "state": "acknowledged" if number <= delivered else "in flight",
@@ -74,7 +74,7 @@ def segments(runtime: Runtime, *, batch: int | None = None, verify: bool = False
                 "bytes": manifest.size_bytes,
                 "first": str(manifest.first),
                 "last": str(manifest.last),
-                "rules": _rules_in_words(runtime, state.batch(number)),
+                "rules": _rules_in_words(runtime, state.batches.get(number)),
             })
     return rows
 

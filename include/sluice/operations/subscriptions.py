@@ -103,7 +103,7 @@ def _status(runtime: Runtime, state: PipelineState, found: Subscription, last: i
 
 def _age_ms(runtime: Runtime, state: PipelineState, number: int, now_s: float) -> int | None:
     """Return the age of the oldest change of a batch; None if the batch is no longer known."""
-    record = state.batch(number)
+    record = state.batches.get(number)
     began_us = record.first_commit_time_us if record else 0
     if not began_us:
         try:
@@ -171,7 +171,7 @@ def delete(runtime: Runtime, name: str, *, by: str, dry_run: bool) -> ActionPlan
         if not dry_run:
             state.subscriptions.delete(name)
             state.alerts.clear(alert_key(name))
-            state.audit(
+            state.audit.note(
                 by=by, what="subscription deleted", details={"name": name, "reader": found.reader, "batch": found.batch}
             )
     return ActionPlan(

@@ -165,7 +165,7 @@ class DumpTrigger(BaseTrigger):  # type: ignore[misc]
 
 def _permitted(opened: Runtime) -> bool:
     with opened.state() as state:
-        return bool(state.permit().open)
+        return bool(state.permits.read().open)
 
 
 def _my_turn(opened: Runtime) -> bool:

@@ -87,7 +87,7 @@ class StoredBatches:
         return _missing(self.runtime, said, self.oldest)
 
     def _any_manifest(self, number: int, state: PipelineState) -> SegmentManifest:
-        return _stored(self.runtime, number, state.batch(number))
+        return _stored(self.runtime, number, state.batches.get(number))
 
 
 def read_manifest(runtime: Runtime, number: int, state: PipelineState) -> SegmentManifest | None:
@@ -95,7 +95,7 @@ def read_manifest(runtime: Runtime, number: int, state: PipelineState) -> Segmen
 
     A batch is not read if a person abandoned it, or if it is a copy for some targets only.
     """
-    record = state.batch(number)
+    record = state.batches.get(number)
     if record is not None and (record.dropped or record.targets):
         return None
     manifest = _stored(runtime, number, record)

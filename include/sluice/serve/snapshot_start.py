@@ -43,7 +43,7 @@ class SnapshotStart:
         While batches that were written together are acknowledged one by one, the newest is the one before them, if what
         follows it is stored.
         """
-        held = state.process(SNAPSHOT) if runtime.pipeline.snapshot is not None else None
+        held = state.acks.get(SNAPSHOT) if runtime.pipeline.snapshot is not None else None
         if held is None:
             raise ConfigError(
                 f"{runtime.name} has no snapshot to start from", hint="docs/snapshot.md says how to keep one"

@@ -74,7 +74,7 @@ class World:
 
     def acknowledged(self, name: str, target: str) -> int:
         with self.runtime(name).state() as state:
-            process = state.process(target)
+            process = state.acks.get(target)
         return int(process.batch) if process else 0
 
     def begins(self, name: str) -> None:
@@ -165,7 +165,7 @@ def test_every_stage_by_spark_submit_and_a_pause_in_between(world: World) -> Non
         assert "spark-submit" in said
         assert f"spark_jobs/{job}" in said
     with world.runtime(SUBMITTED).state() as state:
-        assert state.require(before + 1).claim.endswith(f":{dag}:{run}")
+        assert state.batches.require(before + 1).claim.endswith(f":{dag}:{run}")
 
 
 def test_a_target_that_fails_holds_only_itself_and_comes_back(world: World) -> None:
@@ -262,7 +262,7 @@ def test_a_target_that_fails_in_mid_loop_and_a_rule_that_starts_failing(world: W
     wait_until(lambda: world.same(world.archive, APART), "all of it at the target that was quarantined", 120)
     runs = world.started.runs(f"sync__{APART}")
     with world.runtime(APART).state() as state:
-        carried = [len(state.claimed_all(f"airflow:east:sync__{APART}:{run['dag_run_id']}")) for run in runs]
+        carried = [len(state.batches.claimed_all(f"airflow:east:sync__{APART}:{run['dag_run_id']}")) for run in runs]
     assert max(carried) > 2
     assert not [run for run in runs if run["state"] == "failed"]
 

@@ -91,8 +91,8 @@ def test_the_form_pauses_resumes_restarts_and_rolls_back(
     change(orders)
     wait_until(lambda: settled(orders), "delivery after restart and rollback")
     with orders.runtime().state() as state:
-        assert [entry["what"] for entry in state.audit_log()] == ["pause", "resume", "restart", "rollback"]
-        assert {entry["by"] for entry in state.audit_log()} == {"admin@airflow"}
+        assert [entry["what"] for entry in state.audit.entries()] == ["pause", "resume", "restart", "rollback"]
+        assert {entry["by"] for entry in state.audit.entries()} == {"admin@airflow"}
     assert {run["state"] for run in east.runs(DAG, state="failed")} == set()
 
 
@@ -107,10 +107,10 @@ def test_the_api_acts_for_those_who_may(orders: Case, east: TestAirflow) -> None
     status, plan = post(east, path, {"reason": "tea"}, token)
     assert (status, plan["what"]) == (200, "pause")
     with orders.runtime().state() as state:
-        assert (state.permit().open, state.permit().reason) == (False, "tea")
+        assert (state.permits.read().open, state.permits.read().reason) == (False, "tea")
     assert post(east, "/sluice/api/pipelines/protocol/resume", {}, token)[0] == 200
     with orders.runtime().state() as state:
-        assert state.permit().open
+        assert state.permits.read().open
 
 
 def test_one_who_may_only_look_changes_nothing(orders: Case, east: TestAirflow) -> None:

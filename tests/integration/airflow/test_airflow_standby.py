@@ -68,7 +68,7 @@ def test_a_second_installation_stands_by(orders: Case, east: TestAirflow, west: 
     wait_until(seen, "delivery by the first")
     assert owners == {"airflow:east"}
     with orders.runtime().state() as state:
-        claims = {state.require(number).claim.split(":")[1] for number in state.numbers()[-3:]}
+        claims = {state.batches.require(number).claim.split(":")[1] for number in state.batches.numbers()[-3:]}
     assert claims == {"east"}
     assert [t for t in west.tasks(DAG) if t["state"] in {"running", "queued"}] == []
 

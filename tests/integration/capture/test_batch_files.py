@@ -169,4 +169,4 @@ def test_a_skipped_batch_is_kept_and_replayed(made: Case, form: str, monkeypatch
 
 def _manifest(made: Case, batch: int) -> str:
     with made.runtime().state() as state:
-        return state.require(batch).manifest
+        return state.batches.require(batch).manifest

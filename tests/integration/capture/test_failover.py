@@ -160,7 +160,7 @@ def test_another_server_is_read_and_the_first_one_again(group: Group, made: Case
     made.run_until_head()
     assert_same_rows(made)
     with made.runtime().state() as state:
-        said = [entry for entry in state.audit_log() if entry["what"] == "failover"]
+        said = [entry for entry in state.audit.entries() if entry["what"] == "failover"]
     assert (said[-1]["reason"], said[-1]["to"].split(",")[0]) == ("maintenance", "case_second")
 
     made.source.execute(f"INSERT INTO `{made.schema}`.t VALUES (5, 'five', 5)")
@@ -284,7 +284,7 @@ def test_a_server_that_is_silent_is_replaced_after_the_delay(group: Group, made:
     assert_same_rows(made)
     assert rows(made, made.target) == [1, 2]
     with made.runtime().state() as state:
-        said = state.audit_log()[-1]
+        said = state.audit.entries()[-1]
         assert state.member.read().connection == "case_second"
         assert not state.member.read().silent_since_ms
     assert (said["what"], said["by"]) == ("failover", "sluice")

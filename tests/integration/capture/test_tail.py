@@ -287,8 +287,8 @@ def test_statements_stand_at_their_place_in_the_log(piped) -> None:
             lines = tail(piped.runtime(), fmt=name, from_batch=outcome.batch, follow=False)
             found[name] += [json.loads(line, parse_float=Decimal) for line in lines]
         with piped.runtime().state() as state, state.consumer("copy"):  # as if delivered: the window stays open
-            state.begin_process("copy", BatchNumber(0), outcome.position)
-            state.acknowledge("copy", state.require(outcome.batch))
+            state.acks.begin("copy", BatchNumber(0), outcome.position)
+            state.acks.acknowledge("copy", state.batches.require(outcome.batch))
         first = outcome.batch + 1
     assert first == len(steps) + 1
     debezium, maxwell, canal, _ = (found[name] for name in FORMATS)

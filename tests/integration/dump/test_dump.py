@@ -429,7 +429,7 @@ def test_the_published_example(quiet: Case) -> None:
         changes = [
             (c.op, (c.after or {})["k"], (c.after or {})["version"])
             for n in range(1, state.cursor().next_batch)
-            for c in iter_changes(runtime.store, runtime.store.read_manifest(state.batch(n).manifest))
+            for c in iter_changes(runtime.store, runtime.store.read_manifest(state.batches.get(n).manifest))
         ]
     dumped_rows = sorted(c for c in changes if c[0] == "r")
     assert dumped_rows == [("r", "k2", 1), ("r", "k4", 0), ("r", "k5", 0), ("r", "k6", 0)]

@@ -90,7 +90,7 @@ def test_nothing_is_lost_and_the_error_says_the_way(made: Case, happens: Callabl
     assert rows(made, made.target) == list(range(1, 8))
     assert status(made.runtime()).state == "idle"
     with made.runtime().state() as state:
-        assert [entry["what"] for entry in state.audit_log()][-1] == command[0]
+        assert [entry["what"] for entry in state.audit.entries()][-1] == command[0]
     deliver(made, 99)
     made.assert_equal("t")
 
@@ -122,7 +122,7 @@ def test_a_pipeline_of_an_older_version_goes_on(made: Case) -> None:
     deliver(made, 3)
     made.assert_equal("t")
     with made.runtime().state() as state:
-        identity, process = state.identity(), state.process("copy")
+        identity, process = state.identity(), state.acks.get("copy")
     assert [
         row[0] for row in made.target.execute(f"SELECT identity FROM `{made.schema}`._sluice_ack WHERE scope = ''")
     ] == [identity]

@@ -46,32 +46,32 @@ def test_get_ack_and_retry(zookeeper, root) -> None:
         state = state_of(znodes, root)
         with state.replicator() as lease:
             cursor = state.begin(lease, position(4))
-            state.begin_process("reporting", BatchNumber(0), position(4))
+            state.acks.begin("reporting", BatchNumber(0), position(4))
             cursor = state.commit(lease, cursor, batch(1, lease.epoch, 4, 9))
             state.commit(lease, cursor, batch(2, lease.epoch, 9, 12))
         assert state.undelivered() == [1, 2]
         # get: a run finds its own batch, and no other
-        assert [state.claimed(f"run-{n}").number for n in (1, 2)] == [1, 2]
-        assert state.claimed("run-1").last == position(9)
-        assert state.claimed("run-3") is None
+        assert [state.batches.claimed(f"run-{n}").number for n in (1, 2)] == [1, 2]
+        assert state.batches.claimed("run-1").last == position(9)
+        assert state.batches.claimed("run-3") is None
         with state.consumer("reporting"):
             # ack: in order only
             with pytest.raises(OutOfOrder):
-                state.acknowledge("reporting", state.require(2))
+                state.acks.acknowledge("reporting", state.batches.require(2))
             assert state.undelivered() == [1, 2]
-            state.acknowledge("reporting", state.require(1))
+            state.acks.acknowledge("reporting", state.batches.require(1))
             acknowledged = znodes.get(f"{root}/replicator/shop.reporting/process")
             # retry: the same ack again changes nothing, before and after a later one
-            state.acknowledge("reporting", state.require(1))
+            state.acks.acknowledge("reporting", state.batches.require(1))
             assert znodes.get(f"{root}/replicator/shop.reporting/process") == acknowledged
-            assert state.process("reporting").position == position(9)
+            assert state.acks.get("reporting").position == position(9)
             assert state.undelivered() == [2]
             # and the run that is tried again gets the batch that it had
-            assert state.claimed("run-1").number == 1
-            assert state.claimed("run-2").number == 2
-            state.acknowledge("reporting", state.require(2))
-            state.acknowledge("reporting", state.require(1))
-        assert state.process("reporting").position == position(12)
+            assert state.batches.claimed("run-1").number == 1
+            assert state.batches.claimed("run-2").number == 2
+            state.acks.acknowledge("reporting", state.batches.require(2))
+            state.acks.acknowledge("reporting", state.batches.require(1))
+        assert state.acks.get("reporting").position == position(12)
         assert state.undelivered() == []
         assert znodes.get(f"{root}/replicator/shop.reporting/process") is not None
         assert znodes.get(f"{root}/shop/replicator/node") is None
@@ -110,17 +110,17 @@ def test_a_stale_epoch_is_fenced_in_a_living_session(zookeeper, root) -> None:
         try_acquire(znodes, f"{root}/shop/replicator", "new")
         with pytest.raises(Fenced, match="a newer owner took the lease after epoch 1"):
             state.commit(lease, cursor, batch(1, lease.epoch, 4, 9))
-        assert state.numbers() == []
+        assert state.batches.numbers() == []
 
 
 def test_digest_authentication_shuts_others_out(zookeeper, root) -> None:
     with connect(endpoint(zookeeper, "sluice", "right"), session_timeout_s=6) as znodes:
-        state_of(znodes, root).begin_process("reporting", BatchNumber(0), position(4))
+        state_of(znodes, root).acks.begin("reporting", BatchNumber(0), position(4))
     with (
         connect(endpoint(zookeeper, "sluice", "wrong"), session_timeout_s=6) as znodes,
         pytest.raises(ConfigError, match="refused access") as caught,
     ):
-        state_of(znodes, root).process("reporting")
+        state_of(znodes, root).acks.get("reporting")
     assert "wrong" not in str(caught.value)
 
 
@@ -163,7 +163,7 @@ def test_the_state_survives_the_loss_of_the_leader(tmp_path: Path, root) -> None
             ensemble.leader().kill()
             for number in range(1, 20):
                 cursor = commit_through(state, lease, cursor, number)
-            assert state.numbers() == list(range(1, 20))
+            assert state.batches.numbers() == list(range(1, 20))
 
 
 def commit_through(state, lease, cursor, number):
@@ -179,7 +179,7 @@ def commit_through(state, lease, cursor, number):
             pass
         while True:
             try:
-                if state.batch(number):
+                if state.batches.get(number):
                     return state.cursor()
                 break
             except CoordinationUnavailable:

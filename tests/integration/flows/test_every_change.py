@@ -57,7 +57,7 @@ def test_every_change_reaches_the_target(
         assert all(times)
         assert len({m.id for m in told}) == len(told)
         with made.runtime().state() as state:
-            process = state.process("copy")
+            process = state.acks.get("copy")
         assert process is not None
         outcome = load(made.runtime(), "copy", process.batch)
         assert outcome.already

@@ -151,7 +151,7 @@ def test_the_position_moves_on_and_a_drain_goes_on_there(many: ManyPipelines, ki
     list(run(many.runtime(1), until_head=True))
     many.made.assert_equal("p1")
     with many.runtime(1).state() as state:
-        assert [state.require(number).changes for number in state.numbers()] == [1]
+        assert [state.batches.require(number).changes for number in state.batches.numbers()] == [1]
 
 
 def test_a_server_that_is_gone_reaches_everybody_who_waits(

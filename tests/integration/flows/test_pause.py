@@ -120,7 +120,7 @@ def test_a_load_that_waits_for_a_lock_stops_and_delivers_later(orders: Case) -> 
         connection.rollback()
     # the transaction that was waiting inside a worker may still end, rows and checkpoint together; ZooKeeper has the batch as not acknowledged
     with orders.runtime().state() as state:
-        held = state.process("copy")
+        held = state.acks.get("copy")
         assert held is not None
         assert held.batch == batch - 1
     control.resume(orders.runtime(), by="test")

@@ -180,7 +180,7 @@ def test_kill_anywhere_ends_equal(shop: Case) -> None:
     shop.assert_equal()
     with shop.runtime().state() as state:
         assert state.undelivered() == []
-        assert state.process("copy").batch == state.cursor().next_batch - 1 >= 1
+        assert state.acks.get("copy").batch == state.cursor().next_batch - 1 >= 1
 
 
 def fails(made: Case, kind: type[SluiceError], *says: str, shell: bool = False) -> str:
@@ -190,7 +190,7 @@ def fails(made: Case, kind: type[SluiceError], *says: str, shell: bool = False) 
     """
     with made.runtime().state() as state:
         before = state.cursor()
-        acked = state.process("copy")
+        acked = state.acks.get("copy")
     with pytest.raises(kind) as caught:
         made.run_until_head()
     for word in says:
@@ -202,7 +202,7 @@ def fails(made: Case, kind: type[SluiceError], *says: str, shell: bool = False) 
     for word in says:
         assert word in text
     with made.runtime().state() as state:
-        assert state.process("copy") == acked
+        assert state.acks.get("copy") == acked
         if kind in {PreflightError, LostPosition, ConfigError}:
             assert state.cursor() == before
     return text
@@ -268,7 +268,7 @@ def test_an_idle_run_moves_the_position_over_foreign_log(shop: Case, fresh_schem
     )
     shop.run_until_head()
     with shop.runtime().state() as state:
-        assert state.numbers() == []
+        assert state.batches.numbers() == []
     from sluice.operations.status import status
 
     seen = status(shop.runtime())

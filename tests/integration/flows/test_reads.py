@@ -110,7 +110,7 @@ def remember(made: Case, low: int, high: int, *, ago_s: float = 3600.0) -> None:
     """Batches, dumps that ended, entries of the audit, ``low`` to ``high`` of each, and definitions that changed, as if made before."""
     store = made.folder / "store/case"
     with made.runtime().state() as state:
-        known = state.require(FIRST)
+        known = state.batches.require(FIRST)
         znodes = state._z
         now = int((time.time() - ago_s) * 1000)
         for number in range(FIRST - high, FIRST - low):
@@ -123,7 +123,7 @@ def remember(made: Case, low: int, high: int, *, ago_s: float = 3600.0) -> None:
             tables = tuple(TableRequest(TableId(made.schema, name)) for name in ("t", "u"))
             dump = state.dumps.create(Dump(f"d{number:010d}", tables, created_ms=now))
             assert state.dumps.update(dump.to_state(DumpState.DONE, ended_ms=now + number))
-            state.audit(by="test", what="pause", details={"number": number})
+            state.audit.note(by="test", what="pause", details={"number": number})
         with state.replicator() as lease:
             cursor = state.cursor()
             assert cursor is not None

@@ -56,7 +56,7 @@ def recovered(made: Case, *options: str) -> dict[str, Any]:
     assert losses(after) == []
     assert after["measures"] == []
     with made.runtime().state() as state:
-        said = [entry for entry in state.audit_log() if entry["what"] == "recover"]
+        said = [entry for entry in state.audit.entries() if entry["what"] == "recover"]
     assert [entry["subject"] for entry in said][-len(done["measures"]) :] == [m["subject"] for m in done["measures"]]
     return done
 
@@ -117,7 +117,7 @@ def test_lost_batches_are_captured_again(made: Case, lost: Callable[..., None]) 
         merge(made.runtime(), second)
     runtime = made.runtime()
     with runtime.state() as state:
-        before = [state.require(number) for number in (second, third)]
+        before = [state.batches.require(number) for number in (second, third)]
     lost(made, second, third)
     with pytest.raises(SegmentError, match="sluice recover"):
         made.run_until_head()
@@ -128,7 +128,7 @@ def test_lost_batches_are_captured_again(made: Case, lost: Callable[..., None]) 
     done = recovered(made)
     assert "changes are read from the log" in str(done["measures"])
     with runtime.state() as state:
-        after = [state.require(number) for number in (second, third)]
+        after = [state.batches.require(number) for number in (second, third)]
     assert [(b.number, b.first, b.last, b.changes) for b in after] == [
         (b.number, b.first, b.last, b.changes) for b in before
     ]
@@ -239,7 +239,7 @@ def test_a_target_restored_from_a_backup_catches_up_by_itself(made: Case) -> Non
     made.run_until_head()
     made.assert_equal()
     with made.runtime().state() as state:
-        said = state.audit_log()[-1]
+        said = state.audit.entries()[-1]
     assert (said["what"], said["by"], said["reason"]) == ("redeliver", "sluice", "the target was restored")
     goes_on(made, 6)
 
@@ -259,7 +259,7 @@ def edited(made: Case) -> None:
 def edited_to_fit(made: Case) -> None:
     """Batch and position of a batch that was delivered, as ZooKeeper knows it: the rows from there on would be loaded again, or left out."""
     with made.runtime().state() as state:
-        before = state.batch(state.process("copy").batch - 1)
+        before = state.batches.get(state.acks.get("copy").batch - 1)
     assert before is not None
     position = json.loads(ack_row(made)[0][5]) | before.last.to_json()
     with made.target.connect(made.schema) as connection, connection.cursor() as cursor:

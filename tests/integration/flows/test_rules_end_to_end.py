@@ -209,7 +209,9 @@ def test_a_rule_of_type_spark(shop: Case, mode: str, spark_connect) -> None:
     got = target(shop, "SELECT id, email, note, n FROM {db}.customers ORDER BY id")
     assert got == [(2, "aa", "note 2.?101", 2**64 - 3), (3, "Ann@X.orgAnn@X.org", "note 3.?101", 2**64 - 4)]
     with shop.runtime().state() as state:
-        changeset = read_changeset(shop.runtime().store, state.require(state.numbers()[-1]).changeset or "")
+        changeset = read_changeset(
+            shop.runtime().store, state.batches.require(state.batches.numbers()[-1]).changeset or ""
+        )
     assert [(r.name, r.rows_in, r.rows_out) for r in changeset.manifest.rules] == [
         ("before", 3, 3),
         ("frame", 2, 1),

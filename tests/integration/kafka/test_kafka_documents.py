@@ -55,7 +55,7 @@ def test_documents_of_all_types(
         lines: list[str] = []
         for number in runtime.store.batches():
             with runtime.state() as state:
-                stored = state.require(number)
+                stored = state.batches.require(number)
             manifest = runtime.store.read_manifest(stored.manifest)
             pieces = stored_changes(runtime, "copy", manifest, stored.manifest).change_pieces()
             for options in (
@@ -114,7 +114,7 @@ def test_schemas_say_what_the_server_says(
         made.run_until_head()
         runtime = made.runtime()
         with runtime.state() as state:
-            stored = state.require(runtime.store.batches()[-1])
+            stored = state.batches.require(runtime.store.batches()[-1])
         manifest = runtime.store.read_manifest(stored.manifest)
         [piece] = stored_changes(runtime, "copy", manifest, stored.manifest).change_pieces()
         writer = MessageWriter(MessageForm(schemas=True), "shop", stored.number)

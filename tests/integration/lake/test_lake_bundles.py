@@ -141,7 +141,7 @@ def test_rows_of_the_last_batch_count_also_after_a_rollback(one: Bundled) -> Non
     one.commit(("update", "a", (1, "new")), ("insert", "a", (2, "x")))
     control.rollback(one.runtime, by="anna", dry_run=False)
     with one.runtime.state() as state:
-        assert not any(batch.changeset for batch in map(state.require, (1, 2)))
+        assert not any(batch.changeset for batch in map(state.batches.require, (1, 2)))
     commit_waiting(one.runtime, "lake")
     assert (one.rows(), one.commits()) == (one.made.rows(), [("1", "2")])
     control.redeliver(one.runtime, "lake", by="anna", from_batch=1, dry_run=False)
@@ -195,7 +195,7 @@ def test_a_change_of_definitions_in_the_middle(
         assert batch("UPDATE t SET v = 'y'") == []
         assert batch("ALTER TABLE t ADD n INT DEFAULT 7") == [{"id": 1, "v": "y", "n": 7}]
         with made.runtime().state() as state:
-            ddl = state.numbers()[-1]
+            ddl = state.batches.numbers()[-1]
         assert len(batch("INSERT INTO t VALUES (2, 'x', 8)")) == len(batch("INSERT INTO t VALUES (3, 'x', 9)")) == 1
         assert f"batches {ddl + 1} to {ddl + 2} wait" in made.cli("status", "case").stdout.replace("\n", " ")
         assert not news(made.runtime())

@@ -118,7 +118,7 @@ def test_each_key_has_its_newest_row_as_of_a_batch_and_as_of_a_time(
         for wrong in (["x.y"], ["--batch", "999"], ["--at", "soon"]):
             assert made.cli("snapshot", "show", made.name, *wrong).returncode == 1
         with made.runtime().state() as state:
-            assert state.process(SNAPSHOT).batch == state.process("copy").batch
+            assert state.acks.get(SNAPSHOT).batch == state.acks.get("copy").batch
 
 
 @both_formats
@@ -191,7 +191,9 @@ def test_a_snapshot_that_takes_batches_together_is_read_as_of_those_that_end_a_c
                 if is_midway:  # all is written, and the first batch of it acknowledged
                     load(runtime, SNAPSHOT, last)
                     with runtime.state() as state:
-                        state.acknowledge(SNAPSHOT, state.require(before + 1), seen=state.process(SNAPSHOT))
+                        state.acks.acknowledge(
+                            SNAPSHOT, state.batches.require(before + 1), seen=state.acks.get(SNAPSHOT)
+                        )
                 read = reader.read(**ask)
                 assert [mark["batch"] for mark in read.marks] == list(range(before, last + 1))
                 assert replayed(read.rows()) == wanted
@@ -380,7 +382,7 @@ def test_a_start_from_the_snapshot_that_is_killed_ends_equal(
 
         def recorded() -> bool:
             with made.runtime().state() as state:
-                return state.process("late") is not None
+                return state.acks.get("late") is not None
 
         def some_rows() -> bool:
             return any(mysql_target.execute(f"SELECT 1 FROM `{schema}`.{table} LIMIT 1") for table in "abc")
@@ -543,12 +545,12 @@ def falling_back(
 
 def acknowledged(made: Case, target: str = "copy") -> Any:
     with made.runtime().state() as state:
-        return state.process(target)
+        return state.acks.get(target)
 
 
 def started_again(made: Case) -> bool:
     with made.runtime().state() as state:
-        return any(entry["what"] == "start again" for entry in state.audit_log())
+        return any(entry["what"] == "start again" for entry in state.audit.entries())
 
 
 @both_formats
@@ -665,7 +667,7 @@ def test_a_read_from_the_snapshot_loses_and_repeats_no_change_however_far_the_sn
         made.run_until_head()
         choose, runtime = random.Random(form), made.runtime()
         with serving(made) as (_, reader), by_http(made) as http, runtime.state() as state:
-            held = newest = state.process(SNAPSHOT).batch
+            held = newest = state.acks.get(SNAPSHOT).batch
             for step in range(12):
                 if newest - held < 3 and (newest == held or choose.random() < 0.6):
                     statements = (
@@ -951,7 +953,7 @@ def test_what_the_snapshot_cannot_follow_is_passed_by_what_the_error_says(
         with pytest.raises(LoadError, match="is an expression") as raised:
             made.run_until_head()
         with made.runtime().state() as state:
-            held = state.process(SNAPSHOT)
+            held = state.acks.get(SNAPSHOT)
         assert held is not None
         said = (raised.value.hint or "").replace("PIPELINE", made.name).replace("BATCH", str(held.batch + 1))
         skip, copy, apply = (one.split() for one in re.findall(r"`sluice ([^`]*)`", said))

@@ -29,7 +29,11 @@ def test_statements_stand_in_the_manifests_with_what_they_did(
         made.run_until_head()
         runtime = made.runtime()
         with runtime.state() as state:
-            records = [r for n in state.numbers() for r in runtime.store.read_manifest(state.require(n).manifest).ddl]
+            records = [
+                r
+                for n in state.batches.numbers()
+                for r in runtime.store.read_manifest(state.batches.require(n).manifest).ddl
+            ]
     changes = [[TableChange.from_json(c) for c in record.changes] for record in records]
     K = ChangeKind
     assert [[kind for c in some for kind in c.kinds] for some in changes] == [

@@ -148,7 +148,7 @@ def stopped(made: Case) -> str:
         made.run_until_head()
     except (LoadError, MappingError) as error:
         with made.runtime().state() as state:
-            process = state.process("copy")
+            process = state.acks.get("copy")
         assert process is not None
         control.skip(made.runtime(), "copy", process.batch + 1, by="test", reason="", dry_run=False)
         return str(error)

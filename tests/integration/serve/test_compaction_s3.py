@@ -68,7 +68,7 @@ def test_batches_in_archives_of_a_bucket_are_read_as_before_and_removed(
             assert bytes(source.read()) == data[len(data) // 2 :]
             assert bytes(source.read_at(7, 1)) == data[1:8]
     with made.made.runtime().state() as state:
-        manifests = [reader.read_manifest(state.require(number).manifest) for number in (1, 2, 3, 4)]
+        manifests = [reader.read_manifest(state.batches.require(number).manifest) for number in (1, 2, 3, 4)]
     assert [c.after["id"] for m in manifests for c in iter_changes(reader, m) if c.after] == [1, 2, 3, 4]
     with monkeypatch.context() as patch:
         patch.setattr(Archives, "contents", None)  # the names say which batches there are

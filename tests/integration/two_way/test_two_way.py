@@ -555,7 +555,7 @@ def test_the_origin_of_a_change_is_in_the_segment(
         made.once("b_to_c")
         runtime = made.runtime("b_to_c")
         with runtime.state() as state:
-            manifest = runtime.store.read_manifest(state.require(1).manifest)
+            manifest = runtime.store.read_manifest(state.batches.require(1).manifest)
         found = {change.after["id"]: change.origin for change in iter_changes(runtime.store, manifest)}
         assert found == {1: origin_number("a_to_b"), 2: 102}
 
@@ -605,8 +605,8 @@ def test_one_side_that_fails_stops_the_other_one_and_both_go_on_together(pair: N
         pair.execute("a", "INSERT INTO items (id, site) VALUES (1, 'a')")
         with pytest.raises(LoadError):
             pair.once("a_to_b")
-        state.require_permit()  # not at once
-        wait_until(lambda: not state.permit().open, "the other side stopped", 20)
+        state.permits.require()  # not at once
+        wait_until(lambda: not state.permits.read().open, "the other side stopped", 20)
         with pytest.raises(Paused, match="a_to_b does not work"):
             under_way()
     pair.servers["b"].execute("ALTER TABLE items DROP CONSTRAINT none", database=pair.schema)

@@ -207,7 +207,7 @@ def test_every_planted_difference_is_found_while_writers_work_and_repaired(shop:
     if way == "checksums":
         shop.assert_equal("vals", "words", "live", "shapes")
     with shop.runtime().state() as state:
-        [entry] = [entry for entry in state.audit_log() if entry["what"] == "repair"]
+        [entry] = [entry for entry in state.audit.entries() if entry["what"] == "repair"]
     assert (entry["by"], entry["dump"]) == ("anna@here", repaired.repair[0])
 
 

@@ -122,7 +122,7 @@ def assert_says_the_same(
         runtime, seen = made.runtime(), 0
         for number in runtime.store.batches():
             with runtime.state() as state:
-                stored = state.require(number)
+                stored = state.batches.require(number)
             manifest = runtime.store.read_manifest(stored.manifest)
             plain = MessageWriter(MessageForm(schemas=True), "shop", number)
             binary = MessageWriter(MessageForm(format=form), "shop", number, numbers=numbers)

@@ -54,7 +54,7 @@ class Bundled:
 
     def acknowledged(self) -> dict[str, int]:
         with self.runtime.state() as state:
-            return {t: process.batch if (process := state.process(t)) else 0 for t in state.targets}
+            return {t: process.batch if (process := state.acks.get(t)) else 0 for t in state.targets}
 
     def rows(self) -> dict[Any, Any]:
         found = self.lake.rows(self.made.table.schema, "a").to_pylist()
@@ -84,7 +84,7 @@ class Bundled:
 def later(runtime: Runtime, seconds: float) -> None:
     """The clock has moved: batches are that much older."""
     with runtime.state() as state:
-        for number in state.numbers():
+        for number in state.batches.numbers():
             state._batches.rewrite(number, lambda one: replace(one, created_ms=one.created_ms - int(seconds * 1000)))
 
 

@@ -360,7 +360,10 @@ class Runtime:
 
     @contextmanager
     def state(self) -> Iterator[Any]:
-        yield SimpleNamespace(permit=lambda: SimpleNamespace(open=not _settings().get("paused", False)))
+        def read() -> Any:
+            return SimpleNamespace(open=not _settings().get("paused", False))
+
+        yield SimpleNamespace(permits=SimpleNamespace(read=read))
 
 
 def last_claimed(runtime: Any, claim: str) -> int | None:

@@ -99,7 +99,7 @@ class History:
 def batches_of(made: Case, claim: str) -> list[int]:
     """The batches of a run."""
     with made.runtime().state() as state:
-        return [int(batch.number) for batch in state.claimed_all(claim)]
+        return [int(batch.number) for batch in state.batches.claimed_all(claim)]
 
 
 def delivered(made: Case) -> bool:
@@ -115,7 +115,7 @@ def delivered(made: Case) -> bool:
 
 def acknowledged(made: Case) -> int:
     with made.runtime().state() as state:
-        process = state.process("copy")
+        process = state.acks.get("copy")
     return process.batch if process else 0
 
 
@@ -126,7 +126,7 @@ def settled(made: Case) -> bool:
 
 def permit(made: Case) -> Any:
     with made.runtime().state() as state:
-        return state.permit()
+        return state.permits.read()
 
 
 def owner(made: Case) -> str | None:

@@ -70,7 +70,7 @@ class Pipe:
 
     def acknowledged(self, target: str = "copy") -> int:
         with self.made.runtime().state() as state:
-            process = state.process(target)
+            process = state.acks.get(target)
         return process.batch if process else 0
 
 

@@ -89,7 +89,9 @@ class Serverless:
         if deliver and outcome.batch is not None:
             with runtime.state() as state:
                 for target in runtime.pipeline.targets:
-                    state.acknowledge(target.name, state.require(outcome.batch), seen=state.process(target.name))
+                    state.acks.acknowledge(
+                        target.name, state.batches.require(outcome.batch), seen=state.acks.get(target.name)
+                    )
         return outcome
 
     def changes(self) -> list[Change]:
@@ -97,8 +99,8 @@ class Serverless:
         runtime = self.runtime()
         found: list[Change] = []
         with runtime.state() as state:
-            for number in state.numbers():
-                batch = state.require(number)
+            for number in state.batches.numbers():
+                batch = state.batches.require(number)
                 found += iter_changes(runtime.store, runtime.store.read_manifest(batch.manifest))
         return found
 

@@ -52,7 +52,7 @@ def tree() -> MemoryTree:
     state.election.become_leader("airflow:one")
     state.election.beat("cli:two/three")
     state.election.announce_restart(60)
-    state.set_permit(open_=None, by="me", reason="a new round")
+    state.permits.set(open_=None, by="me", reason="a new round")
     lease = try_acquire(session, state.layout.replicator, "drain")
     cursor = state.begin(lease, position(4), targets=TARGETS, schema="schema/a")
     for number in (1, 2):
@@ -63,11 +63,11 @@ def tree() -> MemoryTree:
     state.require_channel()
     state.member.silent_since(5)
     state.runs.write("run-1", "drain", Progress(StageState.ENDED, 1, why="idle"))
-    state.staged(1, 0, "stage")
-    state.merged(1, "changeset")
+    state.batches.staged(1, 0, "stage")
+    state.batches.merged(1, "changeset")
     for target in TARGETS:
         try_acquire(session, state.layout.consumer(target), "load")
-        state.acknowledge(target, state.require(1))
+        state.acks.acknowledge(target, state.batches.require(1))
         state.target_records(target).write(TargetRecord(1, 1, position(5), state.identity()))
     assert state.alerts.raise_("copy", 5000)
     assert state.holds.hold("version", "it does not answer")
@@ -77,7 +77,7 @@ def tree() -> MemoryTree:
     assert held
     state.subscriptions.acknowledge(held, 1, 6)
     Servers(session, ROOT).keep("id", ServerEntry("grpc://here:8815", (PIPELINE,)))
-    state.audit(by="me", what="pause", details={"reason": "x"})
+    state.audit.note(by="me", what="pause", details={"reason": "x"})
     dumps = state.dumps
     dumps.set_selection({"include": ["shop[.].*"], "exclude": []})
     request = TableRequest(TableId("shop", "a"), where="id > 3", lower=("1",), identity=("id",))
@@ -108,15 +108,15 @@ def everything(tree: MemoryTree) -> dict[str, Any]:
     dumps = state.dumps
     return {
         "identity": state.identity(),
-        "permit": state.permit(),
+        "permit": state.permits.read(),
         "holds": state.holds.all(),
         "owners": [state.owner(), *map(state.owner, TARGETS)],
         "cursor": state.cursor(),
         "event": Position.of(state.cursor().position).last_event,
         "active": (state.election.leader_name(), state.election.leader("cli:me").patience_s),
         "progress": state.runs.read("run-1", "drain"),
-        "batches": [state.batch(n) for n in state.numbers()],
-        "acknowledged": [state.process(target) for target in TARGETS],
+        "batches": [state.batches.get(n) for n in state.batches.numbers()],
+        "acknowledged": [state.acks.get(target) for target in TARGETS],
         "checkpoints": [state.target_records(target).read() for target in TARGETS],
         "failures": state.side.failures(),
         "failing": state._failures.all(),
@@ -133,7 +133,7 @@ def everything(tree: MemoryTree) -> dict[str, Any]:
         "chunks": dumps.chunks("running"),
         "readers": dumps.readers("running"),
         "ended": [dump.id for dump in dumps.under_way_since(9)],
-        "audit": [entry["what"] for entry in state.audit_log()],
+        "audit": [entry["what"] for entry in state.audit.entries()],
         "captures": (dumps.selection() or {})["include"],
     }
 

@@ -49,7 +49,7 @@ class Protocol(RuleBasedStateMachine):
         state, session = self.session()
         lease = try_acquire(session, f"{ROOT}/p/replicator", "first")
         for target in TARGETS:
-            state.begin_process(target, BatchNumber(0), position(4))
+            state.acks.begin(target, BatchNumber(0), position(4))
         state.begin(lease, position(4))
         release(session, lease)
 
@@ -110,7 +110,7 @@ class Protocol(RuleBasedStateMachine):
         state, session = self.actor()
         number = len(self.committed) - back
         try:
-            permit = state.require_permit()
+            permit = state.permits.require()
         except Paused:
             return multiple()
         if number not in self.committed:
@@ -126,10 +126,10 @@ class Protocol(RuleBasedStateMachine):
         made = f"{number}/{len(self.round_of)}"
         self.round_of[made] = permit.round
         truth, _ = self.session()
-        now = truth.permit()
-        known = truth.require(number).changeset
+        now = truth.permits.read()
+        known = truth.batches.require(number).changeset
         try:
-            kept = state.merged(number, made, under=permit).changeset
+            kept = state.batches.merged(number, made, under=permit).changeset
         except Paused:
             assert not now.open
         except Restarted:
@@ -173,11 +173,11 @@ class Protocol(RuleBasedStateMachine):
     def start_ack(self, name, ahead):
         """It reads the acknowledgement, then asks the target; then it may sleep for as long as it likes."""
         state, session = self.actor()
-        seen = state.process(name)
+        seen = state.acks.get(name)
         number = seen.batch + ahead
         if self.holds[name] < number or number not in self.committed:
             return multiple()
-        return state, session, name, state.require(number), seen
+        return state, session, name, state.batches.require(number), seen
 
     @rule(ack=consumes(acks), expire=st.booleans())
     def end_ack(self, ack, expire) -> None:
@@ -187,7 +187,7 @@ class Protocol(RuleBasedStateMachine):
         if expire:
             session.expire()
         try:
-            state.acknowledge(name, batch, seen=seen)
+            state.acks.acknowledge(name, batch, seen=seen)
         except OutOfOrder:
             assert before.batch != batch.number - 1 or before.version != seen.version
         except CoordinationUnavailable:
@@ -204,7 +204,7 @@ class Protocol(RuleBasedStateMachine):
         state, session = self.session()
         process = self.process(name)
         first = max(process.batch - back + 1, 1)
-        batches = [state.require(n) for n in range(first, process.batch + 1)]
+        batches = [state.batches.require(n) for n in range(first, process.batch + 1)]
         if not batches:
             return
         try:
@@ -217,22 +217,22 @@ class Protocol(RuleBasedStateMachine):
 
     @rule()
     def pause(self) -> None:
-        self.session()[0].set_permit(open_=False, by="p", reason="")
+        self.session()[0].permits.set(open_=False, by="p", reason="")
 
     @rule()
     def resume(self) -> None:
-        self.session()[0].set_permit(open_=True, by="p", reason="")
+        self.session()[0].permits.set(open_=True, by="p", reason="")
 
     @rule()
     def roll_back(self) -> None:
         state, _ = self.session()
-        self.rolled_back = state.set_permit(open_=None, by="p", reason="").round
+        self.rolled_back = state.permits.set(open_=None, by="p", reason="").round
         for number in state.undelivered():
-            state.unmerge(number)
+            state.batches.unmerge(number)
 
     # -- what must hold --------------------------------------------------------------------------------------------------
     def process(self, name: str):
-        process = self.session()[0].process(name)
+        process = self.session()[0].acks.get(name)
         assert process is not None
         return process
 
@@ -254,7 +254,7 @@ class Protocol(RuleBasedStateMachine):
             return
         state = self.session()[0]
         for number in state.undelivered():
-            changeset = state.require(number).changeset
+            changeset = state.batches.require(number).changeset
             assert changeset is None or self.round_of[changeset] >= self.rolled_back
 
     @invariant()
@@ -265,8 +265,8 @@ class Protocol(RuleBasedStateMachine):
         cursor = state.cursor()
         assert cursor.next_batch == len(self.committed) + 1
         if self.committed:
-            assert state.batch(self.committed[-1]).last == cursor.position
-        firsts = [state.batch(n) for n in self.committed]
+            assert state.batches.get(self.committed[-1]).last == cursor.position
+        firsts = [state.batches.get(n) for n in self.committed]
         for earlier, later in itertools.pairwise(firsts):
             assert earlier.last == later.first
 
@@ -306,8 +306,8 @@ def test_a_retried_drain_gets_its_own_batch_back() -> None:
     with state.replicator() as lease:
         cursor = state.begin(lease, position(4))
         state.commit(lease, cursor, Batch(BatchNumber(1), lease.epoch, "run-1", "m", position(4), position(9), 1, 1))
-    assert state.claimed("run-1").number == 1
-    assert state.claimed("run-2") is None
+    assert state.batches.claimed("run-1").number == 1
+    assert state.batches.claimed("run-2") is None
 
 
 def test_the_first_changeset_of_a_batch_stays() -> None:
@@ -315,8 +315,8 @@ def test_the_first_changeset_of_a_batch_stays() -> None:
     with state.replicator() as lease:
         cursor = state.begin(lease, position(4))
         state.commit(lease, cursor, Batch(BatchNumber(1), lease.epoch, "run-1", "m", position(4), position(9), 1, 1))
-    assert state.merged(1, "first").changeset == "first"
-    assert state.merged(1, "second").changeset == "first"
+    assert state.batches.merged(1, "first").changeset == "first"
+    assert state.batches.merged(1, "second").changeset == "first"
 
 
 def test_a_lease_is_free_when_its_session_ends() -> None:
@@ -334,16 +334,16 @@ def test_forget_keeps_what_a_retry_may_ask_for() -> None:
     with state.replicator() as lease:
         cursor = state.begin(lease, position(4))
         for target in TARGETS:
-            state.begin_process(target, BatchNumber(0), position(4))
+            state.acks.begin(target, BatchNumber(0), position(4))
         for n in range(1, 8):
             batch = Batch(BatchNumber(n), lease.epoch, f"run-{n}", "m", cursor.position, position(4 + n), 1, 1)
             cursor = state.commit(lease, cursor, batch)
     for target in TARGETS:
         with state.consumer(target) as lease:
             for n in range(1, 7):
-                state.acknowledge(target, state.require(n))
+                state.acks.acknowledge(target, state.batches.require(n))
     assert state.forget(keep=2) == [1, 2, 3, 4]
-    assert state.numbers() == [5, 6, 7]
+    assert state.batches.numbers() == [5, 6, 7]
     assert state.undelivered() == [7]
 
 
@@ -351,12 +351,12 @@ def test_old_entries_of_the_audit_go_by_age(monkeypatch: pytest.MonkeyPatch) -> 
     state = PipelineState(MemoryTree().session(), ROOT, "p", TARGETS, lease_wait_s=0)
     for at_s in (100, 200, 300):
         monkeypatch.setattr("sluice.coordination.audit.time.time_ns", lambda at_s=at_s: at_s * 10**9)
-        state.audit(by="me", what=f"pause {at_s}", details={})
-    assert state.forget_audit(before_s=250, dry_run=True) == 2
-    assert len(state.audit_log()) == 3
-    assert state.forget_audit(before_s=250) == 2
-    assert [entry["what"] for entry in state.audit_log()] == ["pause 300"]
-    assert state.forget_audit(before_s=float("-inf")) == 0
+        state.audit.note(by="me", what=f"pause {at_s}", details={})
+    assert state.audit.forget(before_s=250, dry_run=True) == 2
+    assert len(state.audit.entries()) == 3
+    assert state.audit.forget(before_s=250) == 2
+    assert [entry["what"] for entry in state.audit.entries()] == ["pause 300"]
+    assert state.audit.forget(before_s=float("-inf")) == 0
 
 
 @pytest.mark.parametrize("batches", [3, 150])
@@ -382,9 +382,9 @@ def test_a_fresh_drain_reads_no_more_with_a_longer_history(batches: int) -> None
 
     session.get, session.children = counted(get), counted(children)
     looking = PipelineState(session, ROOT, "p", TARGETS, lease_wait_s=0)
-    assert looking.claimed("a new run") is None
+    assert looking.batches.claimed("a new run") is None
     assert reads == 2
-    assert looking.claimed("run-2").number == 2
+    assert looking.batches.claimed("run-2").number == 2
     assert reads == 5
 
 
@@ -400,13 +400,13 @@ def test_claims_of_an_older_version_are_found_and_old_ones_go() -> None:
     claims = f"{ROOT}/p/claims"
     for path in [path for path in tree.nodes if path.startswith(claims)]:
         del tree.nodes[path]
-    assert state.claimed("run-3").number == 3
-    assert state.reclaim(3, "run-9").claim == "run-9"
-    assert state.claimed("run-3") is None
-    assert state.claimed("run-9").number == 3
+    assert state.batches.claimed("run-3").number == 3
+    assert state.batches.reclaim(3, "run-9").claim == "run-9"
+    assert state.batches.claimed("run-3") is None
+    assert state.batches.claimed("run-9").number == 3
     for target in TARGETS:
         for number in range(1, 6):
-            state.acknowledge(target, state.require(number))
+            state.acks.acknowledge(target, state.batches.require(number))
     assert state.forget(keep=1) == [1, 2, 3, 4]
     assert [name[:10] for name in tree.session().children(claims)] == ["0000000005"]
 
@@ -417,7 +417,7 @@ def test_a_state_keeps_its_identity_and_a_new_one_has_another() -> None:
     with state.replicator() as lease:
         state.begin(lease, position(4), targets=TARGETS)
     first = state.identity()
-    assert first == state.identity() == state.process("a").identity
+    assert first == state.identity() == state.acks.get("a").identity
     del tree.nodes[f"{ROOT}/p/replicator/cursor"]
     with state.replicator() as lease:
         state.begin(lease, position(4))

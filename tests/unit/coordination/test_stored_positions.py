@@ -63,7 +63,7 @@ def state() -> PipelineState:
 
 
 def test_the_nodes_of_an_earlier_version_are_read(state: PipelineState) -> None:
-    cursor, process, batch = state.cursor(), state.process("reporting"), state.batch(7)
+    cursor, process, batch = state.cursor(), state.acks.get("reporting"), state.batches.get(7)
     assert cursor is not None
     assert process is not None
     assert batch is not None
@@ -79,7 +79,7 @@ def test_the_nodes_of_an_earlier_version_are_read(state: PipelineState) -> None:
 
 def test_they_are_carried_on(state: PipelineState) -> None:
     """What is written for them now is the same to an earlier version: no field is gone, and only the format's version is new."""
-    cursor, batch = state.cursor(), state.batch(7)
+    cursor, batch = state.cursor(), state.batches.get(7)
     assert cursor is not None
     assert batch is not None
     assert json.loads(cursor.encoded()) == {"version": 1, **json.loads(CURSOR)}

@@ -124,7 +124,7 @@ def test_damaged_merged_rows_are_found(one: Pipe) -> None:
     runtime = one.made.runtime()
     assert segments(runtime, verify=True)
     with runtime.state() as state:
-        record = state.require(1)
+        record = state.batches.require(1)
     path = runtime.store.full_path(str(record.changeset))
     data = bytearray(Path(path).read_bytes())
     data[len(data) // 3] ^= 0x40

@@ -102,14 +102,14 @@ def test_the_log_is_read_again(made: Pipe, loses: Callable[[Pipe, int], None], f
     deliver(made, 4)
     assert made.rows() == made.made.rows()
     with made.made.runtime().state() as state:
-        assert "dropped" in state.audit_log()[-1]
+        assert "dropped" in state.audit.entries()[-1]
 
 
 @pytest.mark.parametrize("loses", [folder_gone, damaged], ids=lambda f: f.__name__)
 def test_a_batch_that_is_lost_is_passed(made: Pipe, loses: Callable[[Pipe, int], None]) -> None:
     batch = drained(made, 2)
     with made.made.runtime().state() as state:
-        record = state.require(batch)
+        record = state.batches.require(batch)
     loses(made, batch)
     with pytest.raises(SegmentError) as caught:
         made.sluice("skip", name(made), "copy", str(batch), "--yes")
@@ -125,7 +125,7 @@ def test_a_batch_that_is_lost_is_passed(made: Pipe, loses: Callable[[Pipe, int],
     deliver(made, 3)
     assert sorted(made.rows()) == [1, 3]
     with made.made.runtime().state() as state:
-        entry = state.audit_log()[-1]
+        entry = state.audit.entries()[-1]
     assert entry["what"] == "skip"
     assert "lost" in entry
 

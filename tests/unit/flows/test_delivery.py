@@ -62,8 +62,8 @@ def test_a_run_takes_up_the_batches_of_runs_that_a_person_ended(one: Pipe) -> No
     assert (outcome.batch, outcome.adopted, outcome.closed_by) == (2, True, "its run is over")
     runtime = made.runtime()
     with runtime.state() as state:
-        assert [batch.number for batch in state.claimed_all(mine)] == [1, 2]
-        assert state.require(3).claim.endswith("run-3")
+        assert [batch.number for batch in state.batches.claimed_all(mine)] == [1, 2]
+        assert state.batches.require(3).claim.endswith("run-3")
     assert outcome.batch is not None
     load(runtime, "copy", outcome.batch)
     ack(runtime, "copy", outcome.batch)
@@ -194,7 +194,7 @@ def test_a_target_that_lost_batches_gets_them_again_from_the_segments(one: Pipe,
     store, runtime = one.stores["copy"], one.made.runtime()
     owner = (runtime.name, "copy")
     with runtime.state() as state:
-        positions = {number: state.require(number).last for number in (1, 2, 3)}
+        positions = {number: state.batches.require(number).last for number in (1, 2, 3)}
     for key in [key for key in store.tables[one.made.table].rows if key != (1,)]:
         del store.tables[one.made.table].rows[key]  # a backup of after batch 1
     store.checkpoints[owner] = replace(store.checkpoints[owner], batch=1)
@@ -208,7 +208,7 @@ def test_a_target_that_lost_batches_gets_them_again_from_the_segments(one: Pipe,
     one.deliver()
     assert one.rows() == one.made.rows()
     with runtime.state() as state:
-        assert [entry["by"] for entry in state.audit_log() if entry["what"] == "redeliver"] == [by]
+        assert [entry["by"] for entry in state.audit.entries() if entry["what"] == "redeliver"] == [by]
 
 
 def test_a_target_without_its_checkpoint_is_adopted(one: Pipe) -> None:

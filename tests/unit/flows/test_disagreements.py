@@ -142,7 +142,7 @@ def test_nothing_is_lost_and_the_error_says_the_way(made: Pipe, happens: Callabl
     assert sorted(made.rows()) == list(range(1, 8))
     assert status(made.made.runtime()).state == "idle"
     with made.made.runtime().state() as state:
-        assert [entry["what"] for entry in state.audit_log()][-1] == command[0]
+        assert [entry["what"] for entry in state.audit.entries()][-1] == command[0]
     deliver(made, 99)
     assert made.rows() == made.made.rows()
 

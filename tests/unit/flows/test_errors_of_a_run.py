@@ -54,7 +54,7 @@ def fails(made: Case, kind: type[SluiceError], *says: str, shell: bool = False) 
     """
     with made.runtime().state() as state:
         before = state.cursor()
-        acked = state.process("copy")
+        acked = state.acks.get("copy")
     with pytest.raises(kind) as caught:
         made.run_until_head()
     for word in says:
@@ -66,7 +66,7 @@ def fails(made: Case, kind: type[SluiceError], *says: str, shell: bool = False) 
     for word in says:
         assert word in text
     with made.runtime().state() as state:
-        assert state.process("copy") == acked
+        assert state.acks.get("copy") == acked
         if kind in {PreflightError, LostPosition, ConfigError}:
             assert state.cursor() == before
     return text
@@ -132,7 +132,7 @@ def test_a_drain_at_work_notices_a_pause(shop: Case) -> None:
         pause(shop.runtime(), by="tester", reason="tea")
         with pytest.raises(Paused, match="tea"):
             draining.result(timeout=200)
-        assert state.numbers() == []
+        assert state.batches.numbers() == []
     resume(shop.runtime(), by="tester")
     shop.path.write_text(shop.yaml, encoding="utf-8")
     shop.run_until_head()

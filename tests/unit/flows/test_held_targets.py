@@ -52,7 +52,7 @@ class Two:
 
     def acked(self) -> dict[str, int]:
         with self.runtime.state() as state:
-            found = {t: state.process(t) for t in state.targets}
+            found = {t: state.acks.get(t) for t in state.targets}
         return {t: process.batch if process else 0 for t, process in found.items()}
 
     def rows(self, server: Any) -> list[Any]:

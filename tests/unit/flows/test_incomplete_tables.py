@@ -122,7 +122,7 @@ def test_check_that_makes_what_is_missing_says_the_second_step(one: Pipe) -> Non
 def test_a_target_that_has_not_begun_has_no_rows_to_lose(tmp_path: Path) -> None:
     for found in pipe(tmp_path, "copy"):
         with found.made.runtime().state() as state:
-            state.forget_process("copy")
+            state.acks.forget("copy")
         del found.stores["copy"].tables[found.made.table]
         make_missing(found.made.runtime(), check(found.made.runtime()))
         assert held(found) == ()

@@ -44,11 +44,11 @@ def test_a_batch_for_other_targets_is_passed_and_not_merged(two_targets: Serverl
         node, owner = made.tree.nodes[path]
         stored = json.loads(node.data) | {"targets": ["two"]}
         made.tree.nodes[path] = (replace(node, data=json.dumps(stored).encode()), owner)
-        assert not state.require(1).is_for("one")
+        assert not state.batches.require(1).is_for("one")
     outcome = load(made.runtime(), "one", 1)
     assert (outcome.batches, outcome.upserts) == (1, 0)
     with made.runtime().state() as state:
-        assert not state.require(1).changeset
+        assert not state.batches.require(1).changeset
     with pytest.raises(ConfigError, match=r"gone\.py"):
         load(made.runtime(), "two", 1)
 

@@ -78,13 +78,13 @@ def test_the_log_is_read_again(made: Case) -> None:
     deliver(made, 4)
     made.assert_equal("t")
     with made.runtime().state() as state:
-        assert "dropped" in state.audit_log()[-1]
+        assert "dropped" in state.audit.entries()[-1]
 
 
 def test_a_batch_that_is_lost_is_passed(made: Case) -> None:
     batch = drained(made, 2)
     with made.runtime().state() as state:
-        record = state.require(batch)
+        record = state.batches.require(batch)
     folder_gone(made, batch)
     with pytest.raises(SegmentError) as caught:
         sluice(made, "skip", "case", "copy", str(batch), "--yes")
@@ -100,7 +100,7 @@ def test_a_batch_that_is_lost_is_passed(made: Case) -> None:
     deliver(made, 3)
     assert rows(made, made.target) == [1, 3]
     with made.runtime().state() as state:
-        entry = state.audit_log()[-1]
+        entry = state.audit.entries()[-1]
     assert entry["what"] == "skip"
     assert "lost" in entry
 

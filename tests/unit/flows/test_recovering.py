@@ -66,7 +66,7 @@ def recovered(made: Case, *options: str) -> dict[str, Any]:
     assert losses(after) == []
     assert after["measures"] == []
     with made.runtime().state() as state:
-        said = [entry for entry in state.audit_log() if entry["what"] == "recover"]
+        said = [entry for entry in state.audit.entries() if entry["what"] == "recover"]
     assert [entry["subject"] for entry in said][-len(done["measures"]) :] == [m["subject"] for m in done["measures"]]
     return done
 
@@ -126,7 +126,7 @@ def test_lost_batches_are_captured_again(made: Case, lost: Callable[..., None]) 
         merge(made.runtime(), second)
     runtime = made.runtime()
     with runtime.state() as state:
-        before = [state.require(number) for number in (second, third)]
+        before = [state.batches.require(number) for number in (second, third)]
     lost(made, second, third)
     with pytest.raises(SegmentError, match="sluice recover"):
         made.run_until_head()
@@ -137,7 +137,7 @@ def test_lost_batches_are_captured_again(made: Case, lost: Callable[..., None]) 
     done = recovered(made)
     assert "changes are read from the log" in str(done["measures"])
     with runtime.state() as state:
-        after = [state.require(number) for number in (second, third)]
+        after = [state.batches.require(number) for number in (second, third)]
     assert [(b.number, b.first, b.last, b.changes) for b in after] == [
         (b.number, b.first, b.last, b.changes) for b in before
     ]
@@ -332,7 +332,7 @@ def test_a_target_restored_from_a_backup_catches_up_by_itself(made: Case) -> Non
     made.run_until_head()
     made.assert_equal()
     with made.runtime().state() as state:
-        said = state.audit_log()[-1]
+        said = state.audit.entries()[-1]
     assert (said["what"], said["by"], said["reason"]) == ("redeliver", "sluice", "the target was restored")
     goes_on(made, 6)
 
@@ -387,7 +387,7 @@ def edited(made: Case) -> None:
 def edited_to_fit(made: Case) -> None:
     """Batch and position of a batch that was delivered, as ZooKeeper knows it: the rows from there on would be loaded again, or left out."""
     with made.runtime().state() as state:
-        before = state.batch(state.process("copy").batch - 1)
+        before = state.batches.get(state.acks.get("copy").batch - 1)
     assert before is not None
     held = checkpoint(made)
     made.target.store.checkpoints["case", "copy"] = replace(
@@ -425,7 +425,7 @@ def test_a_batch_whose_worker_is_lost_is_taken_over_after_the_grace(made: Case) 
     taken = drain(made.runtime(), claim="test:a:third", idle_wait_s=1.1)
     assert (taken.batch, taken.adopted) == (batch, True)
     with made.runtime().state() as state:
-        assert state.require(batch).claim == "test:a:third"
+        assert state.batches.require(batch).claim == "test:a:third"
     goes_on(made, 2)
 
 

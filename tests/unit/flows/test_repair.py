@@ -36,7 +36,7 @@ def planned(
     manifest = SimpleNamespace(batch=batch, loads_saw=saw, files=())
     return plan_repair(
         cast(Runtime, runtime),
-        cast(PipelineState, SimpleNamespace(batch=record)),
+        cast(PipelineState, SimpleNamespace(batches=SimpleNamespace(get=record))),
         cast(SegmentManifest, manifest),
         lambda number: write_sent(store, number, np.array([5], np.uint64)),
     )

@@ -164,7 +164,7 @@ def test_rules_with_tasks_of_their_own_pass_a_batch_on(shop: Case) -> None:
     load(runtime, "copy", batch)
     assert target(shop, "SELECT id, note FROM {db}.customers ORDER BY id") == [(1, "note 11234"), (3, "note 31234")]
     with runtime.state() as state:
-        changeset = read_changeset(runtime.store, state.require(batch).changeset or "")
+        changeset = read_changeset(runtime.store, state.batches.require(batch).changeset or "")
     assert [(r.name, r.rows_in, r.rows_out) for r in changeset.manifest.rules] == [
         ("first", 3, 3), ("second", 3, 3), ("third", 3, 3), ("fourth", 3, 2),
     ]  # fmt: skip

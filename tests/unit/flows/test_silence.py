@@ -155,7 +155,7 @@ def seen(made: Pipe, mute: Mute, part: str, kind: str = "mysql", **config: Any) 
 @pytest.mark.usefixtures("quick")
 def test_a_mute_target_is_named_and_the_rest_is_known(made: Pipe, mute: Mute, kind: str) -> None:
     with made.made.runtime().state() as state:
-        before = state.process("copy")
+        before = state.acks.get("copy")
     found = seen(made, mute, "target late", kind, targets=[{"name": "late", "type": kind, "connection": "mute"}])
     wait_until(lambda: mute.connections, "the connection")
     assert found.state == "no_answer"

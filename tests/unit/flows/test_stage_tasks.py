@@ -228,7 +228,7 @@ def test_a_batch_does_not_stay_open_for_stages_that_gave_up(one: Pipe, monkeypat
 def batches_of_run(made: Pipe) -> list[int]:
     """The batches of the run."""
     with made.made.runtime().state() as state:
-        return state.claimed_numbers(RUN)
+        return state.batches.claimed_numbers(RUN)
 
 
 def test_a_target_that_fails_stops_the_capture_and_its_own_task_alone(one: Pipe) -> None:

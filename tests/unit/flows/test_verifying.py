@@ -63,7 +63,9 @@ def test_differences_are_found_kept_and_repaired(one: Pipe) -> None:
         assert (fixed.outcome, fixed.tables[0].repaired, fixed.tables[0].equal) == ("equal", 3, 50)
     assert one.rows() == one.made.rows()
     with one.made.runtime().state() as state:
-        assert [entry["rows"] for entry in state.audit_log() if entry["what"] == "repair"] == [{str(one.made.table): 3}]
+        assert [entry["rows"] for entry in state.audit.entries() if entry["what"] == "repair"] == [
+            {str(one.made.table): 3}
+        ]
 
 
 @pytest.mark.parametrize("spread", [False, True], ids=["here", "by workers"])

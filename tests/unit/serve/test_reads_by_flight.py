@@ -77,7 +77,7 @@ def test_a_range_begins_and_ends_where_it_says(shop: Case) -> None:
     numbers = write_orders(shop)
     runtime = shop.runtime()
     with runtime.state() as state:
-        first, second = (runtime.store.read_manifest(state.require(n).manifest) for n in numbers[:2])
+        first, second = (runtime.store.read_manifest(state.batches.require(n).manifest) for n in numbers[:2])
     at = dt.datetime.fromtimestamp(second.last.commit_time_us / 1e6, dt.UTC)
     ranges: dict[str, tuple[Any, set[int]]] = {
         "earliest": ("earliest", set(numbers)),

@@ -26,12 +26,12 @@ def orphan_of(state: PipelineState, claim: str, grace_s: float) -> Batch | None:
     """
     due = set(state.due())
     for number in sorted({*state.in_window(), *due}):
-        batch = state.batch(number)
+        batch = state.batches.get(number)
         if batch is None:
             continue
         free = number in due or batch.claim.split(":")[:2] != claim.split(":")[:2]
         if (free or is_old(batch, grace_s)) and not any(state.owner(target) for target in state.holds.active_targets()):
-            return state.reclaim(number, claim)
+            return state.batches.reclaim(number, claim)
     return None
 
 

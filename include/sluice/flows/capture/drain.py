@@ -144,14 +144,14 @@ class DrainContext:
 
 def take_turn(context: DrainContext) -> None:
     """Make this installation the leader of the pipeline. Raises Paused, or LeaseHeld if another installation leads."""
-    context.state.require_permit()
+    context.state.permits.require()
     if context.runtime.owner:
         context.state.election.become_leader(context.runtime.owner)
 
 
 def find_claimed(context: DrainContext) -> DrainOutcome | None:
     """Return the batch that the first attempt of this run captured, so that a retry delivers the same one."""
-    known = context.state.claimed(context.claim)
+    known = context.state.batches.claimed(context.claim)
     return delivered_again(known, "already captured by this run") if known else None
 
 
@@ -165,7 +165,7 @@ def take_up_when_full(context: DrainContext) -> DrainOutcome | None:
     undelivered = context.state.in_window()
     if len(undelivered) < context.runtime.pipeline.window:
         return None
-    taken = context.state.reclaim(undelivered[0], context.claim)
+    taken = context.state.batches.reclaim(undelivered[0], context.claim)
     return delivered_again(taken, "the window is full") if taken else None
 
 
@@ -173,14 +173,14 @@ def take_up_ended(context: DrainContext) -> DrainOutcome | None:
     """Deliver the oldest undelivered batches whose runs ended without them, e.g. because a person marked the run or one of its tasks."""
     state, taken, over = context.state, None, {}
     for number in state.in_window():
-        batch = state.batch(number)
+        batch = state.batches.get(number)
         if batch is None:
             continue
         if batch.claim not in over:
             over[batch.claim] = context.is_over(batch.claim)
         if not over[batch.claim]:
             break
-        taken = state.reclaim(number, context.claim) or taken
+        taken = state.batches.reclaim(number, context.claim) or taken
     return delivered_again(taken, "its run is over") if taken else None
 
 
@@ -320,7 +320,7 @@ def _capture(context: DrainContext, cursor: Cursor, until: Offset | None) -> Dra
     starts = snapshot_starts(runtime, state, cursor)
     for target in pipeline.targets:  # a target that was added later starts at the captured position
         if target.name not in (*starts.now, *starts.waiting):
-            state.begin_process(target.name, BatchNumber(number - 1), cursor.position)
+            state.acks.begin(target.name, BatchNumber(number - 1), cursor.position)
     if starts.now or starts.again:
         return _place_snapshot(runtime, state, lease, cursor, claim, starts)
 
@@ -509,7 +509,9 @@ def _place_snapshot(
     manifest = writer.finish(cursor.position, cursor.position, first_commit_time_us=now_us, last_commit_time_us=now_us)
     batch = replace(record_of(runtime.store, manifest, claim), created_ms=now_us // 1000)
     begun = [
-        state.restarting(target, number) if again else state.beginning(target, BatchNumber(number - 1), cursor.position)
+        state.acks.restarting(target, number)
+        if again
+        else state.beginning(target, BatchNumber(number - 1), cursor.position)
         for target in targets
     ]
     state.commit(lease, cursor, batch, begun, partner_batch=cursor.partner_batch)
@@ -517,7 +519,7 @@ def _place_snapshot(
         "targets_started_from_snapshot", pipeline=runtime.name, batch=number, targets=", ".join(targets), again=again
     )
     if again:
-        state.audit(by=BY_ITSELF, what="start again", details={"targets": list(targets), "batch": number})
+        state.audit.note(by=BY_ITSELF, what="start again", details={"targets": list(targets), "batch": number})
     return DrainOutcome(number, batch.last, 0, "snapshot")
 
 

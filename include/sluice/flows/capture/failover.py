@@ -130,7 +130,7 @@ def fail_over(
     }
     if found.lost:
         _log.warning("source_rows_missing", pipeline=runtime.name, connection=found.connection, reason=found.doubts)
-    state.audit(by=by, what="failover", details=details)
+    state.audit.note(by=by, what="failover", details=details)
     _log.warning(
         "source_failed_over",
         pipeline=runtime.name,

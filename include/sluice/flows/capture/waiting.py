@@ -102,7 +102,7 @@ class Waiting:
         with self.runtime.state() as state:
             state.notify(self._note)
             state.notify_cursor(self._note_cursor)
-            if not state.permit().open:
+            if not state.permits.read().open:
                 return False
             self._cursor = state.cursor()
             if self._cursor is None:
@@ -115,13 +115,13 @@ class Waiting:
             if any(one.is_due for one in later):
                 return True
             if not dumps and not waiting and not later and not state.holds.all():
-                held = {target: state.process(target) for target in state.targets}
+                held = {target: state.acks.get(target) for target in state.targets}
                 if not any(map(state.alerts.since, state.targets)):
                     self.delivered = {target: one.batch for target, one in held.items() if one}
             if dumps and late_chunks(state, self._cursor.position):
                 return True
             grace_s = worker_grace_s(self.runtime)
-            if any(batch is not None and is_old(batch, grace_s) for batch in map(state.batch, waiting)):
+            if any(batch is not None and is_old(batch, grace_s) for batch in map(state.batches.get, waiting)):
                 return True
         if self.runtime.pipeline.source.connections and self.runtime.source.watch_key != self.source_key:
             raise SourceUnavailable("another server of the source group is read from now on")

@@ -76,7 +76,7 @@ def due_dumps(runtime: Runtime, state: PipelineState, source: SourceSession, cur
         added = {t: rows for t, rows in captured_tables(runtime, source).items() if not before.wants(t)}
         if added:
             found.append(DueDump(f"added-{cursor.next_batch:010d}", "newly captured", added, from_nothing=True))
-    joined = [t.name for t in pipeline.targets if t.start != "snapshot" and state.process(t.name) is None]
+    joined = [t.name for t in pipeline.targets if t.start != "snapshot" and state.acks.get(t.name) is None]
     for name in joined:
         id_ = f"target-{name}-{cursor.next_batch:010d}"
         found.append(DueDump(id_, "new target", captured_tables(runtime, source), (name,)))

@@ -466,7 +466,7 @@ class _Stored:
         if batch <= 0:
             return None
         if batch not in self._manifests:
-            record = self.state.batch(batch)
+            record = self.state.batches.get(batch)
             try:
                 if record is None:
                     return None

@@ -220,7 +220,7 @@ def change(runtime: Runtime, dump: str, *, by: str, what: str, to: Callable[[Dum
                 raise OutOfOrder(f"dump {name} is {now.state.value}", where=f"pipeline {runtime.name}")
             if state.dumps.update(to(now)):
                 break
-        state.audit(by=by, what=f"dump {what}", details={"dump": name})
+        state.audit.note(by=by, what=f"dump {what}", details={"dump": name})
         return view(state, state.dumps.require(name))
 
 

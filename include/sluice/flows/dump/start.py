@@ -210,7 +210,7 @@ def start(
             return Dump("dry-run", tuple(requests), order.targets, tuning=tuning, reason=reason, note=note)
         dump = record_dump(runtime, state, source, requests, order, note=note)
         details = {"dump": dump.id, "tables": [str(t.table) for t in dump.tables]}
-        state.audit(by=order.by, what="dump", details={**details, "replace": True} if asked.replace else details)
+        state.audit.note(by=order.by, what="dump", details={**details, "replace": True} if asked.replace else details)
         return dump
 
 

@@ -40,9 +40,9 @@ def ack(runtime: Runtime, target: str, batch: int) -> AckOutcome:
     """
     config = runtime.pipeline.target(target)  # raises if there is none
     with runtime.state() as state:
-        process = state.process(target)
+        process = state.acks.get(target)
         if process is None and config.start == "snapshot":  # it waits for the snapshot and starts after this batch
-            record, cursor = state.batch(batch), state.cursor()
+            record, cursor = state.batches.get(batch), state.cursor()
             assert cursor is not None, "a batch was captured"
             return AckOutcome(target, batch, record.last if record is not None else cursor.position)
         if process is not None and process.batch >= batch:
@@ -58,7 +58,9 @@ def ack(runtime: Runtime, target: str, batch: int) -> AckOutcome:
                 hint=f"clear the task load.{target} of this run",
             )
         while process is None or process.batch < batch:
-            process = state.acknowledge(target, state.require(process.following if process else batch), seen=process)
+            process = state.acks.acknowledge(
+                target, state.batches.require(process.following if process else batch), seen=process
+            )
         state.forget()
         release_delivered(runtime, state)
     log_batch(
@@ -78,7 +80,7 @@ def release_delivered(runtime: Runtime, state: PipelineState) -> None:
     if not source.keeps_for_us:
         return
     targets = runtime.pipeline.targets
-    acknowledged = [found for found in (state.process(target.name) for target in targets) if found is not None]
+    acknowledged = [found for found in (state.acks.get(target.name) for target in targets) if found is not None]
     if len(acknowledged) < len(targets):
         return  # a target that joins starts at the captured position
     positions = [found.position for found in acknowledged]
@@ -86,7 +88,7 @@ def release_delivered(runtime: Runtime, state: PipelineState) -> None:
     cursor = state.cursor()
     if cursor is not None:  # a seek may move it before the acknowledged position
         positions.append(cursor.position)
-    waiting = map(state.batch, (number for number in state.numbers() if number > done))
+    waiting = map(state.batches.get, (number for number in state.batches.numbers() if number > done))
     positions += [batch.first for batch in waiting if batch and not batch.dropped]
     if len({position.log_epoch for position in positions}) != 1:
         return  # after a seek to another log the old one is gone anyway

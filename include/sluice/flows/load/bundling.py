@@ -21,7 +21,7 @@ def waits(runtime: Runtime, state: PipelineState, target: str, batch: int) -> Wa
     found = state.waiting().get(target)
     if found is None or batch < found.first or found.is_due or batch - found.first + 1 >= MOST_BATCHES:
         return None
-    known = [state.batch(number) for number in range(found.first, batch + 1)]
+    known = [state.batches.get(number) for number in range(found.first, batch + 1)]
     if sum(one.changes for one in known if one is not None) >= MOST_ROWS or _is_alone(runtime, state, target, batch):
         return None
     return found
@@ -29,7 +29,7 @@ def waits(runtime: Runtime, state: PipelineState, target: str, batch: int) -> Wa
 
 def _is_alone(runtime: Runtime, state: PipelineState, target: str, batch: int) -> bool:
     """Return True if the batch must not wait for others: it changes definitions, or a dump placed rows in it and somebody waits for them."""
-    record = state.batch(batch)
+    record = state.batches.get(batch)
     if record is None or not record.is_for(target):
         return False
     manifest = runtime.store.read_manifest(record.manifest)
@@ -41,11 +41,11 @@ def ready(state: PipelineState, target: str, batch: int) -> int:
 
     Returns ``batch`` if the target has it already.
     """
-    process = state.process(target)
+    process = state.acks.get(target)
     if process is None or process.batch >= batch:
         return batch
     while batch < process.batch + MOST_BATCHES:
-        record = state.batch(batch + 1)
+        record = state.batches.get(batch + 1)
         if record is None or (record.is_for(target) and not record.changeset):
             break
         batch += 1

@@ -138,7 +138,7 @@ def catch_up(runtime: Runtime, target: str, *, batches: int = SLICE) -> CatchUp:
             return CatchUp(target, quarantined=False)
         if runtime.owner:
             state.election.become_leader(runtime.owner)
-        cursor, process = state.cursor(), state.process(target)
+        cursor, process = state.cursor(), state.acks.get(target)
         if cursor is None or process is None:
             return CatchUp(target, quarantined=True)
         last = cursor.next_batch - 1

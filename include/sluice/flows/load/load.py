@@ -118,11 +118,11 @@ def prepare(runtime: Runtime, target: str, batch: int) -> None:
         ConfigError, RuleError: the rules are broken. SegmentError: a segment is damaged. Paused, Restarted: a person said so.
     """
     with runtime.state() as state:
-        process = state.process(target)
+        process = state.acks.get(target)
         if process is None:
             return
         for number in range(process.following, batch + 1):
-            record = state.batch(number)
+            record = state.batches.get(number)
             if record is not None and record.is_for(target) and not record.changeset:
                 transform(runtime, number)
 
@@ -142,7 +142,7 @@ def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
     started = time.monotonic()
     with runtime.state() as state, state.reporting(f"load-{target}"):
         watch = CancellationGuard(state, f"loading batch {batch} into {target}")
-        process = state.process(target)
+        process = state.acks.get(target)
         if process is None:  # it joined after this batch; the next drain decides where it starts
             return LoadOutcome(target, batch, already=True)
         if process.batch >= batch:
@@ -221,7 +221,7 @@ class _Delivery:
 
     def _read(self, number: int) -> _Given:
         """Read what a batch has for the target. Raises Unprepared, and what :func:`write` raises."""
-        record = self.state.require(number)
+        record = self.state.batches.require(number)
         if not record.is_for(self._config.name):  # a dump for other targets, or a batch that a person dropped
             store = self.runtime.store
             rows, apart = StoredRows(store.uri, store.pipeline), bool(record.snapshot)
@@ -300,7 +300,7 @@ class _Delivery:
         after, made_ms = self.runtime.read_back_after, changeset.manifest.made_ms
         if after is None or not made_ms or time.time() - made_ms / 1000 <= max(after.total_seconds(), _YOUNG_S):
             return
-        self.state.unmerge(record.number, made=record)
+        self.state.batches.unmerge(record.number, made=record)
         raise Unprepared(
             f"batch {record.number} was merged longer ago than read_back_after: its rows may be others by now",
             where=f"pipeline {self.runtime.name}",

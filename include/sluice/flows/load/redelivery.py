@@ -35,7 +35,7 @@ def begin(
             runtime, state, lease, check, error
         ):
             raise
-    check.process = state.process(check.target)
+    check.process = state.acks.get(check.target)
     return check.take_over(lease, watch)
 
 
@@ -50,9 +50,9 @@ def _given_up(
         return False
     now = Checkpoint(lease.epoch, checkpoint.batch, checkpoint.position, state.identity())
     check.checkpoints.rewind(now)
-    state.withdraw(lease, target, checkpoint.batch, checkpoint.position)
+    state.acks.take_back(lease, target, checkpoint.batch, checkpoint.position)
     details = {"target": target, "holds": checkpoint.batch, "reason": "the target was restored"}
-    state.audit(by=BY_ITSELF, what="start again", details=details)
+    state.audit.note(by=BY_ITSELF, what="start again", details=details)
     _log.warning("target_restored", pipeline=runtime.name, target=target, batch=checkpoint.batch)
     return True
 
@@ -70,7 +70,7 @@ def _taken_back(runtime: Runtime, state: PipelineState, lease: Lease, check: Che
     check.checkpoints.rewind(Checkpoint(lease.epoch, checkpoint.batch, first.first, state.identity()))
     state.redeliver(lease, target, first.first, batches)
     details = {"target": target, "first": first.number, "last": process.batch, "reason": "the target was restored"}
-    state.audit(by=BY_ITSELF, what="redeliver", details=details)
+    state.audit.note(by=BY_ITSELF, what="redeliver", details=details)
     _log.warning(
         "target_restored", pipeline=runtime.name, target=target, first_batch=first.number, last_batch=process.batch
     )

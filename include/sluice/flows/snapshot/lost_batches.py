@@ -26,7 +26,7 @@ def lacks_lost(runtime: Runtime, state: PipelineState, target: TargetConfig, cur
     """Return True for a target that starts again from the snapshot if batches are gone, and whose next batch is gone."""
     if target.on_lost_batches != "snapshot":
         return False
-    process = state.process(target.name)
+    process = state.acks.get(target.name)
     if process is None or process.following >= cursor.next_batch:
         return False
     return _is_gone(runtime, target.name, process.following)
@@ -40,7 +40,7 @@ def any_lacks_lost(runtime: Runtime, state: PipelineState) -> bool:
 
 def require_stored(runtime: Runtime, state: PipelineState, target: TargetConfig, held: int, until: int) -> int:
     """Return the next batch, at most ``until``, for a target that holds ``held``. Raises LostBatches for one that starts again later."""
-    process = state.process(target.name)
+    process = state.acks.get(target.name)
     following = max(held + 1, process.restart if process is not None else 0)
     if target.on_lost_batches == "snapshot" and (following > until or _is_gone(runtime, target.name, following)):
         raise LostBatches(

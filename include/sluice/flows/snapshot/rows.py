@@ -83,7 +83,7 @@ def write_snapshot_rows(runtime: Runtime, state: PipelineState, record: Batch, w
     manifest = store.read_manifest(record.manifest)
     results = [MergeResult(tuple(parts), (), 0.0)]
     changeset = write_changeset_manifest(store, manifest, attempt, results, replaces=replaces)
-    return state.merged(record.number, changeset.path, under=watch.permit)
+    return state.batches.merged(record.number, changeset.path, under=watch.permit)
 
 
 def _require_replaceable(runtime: Runtime, tables: Sequence[TableId]) -> None:
@@ -130,7 +130,7 @@ class KeptKeys:
 
 def _wait_for(runtime: Runtime, state: PipelineState, record: Batch, watch: CancellationGuard) -> None:
     end = time.monotonic() + _WAIT_S
-    while (held := state.process(SNAPSHOT)) is None or held.batch < record.snapshot:
+    while (held := state.acks.get(SNAPSHOT)) is None or held.batch < record.snapshot:
         if time.monotonic() > end:
             has = f"batch {held.batch}" if held is not None else "nothing"
             raise TargetUnavailable(

@@ -34,11 +34,11 @@ def snapshot_starts(runtime: Runtime, state: PipelineState, cursor: Cursor) -> S
     that starts from the log misses nothing that the snapshot has.
     """
     joined = [target.name for target in runtime.pipeline.targets if target.start == "snapshot"]
-    names = tuple(name for name in joined if state.process(name) is None)
+    names = tuple(name for name in joined if state.acks.get(name) is None)
     again = tuple(target.name for target in runtime.pipeline.targets if lacks_lost(runtime, state, target, cursor))
     if not names and not again:
         return SnapshotStarts()
-    held = state.process(SNAPSHOT)
+    held = state.acks.get(SNAPSHOT)
     filling = [dump.id for dump in state.dumps.active() if not dump.targets or SNAPSHOT in dump.targets]
     if held is None or filling:
         waiting = ", ".join((*names, *again))

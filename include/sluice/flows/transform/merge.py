@@ -81,7 +81,7 @@ def merge(runtime: Runtime, batch: int) -> MergeOutcome:
     """
     started = time.monotonic()
     with runtime.state() as state, state.reporting("merge"):
-        record = state.require(batch)
+        record = state.batches.require(batch)
         watch = CancellationGuard(state, f"merging batch {batch}")
         store = runtime.store
         if record.dropped or record.snapshot:  # rows of a snapshot are merged, and the load of their targets reads them
@@ -91,7 +91,7 @@ def merge(runtime: Runtime, batch: int) -> MergeOutcome:
             if not lost:
                 return MergeOutcome(batch=batch, changeset=record.changeset or "", already=True)
             _log.warning("changeset_damaged", pipeline=runtime.name, batch=batch, file=lost)
-            state.unmerge(batch, made=record)
+            state.batches.unmerge(batch, made=record)
         manifest = store.read_manifest(record.manifest)
         require_known_names(runtime, state, manifest)
         rules = RuleSet.of(runtime.rules_path)
@@ -169,7 +169,7 @@ class _Merge:
         """Record the finished changeset of a batch whose rules have no task of their own."""
         store, batch = self.store, self.manifest.batch
         changeset = write_changeset_manifest(store, self.manifest, self.attempt, results)
-        kept = self.state.merged(batch, changeset.path, under=self.watch.permit)
+        kept = self.state.batches.merged(batch, changeset.path, under=self.watch.permit)
         path = kept.changeset or changeset.path
         if any(rule.config.on_error is OnError.DEAD_LETTER for rule in self.rules):
             forget_attempts(store, batch, read_changeset(store, path).manifest.dead_letters)
@@ -180,7 +180,7 @@ class _Merge:
         store, batch = self.store, self.manifest.batch
         passed = _passed_on(self.attempt, batch, stages, self.rules, results)
         staged = write_stage(store, changeset_folder(store, batch, self.attempt), passed, results)
-        self.state.staged(batch, 0, staged, under=self.watch.permit)
+        self.state.batches.staged(batch, 0, staged, under=self.watch.permit)
         return "", sum(result.rows for result in results), passed.totals
 
 

@@ -187,7 +187,7 @@ def _unseen(
     found = [_NOTHING]
     for number in batches:
         keys = read_sent(store, number)
-        record = state.batch(number) if keys is None else None
+        record = state.batches.get(number) if keys is None else None
         if record is not None and not record.dropped and not record.changeset and not record.stages:
             merged(number)
             keys = read_sent(store, number)

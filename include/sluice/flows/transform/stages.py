@@ -59,12 +59,12 @@ def apply_rule(runtime: Runtime, batch: int, rule: str) -> RuleOutcome:
     """
     started = time.monotonic()
     with runtime.state() as state:
-        record = state.require(batch)
+        record = state.batches.require(batch)
         if record.dropped or record.snapshot:
             return RuleOutcome(batch=batch, rule=rule, already=True)
         if not record.stages and not record.changeset:
             merge(runtime, batch)
-            record = state.require(batch)
+            record = state.batches.require(batch)
         if not record.stages:
             return RuleOutcome(batch=batch, rule=rule, already=True)
         plan = read_stage(runtime.store, record.stages[0]).plan
@@ -94,18 +94,18 @@ def transform(runtime: Runtime, batch: int) -> str:
     with runtime.state() as state:
         changeset = merge(runtime, batch).changeset
         while not changeset:
-            record = state.require(batch)
+            record = state.batches.require(batch)
             if record.dropped or record.snapshot:
                 return ""
             if not record.changeset:
                 _run_stage(runtime, state, batch, len(record.stages))
-            changeset = state.require(batch).changeset or ""
+            changeset = state.batches.require(batch).changeset or ""
         return changeset
 
 
 def _run_stage(runtime: Runtime, state: PipelineState, batch: int, stage: int) -> dict[str, RuleTotal]:
     """Run one stage and return its totals by rule."""
-    record = state.require(batch)
+    record = state.batches.require(batch)
     watch = CancellationGuard(state, f"applying rules to batch {batch}")
     if record.changeset or len(record.stages) != stage:
         return {}
@@ -126,7 +126,7 @@ def _run_stage(runtime: Runtime, state: PipelineState, batch: int, stage: int) -
         try:
             results, spark = work.results(anew=record.reread)
         except RuleError:
-            state.stage_failed(batch)
+            state.batches.stage_failed(batch)
             if record.reread or not work.has_newer_rules:
                 raise
             _log.info("batch_rules_changed", pipeline=runtime.name, batch=batch, rule=before.plan[stage][0])
@@ -219,7 +219,7 @@ class _Stage:
         done = write_changeset_manifest(
             self.store, self.manifest, self.attempt, results, (*before.totals, *spark), letters_before
         )
-        kept = self.state.merged(self.batch, done.path, under=self.watch.permit).changeset or done.path
+        kept = self.state.batches.merged(self.batch, done.path, under=self.watch.permit).changeset or done.path
         forget_attempts(self.store, self.batch, read_changeset(self.store, kept).manifest.dead_letters)
 
     def _record_stage(
@@ -237,4 +237,4 @@ class _Stage:
             dead_letter_rows=before.dead_letter_rows + sum(letter.rows for letter in letters),
         )
         staged = write_stage(self.store, changeset_folder(self.store, self.batch, self.attempt), passed, results)
-        self.state.staged(self.batch, self.stage, staged, under=self.watch.permit)
+        self.state.batches.staged(self.batch, self.stage, staged, under=self.watch.permit)

@@ -103,7 +103,7 @@ def replay(
             counts: dict[str, int] = {}
             for outcome in done:
                 counts[outcome.outcome] = counts.get(outcome.outcome, 0) + 1
-            state.audit(by=by, what="replay dead letters", details=counts)
+            state.audit.note(by=by, what="replay dead letters", details=counts)
             _log.info("dead_letters_replayed", pipeline=runtime.name, **counts)
     return done
 
@@ -113,7 +113,9 @@ def discard(runtime: Runtime, ids: Sequence[str], *, by: str, reason: str) -> li
     found = [one for one in chosen(runtime, ids) if one.waiting] if ids else []
     settle(runtime.store, [(one, t, "discarded") for one in found for t in one.waiting], by=by, reason=reason)
     with runtime.state() as state:
-        state.audit(by=by, what="discard dead letters", details={"ids": [one.id for one in found], "reason": reason})
+        state.audit.note(
+            by=by, what="discard dead letters", details={"ids": [one.id for one in found], "reason": reason}
+        )
     return found
 
 

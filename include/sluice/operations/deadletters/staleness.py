@@ -181,7 +181,7 @@ class LaterBatches:
         """Yield the rows that the changesets have for a target table."""
         store = self.runtime.store
         for manifest in later:
-            record = self.state.batch(manifest.batch)
+            record = self.state.batches.get(manifest.batch)
             stored = (p for p, _ in store.files(manifest.batch) if "/changeset-" in p and p.endswith("/manifest.json"))
             for path in [record.changeset] if record and record.changeset else sorted(stored):
                 for entry in read_changeset(store, path).manifest.tables:

@@ -229,7 +229,7 @@ def _is_orphan(runtime: Runtime, path: str) -> bool:
     if match[1] != RULES:
         return False
     with runtime.state() as state:
-        record = state.batch(int(match[2]))
+        record = state.batches.get(int(match[2]))
     if record is None or not record.changeset:
         return record is not None  # not merged yet: no target lacks these rows
     try:

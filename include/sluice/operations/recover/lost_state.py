@@ -109,7 +109,7 @@ def look_at_zookeeper(
     silent = [name for name, checkpoint in held.items() if checkpoint is None]
     if cursor is not None:  # the older state still has them
         for name in list(silent):
-            process = state.process(name)
+            process = state.acks.get(name)
             if process is not None:
                 held[name] = Checkpoint(0, process.batch, process.position, process.identity)
                 silent.remove(name)

@@ -74,7 +74,7 @@ _WHY = {
 
 def _stored(runtime: Runtime, state: PipelineState, target: str) -> list[Batch]:
     """Return the batches from the one the target holds to the acknowledged one, if all of them are complete; otherwise none."""
-    process = state.process(target)
+    process = state.acks.get(target)
     if process is None:
         return []
     check = CheckpointCheck(runtime, state, target)

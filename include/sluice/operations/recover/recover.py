@@ -40,7 +40,7 @@ def recover(runtime: Runtime, answers: Mapping[str, str], *, by: str, dry_run: b
         if dry_run or plan.whole:
             return plan
         plan.require_answers()
-        state.set_permit(open_=None, by=by, reason="recover")  # processes at work start again
+        state.permits.set(open_=None, by=by, reason="recover")  # processes at work start again
         done: list[Measure] = []
         left = plan
         for _ in range(_LOOKS):
@@ -57,7 +57,7 @@ def _do(runtime: Runtime, state: PipelineState, measure: Measure, by: str) -> No
     _log.info("recovery_started", pipeline=runtime.name, subject=measure.subject, steps=list(measure.steps))
     measure.act()
     details = {"subject": measure.subject, "plan": list(measure.steps), "lost": list(measure.lost)}
-    state.audit(by=by, what="recover", details=details)
+    state.audit.note(by=by, what="recover", details=details)
 
 
 def look(runtime: Runtime, state: PipelineState, answers: Mapping[str, str], *, by: str) -> RecoveryPlan:
@@ -97,7 +97,7 @@ def _segments(
 ) -> tuple[Sequence[StoreFinding], Sequence[Measure], Sequence[Question]]:
     if cursor is None:
         return (), (), ()
-    known: Sequence[Batch] = [batch for batch in map(state.batch, state.undelivered()) if batch]
+    known: Sequence[Batch] = [batch for batch in map(state.batches.get, state.undelivered()) if batch]
     records = known if rebuilt is None else rebuilt.batches
     try:
         return *look_at_segments(runtime, state, cursor, records), ()

@@ -129,7 +129,7 @@ class LogWindow:
         reached: Cursor | None = None
         said, since = None, time.monotonic()
         while True:
-            cursor, process = self.state.cursor(), self.state.process(self.target)
+            cursor, process = self.state.cursor(), self.state.acks.get(self.target)
             self._require_log(cursor)
             if reached is None and cursor is not None and _has_reached(cursor.position, place):
                 reached = cursor
@@ -155,7 +155,7 @@ class LogWindow:
         )
 
     def _require_movement(self, place: str, since: float) -> None:
-        permit, name = self.state.permit(), self.runtime.name
+        permit, name = self.state.permits.read(), self.runtime.name
         if not permit.open:
             raise Paused(
                 f"{name} is paused by {permit.by}: target {self.target} does not reach the rows that were read at the source",
@@ -182,7 +182,7 @@ class LogWindow:
             said, since = None, time.monotonic()
             try:
                 while not ended.wait(LOOK_EVERY_S * 10):
-                    cursor, process = self.state.cursor(), self.state.process(self.target)
+                    cursor, process = self.state.cursor(), self.state.acks.get(self.target)
                     now = (cursor and (cursor.position.place, cursor.next_batch), process and process.batch)
                     if now != said:
                         said, since = now, time.monotonic()
@@ -203,14 +203,14 @@ class LogWindow:
 
     def still_holds(self, batch: int) -> bool:
         """Return False if the target was set back meanwhile, for a redelivery."""
-        process = self.state.process(self.target)
+        process = self.state.acks.get(self.target)
         return process is not None and process.batch >= batch
 
     def settled(self, within_s: float = 2.0) -> int:
         """Return the batch that the target holds, waiting up to ``within_s`` seconds for it to hold the newest one."""
         until = time.monotonic() + within_s
         while True:
-            newest, process = self.newest(), self.state.process(self.target)
+            newest, process = self.newest(), self.state.acks.get(self.target)
             held = process.batch if process else 0
             if held >= newest or time.monotonic() > until:
                 return held
@@ -307,7 +307,7 @@ class LogWindow:
 
     def _manifest(self, batch: int) -> SegmentManifest | None:
         """Return the manifest of a batch; None if it is no longer stored."""
-        record = self.state.batch(batch)
+        record = self.state.batches.get(batch)
         try:
             return self.runtime.store.read_manifest(record.manifest) if record is not None else None
         except SegmentError:

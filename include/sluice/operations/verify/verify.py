@@ -544,7 +544,7 @@ class _Side:
         order = DumpOrder(REASON, dump, targets, by=by)
         recorded = record_dump(runtime, whole.state, whole.source, requests, order, note=f"verify {whole.id}")
         details = {"verify": whole.id, "dump": recorded.id, "target": self.config.name, "rows": counts}
-        whole.state.audit(by=by, what="repair", details=details)
+        whole.state.audit.note(by=by, what="repair", details=details)
         stop = threading.Event()
         with self._log().while_it_moves(stop, f"the rows of repair {recorded.id}"):
             work(replace(runtime, _state=None), recorded.id, stop=stop, why_stop="the pipeline stands still")
