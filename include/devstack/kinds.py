@@ -18,6 +18,7 @@ from ruamel.yaml import YAML
 
 from devstack import delta_spark, paths
 from devstack.debian import FetchFailed
+from devstack.http_receiver import HttpReceiver
 from devstack.kafka import KafkaServer, find_kafka
 from devstack.postgresql import PostgreSQLServer, find_postgresql
 from devstack.server import Server
@@ -181,6 +182,40 @@ class Kafka(Kind):
         return {key: value for key, value in found.items() if value is not None}
 
 
+class Http(Kind):
+    """A receiver that keeps the newest document of each row, and counts requests that came again."""
+
+    name = "http"
+    client = "httpx"
+    ports = ("http",)
+    settings: ClassVar[Mapping[str, Any]] = {"changes": "all", "options": {"path": "/{schema}/{table}"}}
+
+    def server(self, folder: Path, ports: Mapping[str, int], password: str) -> Server:
+        """Return the receiver of this folder."""
+        return HttpReceiver(folder / self.name, self.name, port=ports["http"])
+
+    def connection(self, at: Any) -> str:
+        """Return the connection of the receiver."""
+        assert isinstance(at, HttpReceiver)
+        return at.connection_json()
+
+    def rows(self, at: Any, schema: str, tables: tuple[str, ...]) -> dict[str, int]:
+        """Count the rows of each table whose newest document is no delete."""
+        assert isinstance(at, HttpReceiver)
+        found = dict(at.query("SELECT table_name, COUNT(*) FROM newest GROUP BY table_name"))
+        return {table: int(found.get(f"{schema}.{table}", 0)) for table in tables}
+
+    def sample(self, at: Any, schema: str) -> Iterator[str]:
+        """Yield the number of requests and repeats, and some documents of orders, shortened."""
+        assert isinstance(at, HttpReceiver)
+        [(requests, times)] = at.query("SELECT COUNT(*), COALESCE(SUM(times), 0) FROM requests")
+        yield f"{requests} requests; {times - requests} of them came again and were recognised by their Idempotency-Key"
+        yield f"POST /{schema}/orders, some of the newest documents:"
+        orders = "SELECT document FROM newest WHERE table_name = ? ORDER BY key DESC LIMIT ?"
+        for (text,) in at.query(orders, (f"{schema}.orders", _SAMPLE_ROWS)):
+            yield f"  {text[:_SAMPLE_CHARACTERS]}{'…' if len(text) > _SAMPLE_CHARACTERS else ''}"
+
+
 class Delta(Kind):
     """Delta tables in a folder; their kind needs no server. Spark writes large batches, if its jars can be fetched."""
 
@@ -262,7 +297,7 @@ class Iceberg(Delta):
             return None
 
 
-KINDS: Mapping[str, Kind] = {kind.name: kind for kind in (Kafka(), PostgreSQL(), Delta(), Iceberg())}
+KINDS: Mapping[str, Kind] = {kind.name: kind for kind in (Kafka(), PostgreSQL(), Http(), Delta(), Iceberg())}
 
 
 def kind_of(name: str) -> Kind:

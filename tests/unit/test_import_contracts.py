@@ -56,6 +56,7 @@ def test_a_contract_of_all_rooms_but_one_names_them(contract: str, allowed: set[
         ("the target port knows no dialect", "forbidden_modules", set()),
         ("targets of other kinds than MySQL know nothing of MySQL", "source_modules", {"mysql"}),
         ("what targets with messages share knows no kind and no dialect", "forbidden_modules", set()),
+        ("what targets of lake tables share knows no kind and no library of a format", "forbidden_modules", set()),
     ],
 )
 def test_a_contract_of_all_kinds_of_targets_names_them(contract: str, key: str, beside: set[str]) -> None:

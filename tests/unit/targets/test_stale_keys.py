@@ -17,9 +17,11 @@ from sluice.mysql.ddl.catalog import SchemaState, Session
 from sluice.mysql.ddl.collations import Collations
 from sluice.mysql.ddl.types import Flavour
 from sluice.segments.manifest import DdlRecord, SegmentManifest
+from sluice.targets.http.target import HttpTarget
+from sluice.targets.http.writer import HttpWriter
 from sluice.targets.kafka.target import KafkaTarget
 from sluice.targets.kafka.writer import KafkaWriter
-from sluice.targets.port import BatchInput, Fence, NoFacts, RowReader
+from sluice.targets.port import BatchInput, NoFacts, RowReader
 
 COLLATIONS = Collations({"utf8mb4_bin": "utf8mb4"}, {"utf8mb4": "utf8mb4_bin"}, {"utf8mb4": 4})
 TABLES = [
@@ -38,8 +40,18 @@ class Known(NoFacts):
         return {table: table for table in (TableId("shop", "a"), TableId("shop", "b"))}
 
 
-def follow(
+def follow(sql: str, **more: Any) -> KafkaWriter:
+    """Let a Kafka target follow a statement. Raises LoadError."""
+    writer = opened(sql, KafkaTarget, Endpoint("c", "kafka", "localhost", 9092), **more)
+    assert isinstance(writer, KafkaWriter)
+    writer.prepare()
+    return writer
+
+
+def opened(
     sql: str,
+    kind: type[KafkaTarget | HttpTarget],
+    endpoint: Endpoint,
     *,
     changes: str = "latest",
     ddl: Any = "apply",
@@ -47,8 +59,8 @@ def follow(
     tables: Any = TABLES,
     copy: bool = False,
     **options: Any,
-) -> KafkaWriter:
-    """Let the target follow a statement. Raises LoadError."""
+) -> KafkaWriter | HttpWriter:
+    """A writer of a batch with a statement."""
     if options.get("format") == "schemas":
         options = {"schemas": True}
     state = SchemaState(Flavour("REPLACE" in sql, 90700, COLLATIONS), server_collation="utf8mb4_bin")
@@ -73,19 +85,17 @@ def follow(
     )
     config = PipelineConfig.model_validate({
         "pipeline": "p", "source": {"connection": "s"}, "capture": {"include": ["shop\\..*"]}, "mapping": list(mapping),
-        "targets": [{"name": "t", "type": "kafka", "connection": "c", "ddl": ddl, "changes": changes, "options": options,
+        "targets": [{"name": "t", "type": endpoint.kind, "connection": "c", "ddl": ddl, "changes": changes, "options": options,
                      "on_conversion": "copy" if copy else "stop"}],
     })  # fmt: skip
-    target = KafkaTarget(config.targets[0], Endpoint("c", "kafka", "localhost", 9092), "p")
-    found = plan_ddl(
-        manifest, config, config.targets[0], target.capabilities, MYSQL, lambda *_: (), target.copied_again
-    )
+    target = kind(config.targets[0], endpoint, "p")
+    again = [target.copied_again] if isinstance(target, KafkaTarget) else []
+    found = plan_ddl(manifest, config, config.targets[0], target.capabilities, MYSQL, lambda *_: (), *again)
     batch = BatchInput(
         1, Offset.at("u", "binlog.000001", 9), 0, cast(RowReader, None), schema_changes=found, facts=Known()
     )
-    writer = KafkaWriter(target.place, target.input, batch, Fence(1, 1, 0))
-    writer.prepare()
-    return writer
+    with target.open(1) as session:
+        return session.begin(batch)
 
 
 def emptied(writer: KafkaWriter) -> list[str]:
@@ -251,3 +261,40 @@ def test_a_cut_over_to_another_key_is_a_change_of_the_key() -> None:
         follow(cut_over, tables=tables)
     found = follow(cut_over, tables=tables, copy=True)
     assert (emptied(found), copied(found)) == (["shop.a"], ["shop.a"])
+
+
+# -- HTTP: a receiver cannot be emptied --------------------------------------------------------------------------------
+
+RECEIVER = Endpoint("c", "http", "127.0.0.1", 9)
+KEPT_BY_HTTP = ["DROP TABLE unheard", "RENAME TABLE a TO `_a_del`, `_a_gho` TO a"]
+
+
+@pytest.mark.parametrize("sql", [*(sql for sql in (*GONE, *MOVED) if sql not in KEPT_BY_HTTP)])
+def test_a_load_to_a_receiver_stops_where_it_would_keep_rows_that_are_gone(sql: str) -> None:
+    with pytest.raises(
+        LoadError, match=r"no change names the rows that it is about|cannot follow (truncate table|rows removed)"
+    ) as stopped:
+        opened(sql, HttpTarget, RECEIVER).prepare()
+    assert "topic" not in str(stopped.value)
+    assert "to ignore in the ddl of target t" in str(stopped.value.hint)
+    opened(sql, HttpTarget, RECEIVER, ddl="ignore").prepare()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "ALTER TABLE a ADD COLUMN m INT",
+        "ALTER TABLE a MODIFY n BIGINT NOT NULL",
+        "CREATE TABLE c (id INT PRIMARY KEY)",
+        KEPT_BY_HTTP[1],
+    ],
+)
+def test_a_receiver_needs_nothing_for_columns_that_come(sql: str) -> None:
+    opened(sql, HttpTarget, RECEIVER).prepare()
+    with pytest.raises(LoadError):
+        opened(sql, HttpTarget, RECEIVER, ddl="stop").prepare()
+
+
+@pytest.mark.parametrize("sql", ["DROP TABLE a", "RENAME TABLE a TO c", "ALTER TABLE a MODIFY id VARCHAR(20)"])
+def test_a_receiver_of_every_change_keeps_no_rows(sql: str) -> None:
+    opened(sql, HttpTarget, RECEIVER, changes="all").prepare()

@@ -20,8 +20,10 @@ from sluice.targets.kafka.compare import KafkaComparer
 from sluice.targets.kafka.options import KafkaOptions, Partitioning
 from sluice.targets.kafka.place import Place
 from sluice.targets.kafka.schema import KafkaSchema
-from sluice.targets.kafka.stale_keys import Stale, why_not_emptied
+from sluice.targets.kafka.stale_keys import why_not_emptied
 from sluice.targets.kafka.writer import KafkaWriter, stale_topics
+from sluice.targets.messages.definitions import FOLLOWED
+from sluice.targets.messages.stale_keys import Stale
 from sluice.targets.options import options_of
 from sluice.targets.port import (
     BatchInput,
@@ -37,11 +39,6 @@ from sluice.targets.port import (
 )
 
 _K = ChangeKind
-_NOT_FOLLOWED = frozenset({_K.TRUNCATE_TABLE, _K.ROWS_REMOVED, _K.ROWS_REPLACED, _K.UNKNOWN})
-"""Changes by which rows are removed that no change of the log names."""
-FOLLOWED = frozenset(ChangeKind) - _NOT_FOLLOWED
-"""The schema changes that are followed. Each document names its columns, so most need nothing; :mod:`sluice.targets.kafka.stale_keys` names the rest.
-"""
 _ORDER = {
     Partitioning.KEY: Ordering.KEY,
     Partitioning.COLUMNS: Ordering.NONE,

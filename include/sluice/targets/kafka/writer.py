@@ -17,11 +17,13 @@ from sluice.targets.kafka.checkpoint import KafkaCheckpoints, gone, guarded
 from sluice.targets.kafka.client import KicksOut
 from sluice.targets.kafka.place import Place
 from sluice.targets.kafka.sender import BatchRows, BatchSender, Emptied
-from sluice.targets.kafka.stale_keys import Stale, left, not_copied, stale_keys, why_not_emptied
+from sluice.targets.kafka.stale_keys import left, not_copied, why_not_emptied
 from sluice.targets.kafka.topics import Topics
 from sluice.targets.kafka.transactions import Channel, slot
+from sluice.targets.messages.definitions import require_not_converted, require_not_stopped
 from sluice.targets.messages.key_forms import KeyForms
 from sluice.targets.messages.side_messages import statement_of
+from sluice.targets.messages.stale_keys import Stale, stale_keys
 from sluice.targets.port import (
     BatchInput,
     Checkpoint,
@@ -34,8 +36,6 @@ from sluice.targets.port import (
     TableInput,
     WriteResult,
 )
-from sluice.targets.schema.conversions import effects_on, not_converted
-from sluice.targets.schema.policy import stopped
 
 
 def stale_topics(place: Place, changes: Input, change: SchemaChange) -> tuple[Stale, ...]:
@@ -62,18 +62,13 @@ class KafkaWriter:
         """
         why_not = why_not_emptied(self.place.options)
         for change in self.batch.schema_changes:
-            if change.check_only:
-                raise stopped(change, (), (kind.value for kind in sorted(change.wanted)))
+            require_not_stopped(change)
             for one in self._stale(change):
                 if why_not:
                     raise left(change, one, self.place.pipeline, why_not)
                 if one.copied and one.table not in change.copies:
                     raise not_copied(change, one)
-            for table in change.tables:
-                for effect in effects_on(change, table.table):
-                    raise not_converted(
-                        change, effect, change.target(table.table), "messages that were sent stay as they are"
-                    )
+            require_not_converted(change)
 
     def plan(self, parallelism: int) -> list[list[KafkaUnit]]:
         """Return one unit: rows and checkpoint are one transaction, and a transaction has one producer. Raises MappingError."""

@@ -1,0 +1,223 @@
+"""Rows of a batch as requests: which rows go together, the address, headers, body, and the key by which a repeat is recognised."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from sluice.errors import MappingError
+from sluice.formats import cloudevents
+from sluice.model.batches import Op
+from sluice.model.fields import is_masked, true_name
+from sluice.model.tables import TableId
+from sluice.targets.http.client import Request
+from sluice.targets.http.options import DOCUMENTS, OF_ROWS, HttpOptions
+from sluice.targets.messages.documents import Messages, MessageWriter
+from sluice.targets.port import ChangePiece, Fence
+
+_OPS = {Op.INSERT: "insert", Op.UPDATE: "update", Op.DELETE: "delete", Op.READ: "read"}
+_LONGEST_KEY = 200
+"""Characters of an idempotency key; many receivers store 255."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A document on its way.
+
+    Attributes:
+        row: number of the row in its piece.
+        change: with table and key it tells the document apart in the batch, the same in each attempt.
+        op: insert, update, delete or read.
+        key: its message key as JSON, "" without one.
+        order: documents with the same number are sent one after the other.
+        hidden: its table has columns whose values are not shown.
+    """
+
+    table: TableId
+    row: int
+    change: str
+    op: str
+    key: str
+    value: bytes
+    order: int
+    hidden: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """What requests of a batch have in common. ``replay``: as in :class:`~sluice.targets.port.BatchInput`; ``position``: the batch's end, as text."""
+
+    options: HttpOptions
+    pipeline: str
+    target: str
+    fence: Fence
+    replay: str
+    position: str
+
+    def documents(self, writer: MessageWriter, piece: ChangePiece) -> list[Document]:
+        """Return the documents of a piece, in its order. Raises MappingError if a key cannot stand in an address."""
+        if self.options.named & {"key"}:
+            _require_plain_key(piece)
+        made: Messages = writer.messages(piece)
+        assert made.headers is not None  # the form has headers
+        ops, hidden = piece.rows["_op"].to_pylist(), any(map(is_masked, piece.rows.schema))
+        found, last = [], -1
+        rows, keys = made.rows.tolist(), made.keys.to_pylist()
+        twice = {row for row, following in pairwise(rows) if row == following}
+        for row, key, value, route, headers in zip(
+            rows, keys, made.values.to_pylist(), made.routes.to_pylist(), made.headers, strict=True
+        ):
+            op = _OPS[Op(ops[row])]
+            if row in twice:  # an update of the key, as debezium has it
+                op = "insert" if row == last else "delete"
+            last = row
+            change = dict(headers)["sluice.change"].decode()
+            order = zlib.crc32(route)
+            found.append(Document(piece.table, row, change, op, (key or b"").decode(), value, order, hidden))
+        return found
+
+    def lanes(self, documents: Iterable[Document]) -> list[list[Document]]:
+        """Return the documents in lists that may be sent at the same time; each is in order."""
+        count = 1 if self.options.ordering == "global" else self.options.concurrency
+        found: list[list[Document]] = [[] for _ in range(count)]
+        for one in documents:
+            found[one.order % count].append(one)
+        return [lane for lane in found if lane]
+
+    def requests(self, lane: Sequence[Document]) -> Iterator[tuple[Request, list[Document]]]:
+        """Yield requests, each with its documents: as many as fit whose method, address and headers are the same."""
+        how, part, size, said = self.options.batch, list[Document](), 0, None
+        for one in lane:
+            now = self._said(one)
+            if part and (now != said or len(part) >= how.max_rows or size + len(one.value) > how.max_bytes):
+                yield self.request(part), part
+                part, size = [], 0
+            part.append(one)
+            size, said = size + len(one.value), now
+        if part:
+            yield self.request(part), part
+
+    def request(self, part: Sequence[Document]) -> Request:
+        """Return the request with these documents."""
+        method, path, headers = self._said(part[0])
+        name = self.key_of(part)
+        own = {
+            "Content-Type": self._content_type(),
+            self.options.idempotency_header: name,
+            "Sluice-Pipeline": quote(self.pipeline),
+            "Sluice-Target": quote(self.target),
+            "Sluice-Batch": str(self.fence.batch),
+            "Sluice-Epoch": str(self.fence.epoch),
+        }
+        body = b"" if method == "DELETE" else self._body(part, name)
+        if method == "DELETE":
+            del own["Content-Type"]
+        hidden = any(one.hidden for one in part)
+        return Request(method, path, {**own, **dict(headers)}, body, "key" in self.options.named_in_path, hidden)
+
+    def key_of(self, part: Sequence[Document]) -> str:
+        """Return the idempotency key of these documents: what they are, and not how many requests there are, decides."""
+        told = [
+            self.pipeline,
+            self.target,
+            self.position,
+            self.replay,
+            *(f"{one.table} {one.change} {one.key}" for one in part),
+        ]
+        digest = hashlib.sha256("\n".join(told).encode()).hexdigest()[:24]
+        tables = {one.table for one in part}
+        unit = self.replay or (str(next(iter(tables))) if len(tables) == 1 else "changes")
+        readable = "/".join(
+            quote(str(word), safe=".-_~") for word in (self.pipeline, self.target, self.fence.batch, unit)
+        )
+        return f"{readable[: _LONGEST_KEY - len(digest) - 1]}/{digest}"
+
+    def _said(self, one: Document) -> tuple[str, str, tuple[tuple[str, str], ...]]:
+        """Return method, path and further headers."""
+        options = self.options
+        words = {"schema": one.table.schema, "table": one.table.table, "pipeline": self.pipeline, "target": self.target}
+        if options.single:
+            words |= {"op": one.op, "key": _plain_key(one.key)} if options.named & OF_ROWS else {}
+        safe = {name: quote(word, safe="") for name, word in words.items()}
+        if "key" in words:
+            safe["key"] = ",".join(quote(part, safe="") for part in json.loads(words["key"]))
+        methods = options.methods
+        method = {"delete": methods.delete, "update": methods.update}.get(one.op, methods.insert)
+        headers = tuple((name, template.format(**safe)) for name, template in options.headers.items())
+        return method, options.path.format(**safe), headers
+
+    def _content_type(self) -> str:
+        options = self.options
+        if options.batch.lines:
+            return "application/x-ndjson"
+        if options.body is None and options.format == "cloudevents-json":
+            return (
+                f"{cloudevents.CONTENT_TYPE if options.single else 'application/cloudevents-batch+json'}; charset=UTF-8"
+            )
+        return "application/json"
+
+    def _body(self, part: Sequence[Document], key: str) -> bytes:
+        values = [one.value for one in part]
+        if self.options.batch.lines:
+            return b"\n".join(values) + b"\n"
+        documents = values[0] if self.options.single else b"[" + b",".join(values) + b"]"
+        if self.options.body is None:
+            return documents
+        words = {
+            "pipeline": self.pipeline, "target": self.target, "batch": str(self.fence.batch), "count": str(len(part)), "idempotency_key": key,
+        }  # fmt: skip
+        return _filled(self.options.body, words, documents.decode()).encode()
+
+
+def _filled(body: Any, words: dict[str, str], documents: str) -> str:
+    """Return a value as JSON with its texts filled in."""
+    if body in DOCUMENTS:
+        return documents
+    if isinstance(body, str):
+        return json.dumps(body.format(**words), ensure_ascii=False)
+    if isinstance(body, dict):
+        pairs = (
+            f"{json.dumps(str(name), ensure_ascii=False)}:{_filled(one, words, documents)}"
+            for name, one in body.items()
+        )
+        return "{" + ",".join(pairs) + "}"
+    if isinstance(body, list):
+        return "[" + ",".join(_filled(one, words, documents) for one in body) + "]"
+    return json.dumps(body)
+
+
+def _plain_key(key: str) -> str:
+    """Return the values of a key as a JSON array of texts."""
+    values = json.loads(key).values() if key else ()
+    return json.dumps([
+        "" if value is None else value if isinstance(value, str) else json.dumps(value) for value in values
+    ])
+
+
+def _require_plain_key(piece: ChangePiece) -> None:
+    fields = {true_name(field): field.type for field in piece.rows.schema}
+    if not piece.key:
+        raise MappingError(
+            f"rows of {piece.table} have no key, and options.path or headers name {{key}}",
+            where=str(piece.table),
+            hint="give it a primary key, or name the columns: mapping: key",
+        )
+    for name in piece.key:
+        if not (
+            pa.types.is_integer(fields[name])
+            or pa.types.is_string(fields[name])
+            or pa.types.is_large_string(fields[name])
+        ):
+            raise MappingError(
+                f"the key column {name} of {piece.table} is neither a whole number nor a text, and {{key}} needs one",
+                where=f"{piece.table}.{name}",
+                hint="leave {key} out of options.path and headers; the document has the key",
+            )

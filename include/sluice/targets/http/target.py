@@ -1,0 +1,109 @@
+"""An HTTP receiver as a target: a batch is a number of requests, each with the same Idempotency-Key in every attempt. At least once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from pydantic import BaseModel
+
+from sluice.config.connections import Endpoint
+from sluice.config.pipeline import TargetConfig
+from sluice.errors import ConfigError
+from sluice.targets.http.options import HttpOptions
+from sluice.targets.http.options import Ordering as Ordered
+from sluice.targets.http.receiver import Receiver
+from sluice.targets.http.schema import HttpSchema
+from sluice.targets.http.writer import HttpPlace, HttpWriter
+from sluice.targets.messages.definitions import FOLLOWED
+from sluice.targets.options import options_of
+from sluice.targets.port import (
+    BatchInput,
+    Capabilities,
+    Consistency,
+    Feature,
+    Fence,
+    Guarantee,
+    Input,
+    Ordering,
+)
+
+_ORDER = {Ordered.KEY: Ordering.KEY, Ordered.TABLE: Ordering.TABLE, Ordered.GLOBAL: Ordering.GLOBAL}
+
+
+def _capabilities(changes: Input, ordering: Ordering) -> Capabilities:
+    every = {Feature.DELETE, Feature.KEYLESS, Feature.PARTIAL_ROWS}
+    return Capabilities(
+        inputs=frozenset(Input),
+        guarantee=Guarantee.AT_LEAST_ONCE,
+        ordering=frozenset({ordering}),
+        consistency=frozenset({Consistency.ROW}),
+        schema_changes=FOLLOWED,
+        features=frozenset(every if changes is Input.CHANGES else {Feature.DELETE, Feature.ROW_REJECTION}),
+        max_writers=1,
+    )
+
+
+class HttpTarget:
+    """See :class:`sluice.targets.port.Target`."""
+
+    Options: ClassVar[type[BaseModel]] = HttpOptions
+    CAPABILITIES: ClassVar[Capabilities] = replace(
+        _capabilities(Input.MERGED, Ordering.KEY), ordering=frozenset(_ORDER.values())
+    )
+
+    def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:
+        self.config = config
+        self.options = options_of(config, HttpOptions)
+        if endpoint.kind not in {"http", "https", ""}:
+            raise ConfigError(
+                f"target {config.name!r}: connection {endpoint.connection_id!r} is of type {endpoint.kind}, not http"
+            )
+        receiver = Receiver(endpoint)
+        receiver.require_usable()
+        if self.options.signature is not None:
+            _ = receiver.hmac_secret
+        self.place = HttpPlace(receiver, self.options, pipeline, config.name)
+
+    @property
+    def input(self) -> Input:
+        """The form in which it gets changes."""
+        return Input(self.config.changes)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The abilities of the target, as the options say."""
+        return _capabilities(self.input, _ORDER[self.options.ordering])
+
+    @property
+    def checkpoints(self) -> None:
+        """No checkpoint store: a receiver remembers nothing that can be asked for, so ZooKeeper keeps the checkpoint."""
+
+    @contextmanager
+    def open(self, epoch: int) -> Iterator[HttpSession]:
+        """See :meth:`sluice.targets.port.Target.open`."""
+        yield HttpSession(self, epoch)
+
+    def schema(self) -> HttpSchema:
+        """Return what says where rows go."""
+        return HttpSchema(self.place, self.input)
+
+    def reconciler(self) -> None:
+        """Return None: it is not known what a receiver has."""
+
+    def interrupt(self) -> None:
+        """Do nothing: nothing waits for longer than ``options.retry_for``."""
+
+
+@dataclass(frozen=True)
+class HttpSession:
+    """See :class:`sluice.targets.port.TargetSession`."""
+
+    target: HttpTarget
+    epoch: int
+
+    def begin(self, batch: BatchInput) -> HttpWriter:
+        """Return the writer of a batch. No I/O."""
+        return HttpWriter(self.target.place, self.target.input, batch, Fence(self.epoch, batch.held, batch.number))

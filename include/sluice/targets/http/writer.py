@@ -1,0 +1,214 @@
+"""A batch on the driver, and the one unit that sends it. Requests of different rows are under way at the same time, those of one row are not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.errors import LoadError
+from sluice.model.batches import Op
+from sluice.model.offset import Offset
+from sluice.targets.changes_in_order import in_log_order
+from sluice.targets.http.client import Ended, HttpClient, Refusal
+from sluice.targets.http.options import HttpOptions, Ordering
+from sluice.targets.http.receiver import Receiver
+from sluice.targets.http.requests import Document, Sending
+from sluice.targets.messages.definitions import require_not_converted, require_not_stopped
+from sluice.targets.messages.documents import MessageWriter
+from sluice.targets.messages.key_forms import KeyForms
+from sluice.targets.messages.pieces import merged_piece
+from sluice.targets.messages.stale_keys import StaleWords, stale_keys
+from sluice.targets.port import (
+    BatchInput,
+    Fence,
+    Input,
+    RejectedRows,
+    Rejection,
+    RowReader,
+    TableInput,
+    WriteResult,
+)
+from sluice.targets.schema.policy import not_followed
+
+_ROWS = 20_000
+"""Rows that become documents at a time."""
+_AT_RECEIVER = StaleWords("at the receiver", "at the receiver under the old name", "of which the receiver has no row")
+
+
+@dataclass(frozen=True)
+class HttpPlace:
+    """A receiver, and what is sent to it. Picklable."""
+
+    receiver: Receiver
+    options: HttpOptions
+    pipeline: str
+    target: str
+
+    @property
+    def owner(self) -> str:
+        """The target's name, for messages."""
+        return f"{self.pipeline}.{self.target}"
+
+
+@dataclass(frozen=True)
+class HttpWriter:
+    """See :class:`sluice.targets.port.BatchWriter`."""
+
+    place: HttpPlace
+    input: Input
+    batch: BatchInput
+    fence: Fence
+
+    def prepare(self) -> None:
+        """Refuse schema changes that documents cannot say. No I/O. Raises LoadError."""
+        forms = KeyForms(self.place.options.form, self.place.pipeline)
+        for change in self.batch.schema_changes:
+            require_not_stopped(change)
+            for one in stale_keys(change, forms, _AT_RECEIVER) if self.input is Input.MERGED else ():
+                raise not_followed(change, f"no change names the rows that it is about: {one.why}", "tell the receiver")
+            require_not_converted(change)
+
+    def plan(self, parallelism: int) -> list[list[HttpUnit]]:
+        """Return one unit: the order of a row's changes is kept within it."""
+        batch = self.batch
+        if not batch.tables and not batch.changes:
+            return []
+        lighter_first = tuple(sorted(batch.tables, key=lambda table: table.weight))
+        return [
+            [HttpUnit(self.place, self.fence, batch.reader, lighter_first, batch.position, batch.changes, batch.replay)]
+        ]
+
+    def commit(self, results: Sequence[WriteResult]) -> None:
+        """Do nothing: everything was taken, and the pipeline keeps the checkpoint."""
+
+    def abort(self) -> None:
+        """Do nothing: what was sent was sent, and the next attempt sends it with the same keys."""
+
+
+@dataclass(frozen=True)
+class HttpUnit:
+    """See :class:`sluice.targets.port.WriteUnit`: the whole batch."""
+
+    place: HttpPlace
+    fence: Fence
+    reader: RowReader
+    tables: tuple[TableInput, ...]
+    position: Offset | None
+    changes: int = 0
+    replay: str = ""
+
+    @property
+    def cost(self) -> int:
+        """The cost of the unit, in rows."""
+        return max(sum(table.rows for table in self.tables), self.changes)
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory that the unit takes: for merged rows those that are read at a time, for changes all."""
+        files = [file for table in self.tables for file in table.files]
+        return self.reader.memory_of(sum(file.arrow_bytes for file in files), len(files)) if files else 0
+
+    def write(self, rejected: RejectedRows | None = None) -> WriteResult:
+        """Send all rows. Raises TargetUnavailable, ConfigError, MappingError, and LoadError for the first row that is refused if none may be."""
+        started, place = time.monotonic(), self.place
+        options = place.options
+        position = f"{self.position.server} {self.position.place}" if self.position is not None else ""
+        sending = Sending(options, place.pipeline, place.target, self.fence, self.replay, position)
+        at = None if self.changes else self.position
+        writer = MessageWriter(options.form, place.pipeline, self.fence.batch, at)
+        result = WriteResult()
+        client = HttpClient(place.receiver, options, f"sending batch {self.fence.batch} to {place.owner}", place.owner)
+        with closing(client), ThreadPoolExecutor(options.concurrency, "sluice-http") as threads:
+            lanes = _Lanes(client, sending, threads)
+            if self.changes:
+                result += self._send_changes(lanes, writer)
+            for table in self.tables:
+                result += self._send_table(lanes, writer, table, rejected)
+        return replace(result, retries=client.retries, seconds=time.monotonic() - started)
+
+    def _send_changes(self, lanes: _Lanes, writer: MessageWriter) -> WriteResult:
+        """Send every change. A refused one stops the batch: what follows it in the log is not sent before it."""
+        count = 0
+        together = self.place.options.ordering is Ordering.GLOBAL
+        for pieces in in_log_order(self.reader.change_pieces(), _ROWS, together=together):
+            documents = [one for piece in pieces for one in lanes.sending.documents(writer, piece)]
+            lanes.send(documents, refusable=False)
+            count += sum(piece.rows.num_rows for piece in pieces)
+        return WriteResult(appended=count)
+
+    def _send_table(
+        self, lanes: _Lanes, writer: MessageWriter, table: TableInput, rejected: RejectedRows | None
+    ) -> WriteResult:
+        result, refused = WriteResult(), list[Rejection]()
+        for rows in self._parts(table):
+            piece = merged_piece(table.target, table.plan.key, rows)
+            left_out = lanes.send(lanes.sending.documents(writer, piece), refusable=rejected is not None)
+            kept = np.ones(rows.num_rows, bool)
+            kept[list(left_out)] = False
+            gone = pc.equal(rows["_op"], Op.DELETE.value).to_numpy(zero_copy_only=False)
+            deletes = int((gone & kept).sum())
+            result += WriteResult(int(kept.sum()) - deletes, deletes, rejected=len(left_out))
+            refused += [Rejection(rows.slice(n, 1), one.said, str(one.status)) for n, one in sorted(left_out.items())]
+        if rejected is not None:
+            rejected(f"http-{table.target}", table.target, refused)
+        return result
+
+    def _parts(self, table: TableInput) -> Iterator[pa.Table]:
+        for rows in self.reader.pieces(table.files):
+            for start in range(0, rows.num_rows, _ROWS):
+                yield rows.slice(start, _ROWS)
+
+
+@dataclass(frozen=True)
+class _Lanes:
+    """Sends documents: those with the same order one after the other, others at the same time."""
+
+    client: HttpClient
+    sending: Sending
+    threads: ThreadPoolExecutor
+
+    def send(self, documents: Sequence[Document], *, refusable: bool) -> dict[int, Refusal]:
+        """Send documents to the end; return the rows that were refused. Raises what :meth:`HttpClient.send` raises, and LoadError."""
+        work = [self.threads.submit(self._lane, lane, refusable) for lane in self.sending.lanes(documents)]
+        wait(work)
+        errors = [error for one in work if (error := one.exception()) is not None]
+        for error in sorted(errors, key=lambda error: isinstance(error, Ended)):
+            raise error
+        return {row: refusal for one in work for row, refusal in one.result().items()}
+
+    def _lane(self, lane: Sequence[Document], refusable: bool) -> dict[int, Refusal]:
+        refused: dict[int, Refusal] = {}
+        try:
+            for _, part in self.sending.requests(lane):
+                self._part(part, refused, refusable)
+        except BaseException:
+            self.client.ended.set()
+            raise
+        return refused
+
+    def _part(self, part: Sequence[Document], refused: dict[int, Refusal], refusable: bool) -> None:
+        """Send documents in one request; if it is refused, halves of them, down to the row that is at fault."""
+        request = self.sending.request(part)
+        refusal = self.client.send(replace(request, url=f"{self.client.receiver.base}{request.url}"))
+        if refusal is None:
+            return
+        if len(part) > 1:
+            for half in (part[: len(part) // 2], part[len(part) // 2 :]):
+                self._part(half, refused, refusable)
+            return
+        [one] = part
+        if not refusable:
+            key = "(masked)" if one.hidden else one.key[:300] or "none"
+            raise LoadError(
+                f"{self.client.doing}: a row of {one.table} is refused, key {key}: {refusal.said}",
+                where=str(one.table),
+                hint="correct the row, or the receiver; with changes: latest, on_error: dead_letter leaves such rows out",
+            )
+        refused[one.row] = refusal
