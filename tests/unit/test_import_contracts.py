@@ -56,6 +56,7 @@ def test_a_contract_of_all_rooms_but_one_names_them(contract: str, allowed: set[
         ("the target port knows no dialect", "forbidden_modules", set()),
         ("targets of other kinds than MySQL know nothing of MySQL", "source_modules", {"mysql"}),
         ("what targets with messages share knows no kind and no dialect", "forbidden_modules", set()),
+        ("what targets of lake tables share knows no kind and no library of a format", "forbidden_modules", set()),
     ],
 )
 def test_a_contract_of_all_kinds_of_targets_names_them(contract: str, key: str, beside: set[str]) -> None:
@@ -134,14 +135,14 @@ flows/capture/drain flows/capture/failover flows/capture/kept_source flows/captu
 flows/capture/schema_history flows/capture/waiting flows/checkpoints flows/dump/automatic flows/dump/background
 flows/dump/key_lists flows/dump/other_site flows/dump/planner flows/dump/progress flows/dump/reconcile
 flows/dump/start flows/dump/table_list flows/dump/throttle flows/dump/worker flows/incomplete_tables flows/load/ack
-flows/load/batch_changes flows/load/bundling flows/load/copies flows/load/isolation flows/load/load
-flows/load/redelivery flows/load/unique_keys flows/mapped_names flows/microbatch flows/run flows/runtime
-flows/snapshot/columns flows/snapshot/lost_batches flows/snapshot/rows flows/snapshot/start flows/snapshot/versions
-flows/stage_tasks flows/stage_work flows/standby flows/stored flows/transform/column_changes flows/transform/merge
-flows/transform/read_back flows/transform/repair flows/transform/spark_rules flows/transform/stages operations/adopt
-operations/alerts operations/channel operations/check operations/compaction operations/conflicts operations/control
-operations/copy_plan operations/deadletters/replay operations/deadletters/staleness operations/deadletters/store
-operations/places operations/recover/copies operations/recover/lost_source operations/recover/lost_state
+flows/load/batch_changes flows/load/copies flows/load/isolation flows/load/load flows/load/redelivery
+flows/load/unique_keys flows/mapped_names flows/microbatch flows/run flows/runtime flows/snapshot/lost_batches
+flows/snapshot/rows flows/snapshot/start flows/stage_tasks flows/stage_work flows/standby flows/stored
+flows/transform/column_changes flows/transform/merge flows/transform/read_back flows/transform/repair
+flows/transform/spark_rules flows/transform/stages operations/adopt operations/alerts operations/channel
+operations/check operations/compaction operations/conflicts operations/control operations/copy_plan
+operations/deadletters/replay operations/deadletters/staleness operations/deadletters/store operations/places
+operations/recover/copies operations/recover/lost_source operations/recover/lost_state
 operations/recover/lost_target operations/recover/recapture operations/recover/recover operations/recover/segments
 operations/retention operations/rule_stats operations/ruledev/tryout operations/schema operations/snapshot
 operations/status operations/stored operations/subscriptions operations/upkeep operations/verify/expected_rows

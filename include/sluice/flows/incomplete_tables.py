@@ -60,7 +60,7 @@ def explain_absence(
 
 def _definitions(runtime: Runtime, state: PipelineState, at: Offset) -> Definitions | None:
     with suppress(SluiceError):
-        return definitions_at(runtime, state, at)
+        return definitions_at(runtime.store, runtime.source, state, at)
     return None
 
 

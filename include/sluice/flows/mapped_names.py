@@ -52,7 +52,7 @@ def require_known_names(runtime: Runtime, state: PipelineState, manifest: Segmen
     with runtime.source.open() as source:
         tables = known_tables(source.tables(selection.wants))
     for at in (manifest.first, manifest.last):
-        definitions = definitions_at(runtime, state, at)
+        definitions = definitions_at(runtime.store, runtime.source, state, at)
         for id_, table in (definitions.tables if definitions is not None else {}).items():
             if selection.wants(id_):
                 _join(tables, id_, (column.name for column in table.columns))

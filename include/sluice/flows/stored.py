@@ -16,6 +16,7 @@ from sluice.segments.changeset import damage
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.schemas import DefinitionsReader, SchemaStore
 from sluice.segments.store import SegmentStore
+from sluice.sources.base import Source
 
 
 def manifest_of(runtime: Runtime, store: SegmentStore, batch: int) -> SegmentManifest | None:
@@ -81,9 +82,9 @@ def known_again(runtime: Runtime, store: SegmentStore, target: str, number: int)
     return record_of(store, manifest, "redelivered")
 
 
-def definitions_at(runtime: Runtime, state: PipelineState, first: Offset) -> Definitions | None:
+def definitions_at(store: SegmentStore, source: Source, state: PipelineState, first: Offset) -> Definitions | None:
     """Return the stored definitions that apply to changes from ``first`` on, as far as they are known. Raises SegmentError."""
-    schemas, read = SchemaStore(runtime.store), runtime.source.stored_definitions
+    schemas, read = SchemaStore(store), source.stored_definitions
     cursor = state.cursor()
     if cursor is None or not cursor.schema:
         return None
@@ -95,17 +96,17 @@ def definitions_at(runtime: Runtime, state: PipelineState, first: Offset) -> Def
     return schemas.load(earlier[0].path, read) if earlier else None
 
 
-def tables_at(runtime: Runtime, state: PipelineState, first: Offset) -> frozenset[TableId]:
+def tables_at(store: SegmentStore, source: Source, state: PipelineState, first: Offset) -> frozenset[TableId]:
     """Return the tables of :func:`definitions_at`, none if nothing is known. Raises SegmentError.
 
     The newest file of the history is read once per process: while no definition changes, a batch reads none.
     """
-    cursor, store, read = state.cursor(), runtime.store, runtime.source.stored_definitions
+    cursor, read = state.cursor(), source.stored_definitions
     if cursor is not None and cursor.schema:
         at, tables = _tables_in(store.uri, store.pipeline, cursor.schema, read)
         if at.log_epoch == first.log_epoch and at.order <= first.order:
             return tables
-    return _names(definitions_at(runtime, state, first))
+    return _names(definitions_at(store, source, state, first))
 
 
 @lru_cache(maxsize=8)

@@ -410,8 +410,8 @@ def _rules_before_snapshot(runtime: Runtime, tables: list[SourceTable]) -> list[
         held = state.acks.get(SNAPSHOT)
         if held is None:
             return []
-        noted = noted_columns(runtime, state, held.batch, rules)
-    reader = snapshot_reader(runtime)
+        noted = noted_columns(runtime.store, state, held.batch, rules)
+    reader = snapshot_reader(runtime.open_target(SNAPSHOT))
     found = []
     for table in tables:
         why, target = known_when_it_runs(rules, table.id), routes.route(table.id).target

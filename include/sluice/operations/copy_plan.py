@@ -141,7 +141,7 @@ class _MadeByRules:
             batches = [batch for number in state.undelivered() if (batch := state.batches.get(number)) is not None]
             cursor = state.cursor()
             rules = RuleSet.of(runtime.rules_path)
-            noted = noted_columns(runtime, state, cursor.next_batch, rules) if cursor is not None else {}
+            noted = noted_columns(runtime.store, state, cursor.next_batch, rules) if cursor is not None else {}
         return cls(
             {name: process.batch for name, process in known.items() if process is not None},
             tuple((one, _tables_of(runtime, one.changeset)) for one in batches if one.changeset),
@@ -289,7 +289,7 @@ def _captured_definitions(runtime: Runtime) -> Definitions | None:
     """Return the definitions as of the captured position; None before the first drain."""
     with runtime.state() as state:
         cursor = state.cursor()
-        return definitions_at(runtime, state, cursor.position) if cursor is not None else None
+        return definitions_at(runtime.store, runtime.source, state, cursor.position) if cursor is not None else None
 
 
 def _with_statement(source: SourceSession, table: SourceTable, plan: PlannedTable, routes: Mapping) -> PlannedTable:

@@ -11,26 +11,27 @@ from sluice.flows.transform.dead_letter_files import FOLDER
 from sluice.model.batches import Batch
 from sluice.operations.deadletters.store import letters
 from sluice.segments.changeset import read_changeset
+from sluice.segments.store import SegmentStore
 
 _counted: dict[str, tuple[tuple[str, ...], int]] = {}
 """Store -> (files, open letters): cached, as a page asks again and again."""
 
 
-def rules_of(runtime: Runtime, batch: Batch) -> list[dict[str, Any]]:
+def rules_of(store: SegmentStore, batch: Batch) -> list[dict[str, Any]]:
     """Return rows in, out and changed, seconds, errors and dead letters of every rule; empty if the batch is not merged or no longer stored."""
     if not batch.changeset:
         return []
     try:
-        return [rule.model_dump() for rule in read_changeset(runtime.store, batch.changeset).manifest.rules]
+        return [rule.model_dump() for rule in read_changeset(store, batch.changeset).manifest.rules]
     except SluiceError:
         return []
 
 
-def newest_rules(runtime: Runtime, batches: Sequence[Batch]) -> tuple[int | None, list[dict[str, Any]]]:
+def newest_rules(store: SegmentStore, batches: Sequence[Batch]) -> tuple[int | None, list[dict[str, Any]]]:
     """Return the number of the newest merged batch of ``batches`` (ascending) and what its rules did, see :func:`rules_of`."""
     for batch in reversed(batches):
         if batch.changeset:
-            return batch.number, rules_of(runtime, batch)
+            return batch.number, rules_of(store, batch)
     return None, []
 
 

@@ -69,7 +69,7 @@ def show(
         TargetUnavailable.
     """
     require_snapshot(runtime)
-    reader = snapshot_reader(runtime)
+    reader = snapshot_reader(runtime.open_target(SNAPSHOT))
     with runtime.state() as state:
         process = state.acks.get(SNAPSHOT)
         tables = snapshot_tables(runtime, state)
@@ -96,8 +96,10 @@ def snapshot_tables(runtime: Runtime, state: PipelineState) -> list[TableId]:
         return []
     pipeline = runtime.pipeline
     selection, routes = Selection.compile(pipeline.capture), Mapping.compile(pipeline.mapping)
-    known = tables_at(runtime, state, cursor.position)
-    emitted = {target for _, target in noted_columns(runtime, state, cursor.next_batch, RuleSet.of(runtime.rules_path))}
+    known = tables_at(runtime.store, runtime.source, state, cursor.position)
+    emitted = {
+        target for _, target in noted_columns(runtime.store, state, cursor.next_batch, RuleSet.of(runtime.rules_path))
+    }
     return sorted(emitted | {routes.route(table).target for table in known if selection.wants(table)})
 
 

@@ -423,7 +423,7 @@ class _Stored:
     def read(cls, runtime: Runtime, state: PipelineState, known: Sequence[Batch]) -> _Stored:
         """Read the store's part of the status. ``known``: the newest batches, ascending."""
         return cls(
-            *newest_rules(runtime, known),
+            *newest_rules(runtime.store, known),
             waiting_letters(runtime),
             _verified(runtime),
             counted(runtime),

@@ -96,7 +96,7 @@ def _rules_in_words(runtime: Runtime, batch: Batch | None) -> str:
     # Imported here because it reads dead letters, whose module imports this one.
     from sluice.operations.rule_stats import in_words, rules_of
 
-    return in_words(rules_of(runtime, batch)) if batch else ""
+    return in_words(rules_of(runtime.store, batch)) if batch else ""
 
 
 def documents(store: SegmentStore, manifest: SegmentManifest, chosen: Format, source: str) -> Iterator[str]:

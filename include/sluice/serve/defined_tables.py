@@ -25,7 +25,7 @@ def defined_tables(
     A table for which only rows tell what rules make of it is not among them.
     """
     cursor = state.cursor()
-    known = definitions_at(runtime, state, cursor.position) if cursor is not None else None
+    known = definitions_at(runtime.store, runtime.source, state, cursor.position) if cursor is not None else None
     selection = Selection.compile(runtime.pipeline.capture)
     for source, definition in sorted(known.tables.items() if known is not None else ()):
         route = rows.routes.whole_route(source)

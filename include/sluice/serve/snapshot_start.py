@@ -48,7 +48,7 @@ class SnapshotStart:
             raise ConfigError(
                 f"{runtime.name} has no snapshot to start from", hint="docs/snapshot.md says how to keep one"
             )
-        reader = snapshot_reader(runtime)
+        reader = snapshot_reader(runtime.open_target(SNAPSHOT))
         held = _whole(runtime, state, reader, held)
         found = SnapshotTables(runtime, reader, held.batch, held.position).every(state, wants)
         return cls(rows, reader, held, tuple(found), runtime.pipeline.source.type)

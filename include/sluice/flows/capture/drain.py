@@ -231,7 +231,7 @@ def record_dumps(context: DrainContext) -> None:
     """Record the dumps that have become due, before the state that makes them due changes."""
     due = due_dumps(context.runtime, context.state, context.source, context.cursor)
     record_due(context.runtime, context.state, context.source, due)
-    remember_captured(context.runtime, lambda: captured_tables(context.runtime, context.source))
+    remember_captured(context.runtime.store, lambda: captured_tables(context.runtime, context.source))
     context.due = unread_dumps(context.state)
 
 

@@ -71,7 +71,7 @@ def _suspects(
     there = {table.id: table.schema for table in session.tables(selection.wants)}
     for table in session.empty_tables([table for table, schema in there.items() if schema.primary_key]):
         yield there[table], False
-    known = definitions_at(runtime, state, at)
+    known = definitions_at(runtime.store, runtime.source, state, at)
     for table, definition in known.tables.items() if known is not None else ():
         if selection.wants(table) and table not in there:
             with suppress(SluiceError):

@@ -11,14 +11,14 @@ from pyarrow import fs
 from sluice.errors import SluiceError
 from sluice.flows.runtime import Runtime
 from sluice.model.tables import TableId
+from sluice.segments.store import SegmentStore
 
 PATH = "captured-tables.json"
 FRESH_S = 60.0
 
 
-def remember_captured(runtime: Runtime, captured: Callable[[], Mapping[TableId, int]]) -> None:
+def remember_captured(store: SegmentStore, captured: Callable[[], Mapping[TableId, int]]) -> None:
     """Write the list, if the one there is older than a minute. ``captured``: asks the source for the tables and about how many rows each has."""
-    store = runtime.store
     info = store.filesystem.get_file_info(store.full_path(PATH))
     if info.type != fs.FileType.NotFound and info.mtime is not None and time.time() - info.mtime.timestamp() < FRESH_S:
         return

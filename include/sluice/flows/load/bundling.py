@@ -9,30 +9,30 @@ from __future__ import annotations
 
 from sluice.coordination.bundling import WaitingBatches
 from sluice.coordination.state import PipelineState
-from sluice.flows.runtime import Runtime
+from sluice.segments.store import SegmentStore
 from sluice.targets.bundles import MOST_ROWS
 
 MOST_BATCHES = 100
 """Batches that wait, at most. Each costs a read of ZooKeeper whenever another one is added."""
 
 
-def waits(runtime: Runtime, state: PipelineState, target: str, batch: int) -> WaitingBatches | None:
+def waits(store: SegmentStore, state: PipelineState, target: str, batch: int) -> WaitingBatches | None:
     """Return the waiting batches that ``batch`` joins if it is not to be loaded into ``target`` yet; None to load now. Raises SegmentError."""
     found = state.waiting().get(target)
     if found is None or batch < found.first or found.is_due or batch - found.first + 1 >= MOST_BATCHES:
         return None
     known = [state.batches.get(number) for number in range(found.first, batch + 1)]
-    if sum(one.changes for one in known if one is not None) >= MOST_ROWS or _is_alone(runtime, state, target, batch):
+    if sum(one.changes for one in known if one is not None) >= MOST_ROWS or _is_alone(store, state, target, batch):
         return None
     return found
 
 
-def _is_alone(runtime: Runtime, state: PipelineState, target: str, batch: int) -> bool:
+def _is_alone(store: SegmentStore, state: PipelineState, target: str, batch: int) -> bool:
     """Return True if the batch must not wait for others: it changes definitions, or a dump placed rows in it and somebody waits for them."""
     record = state.batches.get(batch)
     if record is None or not record.is_for(target):
         return False
-    manifest = runtime.store.read_manifest(record.manifest)
+    manifest = store.read_manifest(record.manifest)
     return bool(manifest.ddl or manifest.replaces or record.targets or any(file.reads for file in manifest.files))
 
 

@@ -40,7 +40,7 @@ def deliver(runtime: Runtime, target: str, batch: int) -> LoadOutcome | Hold | W
     if target not in runtime.commit_every:
         return _deliver(runtime, target, batch)
     with runtime.state() as state:
-        waiting = waits(runtime, state, target, batch)
+        waiting = waits(runtime.store, state, target, batch)
         return waiting or _together(runtime, target, batch, ready(state, target, batch))
 
 

@@ -38,6 +38,7 @@ from sluice.mapping import Mapping as Routes
 from sluice.model.batches import Batch
 from sluice.model.dumps import DumpState
 from sluice.model.tables import TableId
+from sluice.rules import RuleSet
 from sluice.segments.changeset import Changeset, read_changeset
 from sluice.segments.manifest import SegmentManifest
 from sluice.sources.table_filter import Selection
@@ -238,7 +239,9 @@ class _Delivery:
         changeset = read_changeset(self.runtime.store, record.changeset)
         self._require_young(record, changeset)
         if self._config.name == SNAPSHOT:
-            note_columns(self.runtime, self.state, changeset, self.lease.epoch)
+            note_columns(
+                self.runtime.store, self.state, RuleSet.of(self.runtime.rules_path), changeset, self.lease.epoch
+            )
         given = replace(self._input(record, changeset), held=self._before(number))
         if self.target.capabilities.execution is Execution.FRAME and self.runtime.mode != "local":
             given = replace(given, spark=SparkStatements(self.runtime.runner, self._description(record)))
@@ -413,5 +416,5 @@ class _Facts:
         """Return the captured tables, by the definitions at the start of the batch, and their target tables, by the current mapping."""
         pipeline = self._runtime.pipeline
         routes, selection = Routes.compile(pipeline.mapping), Selection.compile(pipeline.capture)
-        known = tables_at(self._runtime, self._state, self._batch.first)
+        known = tables_at(self._runtime.store, self._runtime.source, self._state, self._batch.first)
         return {table: routes.route(table).target for table in known if selection.wants(table)}

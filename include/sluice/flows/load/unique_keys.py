@@ -52,4 +52,4 @@ class SourceKeys:
     @cached_property
     def _definitions(self) -> Definitions | None:
         """The definitions at the start of the batch: a statement ends a batch, so it counts for the next batch's rows."""
-        return definitions_at(self._runtime, self._state, self._batch.first)
+        return definitions_at(self._runtime.store, self._runtime.source, self._state, self._batch.first)

@@ -63,7 +63,7 @@ def write_snapshot_rows(runtime: Runtime, state: PipelineState, record: Batch, w
         MappingError: it lacks a table or a column, or rules may have made the rows others than the target's columns say.
     """
     _wait_for(runtime, state, record, watch)
-    store, attempt, reader = runtime.store, attempt_id(), snapshot_reader(runtime)
+    store, attempt, reader = runtime.store, attempt_id(), snapshot_reader(runtime.open_target(SNAPSHOT))
     inserted = {"_op": Op.INSERT.value, "_commit_ts": time.time_ns() // 1000}
     parts: list[ChangesetPart] = []
     tables = list(SnapshotTables(runtime, reader, record.snapshot, record.first).every(state))
@@ -200,13 +200,13 @@ class SnapshotTables:
     ) -> Iterator[SnapshotTable]:
         """Yield the tables whose name at targets ``wants`` accepts. Raises MappingError, LoadError, TargetUnavailable."""
         selection = Selection.compile(self.runtime.pipeline.capture)
-        known = definitions_at(self.runtime, state, self.at)
+        known = definitions_at(self.runtime.store, self.runtime.source, state, self.at)
         if known is None:
             raise MappingError(
                 f"the definitions of {self.runtime.name}'s tables are not known, so that rows of the snapshot cannot be read",
                 hint="`sluice dump start` copies the tables",
             )
-        noted = noted_columns(self.runtime, state, self.batch, self.ruling.rules)
+        noted = noted_columns(self.runtime.store, state, self.batch, self.ruling.rules)
         captured = [table for table in sorted({*known.tables, *known.unknown}) if selection.wants(table)]
         for table in captured:
             if not wants(self.routes.route(table).target):

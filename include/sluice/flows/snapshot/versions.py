@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sluice.config.pipeline import SNAPSHOT
-from sluice.flows.runtime import Runtime
 from sluice.model.tables import TableId
-from sluice.targets.port import VersionReader, versions_of
+from sluice.targets.port import Target, VersionReader, versions_of
 
 
-def snapshot_reader(runtime: Runtime) -> VersionReader:
-    """Return the reader of the pipeline's snapshot. Raises ConfigError."""
-    reader = versions_of(runtime.open_target(SNAPSHOT))
+def snapshot_reader(snapshot: Target) -> VersionReader:
+    """Return the reader of the versions that a pipeline's snapshot keeps."""
+    reader = versions_of(snapshot)
     assert reader is not None, "tables of a lake have versions"
     return reader
 

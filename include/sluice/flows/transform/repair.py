@@ -169,7 +169,7 @@ def with_unique_keys(runtime: Runtime, state: PipelineState, manifest: SegmentMa
     """Return the tables of a batch that have a unique key besides the primary key, or whose definition is unknown."""
     if not manifest.files:
         return frozenset()
-    definitions = definitions_at(runtime, state, manifest.first)
+    definitions = definitions_at(runtime.store, runtime.source, state, manifest.first)
     found = {file.table_id: definitions.find(file.table_id) if definitions else None for file in manifest.files}
     return frozenset(
         table

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache, partial
 
 from sluice.coordination.state import PipelineState
 from sluice.errors import SluiceError
@@ -13,6 +15,7 @@ from sluice.flows.runtime import Runtime
 from sluice.mapping import Mapping as Routes
 from sluice.model.dumps import POSITION_LOST
 from sluice.model.tables import TableId
+from sluice.operations.copy_plan import planned_copies
 from sluice.sources.base import SourceSession
 from sluice.targets.port import refuses
 
@@ -53,12 +56,13 @@ def replacement(
 ) -> Replacement:
     """Return what a copy of ``tables`` removes at ``targets`` (none: all), by the same questions as the load asks when it comes to it.
 
-    A kind of target that removes no ranges of keys keeps such rows; where it removes listed keys, a verification with repair does it afterwards.
+    Nothing stays in a table that the target does not have. A kind of target that removes no ranges of keys keeps such
+    rows; where it removes listed keys, a verification with repair does it afterwards.
     """
     wanted = list(tables)
     routes, dialect, keyless = Routes.compile(runtime.pipeline.mapping), source.identity.dialect, source.keyless()
     captured = captured_tables(runtime, source)
-    reasons = why_not(runtime, wanted, captured, keyless)
+    reasons, lacked = why_not(runtime, wanted, captured, keyless), cache(partial(_lacked, runtime))
     schemas = {one.id: one.schema for one in source.tables(lambda table: table in set(wanted))}
     steps, left, after = [], [], []
     for name in [*targets] or [target.name for target in runtime.pipeline.targets]:
@@ -78,7 +82,7 @@ def replacement(
             plan = key_plan(table, schema.arrow_schema, key, route, dialect)
             kept = reasons.get(table, "") or kept_on_purpose(runtime, name, others, route.target)
             reason = kept or refuses(target, plan, listed=False)
-            if reason:
+            if reason and (name, route.target) not in lacked():
                 why, stay = why or reason, [*stay, table]
                 repairable &= not kept and bool(key) and not refuses(target, plan, listed=True)
         if not stay:
@@ -91,6 +95,18 @@ def replacement(
         after.append(command)
         steps.append(left[-1])
     return Replacement(tuple(steps), "; ".join(left), " && ".join(after))
+
+
+def _lacked(runtime: Runtime) -> set[tuple[str, TableId]]:
+    """Return the targets and the tables that they do not have; nothing if the targets could not be asked."""
+    with suppress(SluiceError):
+        copies, _ = planned_copies(runtime)
+        return {
+            (one.target, one.plan.target)
+            for one in copies
+            if any(remark.absent and not remark.column for remark in one.remarks)
+        }
+    return set()
 
 
 def copy(
