@@ -75,7 +75,9 @@ class RedisServer(Server):
         configuration = self.folder / "server.conf"
         given: dict[str, object] = {
             "bind": self.host, "port": self.port, "dir": self.folder, "appendonly": "yes", "appendfsync": "everysec", "save": '""',
-            "daemonize": "no", "maxmemory-policy": "noeviction", **self.settings,
+            "daemonize": "no", "maxmemory-policy": "noeviction",
+            "set-proc-title": "no",  # it would write over the environment, by which the process is known
+            **self.settings,
         }  # fmt: skip
         if self.password:
             given["requirepass"] = json.dumps(self.password)
