@@ -242,6 +242,22 @@ def own_server(folder: Path, **settings: object) -> Iterator[RedisServer]:
         yield server
 
 
+def test_a_killed_server_is_gone_and_starts_again_with_its_rows(tmp_path: Path) -> None:
+    with own_server(tmp_path, appendfsync="always") as server:
+        bench = RedisBench(server)
+        table = people(bench.schema)
+        bench.create_table(table)
+        pipe = Pipe(bench)
+        pipe.deliver((table, [new(1, "a", 1)]))
+        server.kill()
+        assert not ports.accepts(server.port)
+        with pytest.raises(TargetUnavailable):
+            pipe.checkpoints.read()
+        server.start()
+        assert pipe.held == 1
+        assert pipe.state(table) == Counter([(1, "a", 1)])
+
+
 def findings(server: Any, options: dict[str, Any]) -> list[tuple[str, str]]:
     bench = RedisBench(server, options=options)
     schema = bench.target().schema()
