@@ -21,6 +21,7 @@ from devstack.debian import FetchFailed
 from devstack.http_receiver import HttpReceiver
 from devstack.kafka import KafkaServer, find_kafka
 from devstack.postgresql import PostgreSQLServer, find_postgresql
+from devstack.redis import RedisServer, find_redis
 from devstack.server import Server
 from sluice.errors import ConfigError
 from sluice.model.client_packages import install_command
@@ -182,6 +183,50 @@ class Kafka(Kind):
         return {key: value for key, value in found.items() if value is not None}
 
 
+class Redis(Kind):
+    """A hash a row, with the newest values."""
+
+    name = "redis"
+    client = "redis"
+    ports = ("redis",)
+    settings: ClassVar[Mapping[str, Any]] = {"changes": "latest", "parallelism": 2}
+
+    def fetch(self) -> None:
+        """Find or fetch Redis. Raises FetchFailed."""
+        find_redis()
+
+    def server(self, folder: Path, ports: Mapping[str, int], password: str) -> Server:
+        """Return the Redis server of this folder."""
+        return RedisServer(folder / self.name, self.name, port=ports["redis"], password=password)
+
+    def connection(self, at: Any) -> str:
+        """Return the connection of the server's default user."""
+        assert isinstance(at, RedisServer)
+        return at.connection_json()
+
+    def rows(self, at: Any, schema: str, tables: tuple[str, ...]) -> dict[str, int]:
+        """Count the keys of each table."""
+        assert isinstance(at, RedisServer)
+        with at.client() as client:
+            return {table: sum(1 for _ in client.scan_iter(f"{schema}.{table}:*", count=1_000)) for table in tables}
+
+    def sample(self, at: Any, schema: str) -> Iterator[str]:
+        """Yield keys of some orders, and the fields of each."""
+        assert isinstance(at, RedisServer)
+        with at.client() as client:
+            for key in sorted(client.scan_iter(f"{schema}.orders:*", count=1_000), key=_number)[-_SAMPLE_ROWS:]:
+                fields = {
+                    name.decode(): value.decode("utf-8", "replace") for name, value in client.hgetall(key).items()
+                }
+                text = json.dumps(fields, ensure_ascii=False)
+                yield f"HGETALL {key.decode()}"
+                yield f"  {text[:_SAMPLE_CHARACTERS]}{'…' if len(text) > _SAMPLE_CHARACTERS else ''}"
+
+
+def _number(key: bytes) -> tuple[int, bytes]:
+    return len(key), key
+
+
 class Http(Kind):
     """A receiver that keeps the newest document of each row, and counts requests that came again."""
 
@@ -297,7 +342,7 @@ class Iceberg(Delta):
             return None
 
 
-KINDS: Mapping[str, Kind] = {kind.name: kind for kind in (Kafka(), PostgreSQL(), Http(), Delta(), Iceberg())}
+KINDS: Mapping[str, Kind] = {kind.name: kind for kind in (Kafka(), PostgreSQL(), Redis(), Http(), Delta(), Iceberg())}
 
 
 def kind_of(name: str) -> Kind:

@@ -1,4 +1,6 @@
-"""The contract suite of targets: memory with every combination of capabilities, MySQL, MariaDB, PostgreSQL, Kafka, HTTP, Delta, Iceberg."""
+"""The contract suite of targets: memory with every combination of capabilities, MySQL, MariaDB, PostgreSQL, Kafka, Redis,
+HTTP, Delta, Iceberg.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from sluice.targets import KINDS
 from sluice.targets.contract import CHECKS, Bench, Check
 from tests.support.benches.target_benches import MemoryBench, MySQLBench
 
-KNOWN = {"delta", "http", "iceberg", "kafka", "memory", "mysql", "postgresql"}
+KNOWN = {"delta", "http", "iceberg", "kafka", "memory", "mysql", "postgresql", "redis"}
 
 COMBINATIONS: list[dict[str, Any]] = [
     {"changes": changes, "consistency": consistency, "options": options}
@@ -118,6 +120,25 @@ def test_kafka(check: Check, kind: str, kafka: Any) -> None:
     bench = KafkaBench(kafka, *KAFKA[kind])
     same = kind in {"table", "global"} and check.number not in {2, 15, 22}  # only the order differs from "key"
     if same or not check.applies(bench):
+        pytest.skip("the target does not offer it")
+    check.run(bench)
+
+
+REDIS: dict[str, tuple[str, dict[str, Any]]] = {
+    "hash": ("latest", {}),
+    "json": ("latest", {"form": "json"}),
+    "streams": ("all", {}),
+    "one-stream": ("all", {"stream": "all"}),
+}
+
+
+@pytest.mark.parametrize("kind", REDIS)
+@pytest.mark.parametrize("check", CHECKS, ids=str)
+def test_redis(check: Check, kind: str, redis_server: Any) -> None:
+    from tests.support.benches.redis_bench import RedisBench
+
+    bench = RedisBench(redis_server, *REDIS[kind])
+    if (kind == "one-stream" and check.number not in {2, 15, 22}) or not check.applies(bench):
         pytest.skip("the target does not offer it")
     check.run(bench)
 

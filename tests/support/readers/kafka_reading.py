@@ -1,14 +1,11 @@
-"""Topics read from outside, as a read_committed consumer has them, and Debezium's values as Python values."""
+"""Topics read from outside, as a read_committed consumer has them."""
 
 from __future__ import annotations
 
-import base64
-import datetime as dt
 import json
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -18,9 +15,10 @@ pytest.importorskip("confluent_kafka")  # the client is an extra
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from tests.support.readers.debezium_values import DAY, EPOCH, python_row, python_value
 from tests.support.running.waiting import wait_until
 
-EPOCH, DAY = dt.datetime(1970, 1, 1), dt.date(1970, 1, 1)
+__all__ = ["DAY", "EPOCH", "Read", "python_row", "python_value", "read", "settle", "topics_of", "values"]
 
 
 @dataclass(frozen=True)
@@ -95,31 +93,6 @@ def read(server: Any, *topics: str, committed: bool = True, counts: dict[str, in
     finally:
         consumer.close()
     return sorted(found, key=lambda one: (topics.index(one.topic), one.partition, one.offset))
-
-
-def python_value(declared: str, value: Any) -> Any:
-    """A value of a debezium-json document, read by the rules of Debezium's documentation."""
-    if value is None or not declared:
-        return value
-    word, _, rest = declared.partition("(")
-    word, first = word.split()[0], rest.rstrip(")").split(",")
-    if word == "decimal":
-        digits = int.from_bytes(base64.b64decode(value), "big", signed=True)
-        return Decimal(digits).scaleb(-int(first[1]))
-    if word in {"binary", "varbinary", "blob"}:
-        return base64.b64decode(value)
-    if word == "date":
-        return DAY + dt.timedelta(days=value)
-    if word == "datetime":
-        return EPOCH + dt.timedelta(microseconds=value if int(first[0] or 0) > 3 else value * 1000)
-    if word == "time":
-        return dt.timedelta(microseconds=value)
-    return value
-
-
-def python_row(types: dict[str, str], row: dict[str, Any] | None) -> dict[str, Any] | None:
-    """A whole image."""
-    return None if row is None else {name: python_value(types.get(name, ""), value) for name, value in row.items()}
 
 
 def values(found: Iterable[Read]) -> list[Any]:

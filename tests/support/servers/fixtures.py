@@ -30,6 +30,7 @@ from tests.support.servers.airflows import SharedAirflow
 
 if TYPE_CHECKING:
     from devstack.postgresql import PostgreSQLServer
+    from devstack.redis import RedisServer
 
 _numbers = itertools.count(1)
 
@@ -141,6 +142,22 @@ def kafka(server_folder: Path) -> Iterator[KafkaServer]:
     os.environ["AIRFLOW_CONN_TEST_KAFKA"] = server.connection_json()
     yield server
     server.kill()  # nobody reads it again
+
+
+@pytest.fixture(scope="session")
+def redis_server(server_folder: Path) -> Iterator[RedisServer]:
+    """A Redis; connection id ``test_redis``. Skips what needs it where it, or its client, cannot be had."""
+    pytest.importorskip("redis", reason="redis is not installed: make venv")
+    from devstack import redis
+
+    try:
+        program = redis.find_redis()
+    except (FetchFailed, ConfigError) as error:
+        pytest.skip(f"there is no Redis: {error}")
+    server = redis.RedisServer(server_folder / "redis", program=program, password="s3cret-of-the-suite")
+    with server:
+        os.environ["AIRFLOW_CONN_TEST_REDIS"] = server.connection_json()
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,137 @@
+"""The text of each kind of values in Redis, which has no types of its own, and what is lost."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.formats.columns import base64, joined, quoted
+from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.model.tables import ENUM_ERROR_VALUE
+from sluice.model.temporal import to_text
+from sluice.targets.redis.place import escaped
+
+K = ColumnKind
+BYTES = pa.large_binary()
+
+
+@dataclass(frozen=True, slots=True)
+class OwnType:
+    """How values of a kind are written.
+
+    Attributes:
+        number: a JSON number in form: json; else a JSON string.
+        read: a value from its text in a key; None: keys of this kind are not read back.
+        trailing: equal values may have texts with another number of zeros at their end, as the column has another scale by now.
+        loses: what of them is not stored, "" for nothing.
+    """
+
+    number: bool = False
+    read: Callable[[str], Any] | None = None
+    trailing: bool = False
+    loses: str = ""
+
+
+def _time(text: str) -> dt.timedelta:
+    clock = text.removeprefix("-")
+    hours, minutes, seconds = clock.split(":")
+    whole, _, fraction = seconds.partition(".")
+    micros = ((int(hours) * 60 + int(minutes)) * 60 + int(whole)) * 1_000_000 + int(fraction.ljust(6, "0") or 0)
+    return dt.timedelta(microseconds=-micros if text.startswith("-") else micros)
+
+
+OWN: Mapping[ColumnKind, OwnType] = {
+    **dict.fromkeys(
+        (K.TINYINT, K.SMALLINT, K.MEDIUMINT, K.INT, K.BIGINT, K.BIT, K.YEAR), OwnType(number=True, read=int)
+    ),
+    K.DECIMAL: OwnType(read=Decimal, trailing=True),
+    **dict.fromkeys((K.FLOAT, K.DOUBLE), OwnType(number=True)),
+    K.DATE: OwnType(read=dt.date.fromisoformat),
+    **dict.fromkeys((K.DATETIME, K.TIMESTAMP), OwnType(read=dt.datetime.fromisoformat, trailing=True)),
+    K.TIME: OwnType(read=_time, trailing=True),
+    **dict.fromkeys((K.CHAR, K.VARCHAR, K.TEXT, K.UUID, K.INET4, K.INET6), OwnType(read=str)),
+    **dict.fromkeys((K.ENUM, K.SET), OwnType(read=str, loses="the numbers of its labels")),
+    K.JSON: OwnType(),
+    **dict.fromkeys((K.BINARY, K.VARBINARY), OwnType(read=bytes.fromhex)),
+    **dict.fromkeys((K.BLOB, K.GEOMETRY, K.VECTOR), OwnType()),
+}
+"""The text of values of each kind is MySQL's; bytes are as they are, in a key as hexadecimal digits."""
+
+
+def own_type(made: ColumnType) -> OwnType:
+    """Return how values of a column are written."""
+    return OWN[made.kind]
+
+
+def texts(values: pa.Array, made: ColumnType) -> pa.Array:
+    """Return values as their texts (large_binary); null stays null."""
+    kind = values.type
+    if pa.types.is_dictionary(kind):
+        values, kind = values.dictionary_decode(), kind.value_type
+    if pa.types.is_boolean(kind):
+        values = values.cast(pa.int8())
+    elif pa.types.is_timestamp(kind):
+        values = to_text(values.cast(pa.timestamp("us", kind.tz)), fsp=made.digits)
+    elif pa.types.is_temporal(kind):
+        values = to_text(values, fsp=made.digits)
+    elif pa.types.is_decimal(kind):
+        values = _decimals(values)
+    elif made.kind is K.ENUM:
+        values = pc.if_else(pc.equal(values, ENUM_ERROR_VALUE), pa.scalar("", kind), values)
+    if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
+        return values.cast(BYTES)
+    return values.cast(pa.large_string()).cast(BYTES)
+
+
+def _decimals(values: pa.Array) -> pa.Array:
+    """Return decimals with all their digits, as small ones have an exponent elsewhere."""
+    found = values.cast(pa.string())
+    short = pc.fill_null(pc.match_substring(found, "E"), False)
+    if not pc.any(short).as_py():
+        return found
+    places = np.flatnonzero(short.to_numpy(zero_copy_only=False))
+    others = [f"{values[int(place)].as_py():f}" for place in places]
+    return pc.replace_with_mask(found, short, pa.array(others, pa.string()))
+
+
+def key_texts(values: pa.Array, made: ColumnType) -> pa.Array:
+    """Return values as they stand in a key (large_string): the same for equal ones, whatever scale their column has."""
+    own = own_type(made)
+    if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
+        return pa.array([None if one is None else one.hex() for one in values.to_pylist()], pa.large_string())
+    found = texts(values, made).cast(pa.large_string())
+    if own.trailing:
+        found = pc.replace_substring_regex(found, r"(\.\d*?)0+$", r"\1")
+        found = pc.replace_substring_regex(found, r"\.$", "")
+    for plain in ("%", ":"):
+        found = pc.replace_substring(found, plain, escaped(plain))
+    return found
+
+
+def json_texts(values: pa.Array, made: ColumnType) -> pa.Array:
+    """Return values as JSON (large_string); null stays null."""
+    if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
+        return base64(values)
+    found = texts(values, made).cast(pa.large_string())
+    return found if own_type(made).number else quoted(found)
+
+
+def alike(made: ColumnType, mine: bytes | None, there: bytes | None) -> bool:
+    """Return True if two texts are of the same value."""
+    if mine == there or mine is None or there is None or not own_type(made).trailing:
+        return mine == there
+    return _short(mine) == _short(there)
+
+
+def _short(text: bytes) -> bytes:
+    return text.rstrip(b"0").rstrip(b".") if b"." in text else text
+
+
+__all__ = ["BYTES", "OWN", "OwnType", "alike", "joined", "json_texts", "key_texts", "own_type", "texts"]

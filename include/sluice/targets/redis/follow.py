@@ -1,0 +1,201 @@
+"""Schema changes: rows and definitions are changed as the source's tables were, by the one policy of all targets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from sluice.model.schema_changes import ChangeKind
+from sluice.model.tables import TableId
+from sluice.targets.port import Fence, SchemaChange
+from sluice.targets.redis.checkpoint import STATEMENTS, guarded
+from sluice.targets.redis.client import Client
+from sluice.targets.redis.column_types import json_texts, texts
+from sluice.targets.redis.place import Place
+from sluice.targets.redis.scripts import FIELDS, NOTE, RENAME, REPLACE
+from sluice.targets.redis.sender import RowSender, parts_of
+from sluice.targets.redis.tables import Definition, definitions, index_spec
+from sluice.targets.schema.conversions import effects_on, not_converted
+from sluice.targets.schema.plan import AlterTable, CreateTable, DropTable, EmptyTable, RenameTable, steps_of, type_of
+from sluice.targets.schema.policy import (
+    Answer,
+    OnlyColumns,
+    added_by_hand,
+    has,
+    not_filled,
+    not_followed,
+    require_held,
+    stopped,
+)
+
+_K = ChangeKind
+FOLLOWED = frozenset({
+    _K.CREATE_TABLE, _K.DROP_TABLE, _K.RENAME_TABLE, _K.TRUNCATE_TABLE, _K.ADD_COLUMN, _K.DROP_COLUMN, _K.RENAME_COLUMN, _K.WIDEN_COLUMN,
+    _K.CHANGE_COLUMN, _K.MOVE_COLUMN, _K.ALLOW_NULL, _K.REQUIRE_VALUE, _K.COLUMN_ATTRIBUTES, _K.INDEXES, _K.TABLE_OPTIONS, _K.PARTITIONS,
+    _K.NOTHING,
+})  # fmt: skip
+"""Kinds that rows by key follow."""
+FOLLOWED_BY_STREAMS = frozenset(ChangeKind) - {_K.TRUNCATE_TABLE, _K.ROWS_REMOVED, _K.ROWS_REPLACED, _K.UNKNOWN}
+"""Kinds that need nothing at a stream, whose entries name their columns."""
+
+
+def require_alike(change: SchemaChange) -> None:
+    """Raise LoadError for a change that a stream cannot show: the policy is to stop, or rows were converted without a row event."""
+    if change.check_only:
+        raise stopped(change, (), (kind.value for kind in sorted(change.wanted)))
+    for table in change.tables:
+        for effect in effects_on(change, table.table):
+            raise not_converted(change, effect, change.target(table.table), "entries that were sent stay as they are")
+
+
+class HeldTables(OnlyColumns):
+    """See :class:`sluice.targets.schema.policy.Held`: what definitions say."""
+
+    def __init__(self, held: Mapping[str, Definition], change: SchemaChange) -> None:
+        super().__init__(change)
+        self._held = held
+
+    def columns(self, table: TableId) -> Mapping[str, str] | None:
+        found = self._held.get(str(table))
+        return {name.casefold(): name for name in found.columns} if found is not None else None
+
+    def key(self, table: TableId, names: tuple[str, ...]) -> Answer:
+        return has(self._held[str(table)].key == names)
+
+
+def follow(client: Client, place: Place, fence: Fence, change: SchemaChange) -> None:
+    """Follow a change once over all repeats. Raises LoadError, Fenced."""
+    guarded(client, place, fence)
+    done = client.ask("reading the checkpoint", "HGET", place.checkpoint_key, STATEMENTS)
+    batch, number = map(int, done.split(b" ")) if done else (0, 0)
+    if batch == fence.batch and number > change.number:
+        return
+    held = definitions(client, place)
+    if change.check_only:
+        require_held(change, HeldTables(held, change))
+        return
+    follower = _Follower(client, place, fence, change, held)
+    for step in list(steps_of(change, HeldTables(held, change), generated=True)):
+        follower.step(step)
+    follower.note(place.checkpoint_key, STATEMENTS, f"{fence.batch} {change.number + 1}")
+
+
+@dataclass
+class _Follower:
+    """Changes rows first and the definition last, so that a repeat begins with the same definition."""
+
+    client: Client
+    place: Place
+    fence: Fence
+    change: SchemaChange
+    held: dict[str, Definition]
+    sender: RowSender = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sender = RowSender(self.client, self.place, self.fence)
+
+    def note(self, key: str, name: str, value: str) -> None:
+        """Store a field; "" removes it."""
+        self.sender.run(NOTE, [key], [name, value])
+
+    def step(self, step: Any) -> None:
+        """Do one step. Raises LoadError, Fenced."""
+        match step:
+            case DropTable(table):
+                self._empty(table)
+                self._define(table, None)
+            case EmptyTable(table):
+                self._empty(table)
+            case RenameTable(table, to):
+                self._rename(table, to)
+                self._define(to, self.held[str(table)])
+                self._define(table, None)
+            case CreateTable():
+                self._define(step.table, Definition(tuple(added.name for added in step.columns), step.key))
+            case AlterTable():
+                self._alter(step)
+
+    def _define(self, table: TableId, definition: Definition | None) -> None:
+        self.note(self.place.tables_key, str(table), definition.to_text() if definition else "")
+        if definition is None:
+            self.held.pop(str(table), None)
+        else:
+            self.held[str(table)] = definition
+
+    def _keys(self, table: TableId) -> Iterator[Sequence[bytes]]:
+        for found in self.client.scan(*self.place.row_affixes(table)):
+            yield from parts_of(found)
+
+    def _spec(self, table: TableId) -> str:
+        return index_spec(self.place.indexes_of(table))
+
+    def _empty(self, table: TableId) -> None:
+        sender = RowSender(self.client, self.place, self.fence, self._spec(table))
+        for keys in self._keys(table):
+            sender.remove(keys)
+
+    def _rename(self, table: TableId, to: TableId) -> None:
+        (head, tail), (new_head, new_tail) = self.place.row_affixes(table), self.place.row_affixes(to)
+        for keys in self._keys(table):
+            middles = [key[len(head.encode()) : len(key) - len(tail.encode())] for key in keys]
+            news = [new_head.encode() + middle + new_tail.encode() for middle in middles]
+            pairs = [key for pair in zip(keys, news, strict=True) for key in pair]
+            self.sender.run(RENAME, pairs, [self._spec(table), self._spec(to)])
+
+    def _alter(self, step: AlterTable) -> None:
+        if step.copied:
+            self._empty(step.table)
+        for effect in effects_on(self.change, step.source):
+            raise not_converted(self.change, effect, step.table, "a target of type redis converts no rows")
+        renamed = dict(step.renames)
+        if set(renamed) & set(renamed.values()):
+            raise not_followed(
+                self.change, "columns take each other's names, which a load that is repeated would do twice"
+            )
+        held = self.held[str(step.table)]
+        new = [added for added in step.adds if not added.there]
+        columns = [renamed.get(name, name) for name in held.columns if name not in step.drops]
+        key = step.key if step.key is not None else tuple(renamed.get(name, name) for name in held.key)
+        if self.place.options.form != "string" and (step.drops or renamed or new):
+            for keys in self._keys(step.table):
+                values = self._values(step)
+                if self.place.options.form == "hash":
+                    self._fields(keys, step, values)
+                else:
+                    self._documents(keys, step, values)
+        self._define(step.table, Definition((*columns, *(added.name for added in new)), key))
+
+    def _values(self, step: AlterTable) -> dict[str, pa.Array]:
+        """Return what rows that are there get in new columns. Raises LoadError for a value that is not known."""
+        found: dict[str, pa.Array] = {}
+        for added in step.adds:
+            if added.there or added.column.generated is not None:
+                continue
+            known = self.change.meaning.default_value(added.column)
+            if known.value is None:
+                raise not_filled(self.change, step.table, added.name, known.why, added_by_hand())
+            made = json_texts if self.place.options.form == "json" else texts
+            found[added.name] = made(pa.repeat(known.value, 1), type_of(self.change, added.column))
+        return found
+
+    def _fields(self, keys: Sequence[bytes], step: AlterTable, values: Mapping[str, pa.Array]) -> None:
+        given = {name: one[0].as_py() for name, one in values.items() if one[0].is_valid}
+        told = {"drops": list(step.drops), "renames": [list(pair) for pair in step.renames], "adds": list(given)}
+        self.sender.run(FIELDS, keys, [json.dumps(told, ensure_ascii=False), *given.values()])
+
+    def _documents(self, keys: Sequence[bytes], step: AlterTable, values: Mapping[str, pa.Array]) -> None:
+        added = {name: json.loads(one[0].as_py()) if one[0].is_valid else None for name, one in values.items()}
+        renamed, gone = dict(step.renames), set(step.drops)
+        changed: dict[bytes, str] = {}
+        for key, text in zip(keys, self.client.ask("reading rows", "MGET", *keys), strict=True):
+            if text is not None:
+                row = {renamed.get(name, name): value for name, value in json.loads(text).items() if name not in gone}
+                changed[key] = json.dumps({**row, **added}, ensure_ascii=False, separators=(",", ":"))
+        self.sender.run(REPLACE, list(changed), list(changed.values()))
+
+
+__all__ = ["FOLLOWED", "FOLLOWED_BY_STREAMS", "follow", "require_alike"]

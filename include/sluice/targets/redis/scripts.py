@@ -1,0 +1,311 @@
+"""The scripts that run in the server: each looks at the checkpoint first, and changes nothing for a writer that was replaced.
+
+The server runs a script alone, from its begin to its end, and writes its effects to its log as one. An error in the middle undoes nothing, so a
+script asks beforehand what could fail, and writes rows whole: the same script again heals what a broken one left.
+"""
+
+from __future__ import annotations
+
+from typing import NewType
+
+Script = NewType("Script", str)
+
+_FENCE = """
+local held = redis.call('HMGET', KEYS[1], 'epoch', 'batch')
+if held[1] ~= ARGV[1] or held[2] ~= ARGV[2] then
+  return redis.error_reply('FENCED the checkpoint is another one')
+end
+"""
+
+_INDEXES = """
+local function score_of(text)
+  local y, m, d, clock = text:match('^(%d%d%d%d)-(%d%d)-(%d%d)(.*)$')
+  if not y then
+    return tonumber(text) and text
+  end
+  y, m, d = tonumber(y), tonumber(m), tonumber(d)
+  if m == 0 or d == 0 then
+    return false
+  end
+  if m <= 2 then y = y - 1 end
+  local era = math.floor(y / 400)
+  local year = y - era * 400
+  local day = math.floor((153 * (m + (m > 2 and -3 or 9)) + 2) / 5) + d - 1
+  local days = era * 146097 + year * 365 + math.floor(year / 4) - math.floor(year / 100) + day - 719468
+  local h, i, s = clock:match('^ (%d%d):(%d%d):([%d.]+)$')
+  return string.format('%.6f', days * 86400 + (h or 0) * 3600 + (i or 0) * 60 + (s or 0))
+end
+
+local function place_of(index, row)
+  local name = ''
+  for _, part in ipairs(index.parts) do
+    if part.column then
+      if not row[part.column] then return nil end
+      name = name .. row[part.column]
+    else
+      name = name .. part.text
+    end
+  end
+  local score = index.score and row[index.score] and score_of(row[index.score])
+  if index.score and not score then return nil end
+  return name, score
+end
+
+local function indexed_row(spec, key)
+  local found = redis.pcall('HMGET', key, unpack(spec.columns))
+  if found.err then return nil end
+  local row = {}
+  for number, name in ipairs(spec.columns) do row[name] = found[number] end
+  return row
+end
+
+local function leave(spec, key)
+  local row = indexed_row(spec, key)
+  if not row then return end
+  for _, index in ipairs(spec.indexes) do
+    local name = place_of(index, row)
+    if name then redis.pcall(index.score and 'ZREM' or 'SREM', name, key) end
+  end
+end
+
+local function clash(spec, row)
+  for _, index in ipairs(spec.indexes) do
+    local name = place_of(index, row)
+    local kind = name and redis.call('TYPE', name).ok
+    if kind and kind ~= 'none' and kind ~= (index.score and 'zset' or 'set') then
+      return 'the key ' .. index.key .. ' of an index holds a ' .. kind
+    end
+  end
+end
+
+local function enter(spec, key, row)
+  for _, index in ipairs(spec.indexes) do
+    local name, score = place_of(index, row)
+    if name and index.score then
+      redis.call('ZADD', name, score, key)
+    elseif name then
+      redis.call('SADD', name, key)
+    end
+  end
+end
+"""
+
+PUT = Script(
+    _FENCE
+    + _INDEXES
+    + """
+-- ARGV: epoch, batch, form, command of the expiry or '', indexes or '', then for each row: its number of words, its words, its expiry
+local form, expiry = ARGV[3], ARGV[4]
+local spec = ARGV[5] ~= '' and cjson.decode(ARGV[5])
+local at, refused = 6, {}
+for number = 2, #KEYS do
+  local key, words = KEYS[number], tonumber(ARGV[at])
+  local first, last = at + 1, at + words
+  at = last + 1
+  local expire = ''
+  if expiry ~= '' then
+    expire = ARGV[at]
+    at = at + 1
+  end
+  local row, wrong = nil, nil
+  if spec then
+    row = {}
+    for word = first, last, 2 do row[ARGV[word]] = ARGV[word + 1] end
+    wrong = clash(spec, row)
+  end
+  if wrong then
+    refused[#refused + 1] = { number - 2, wrong }
+  else
+    if spec then leave(spec, key) end
+    if form == 'hash' then
+      redis.call('DEL', key)
+      for from = first, last, 4000 do
+        redis.call('HSET', key, unpack(ARGV, from, math.min(from + 3999, last)))
+      end
+    elseif words == 0 then
+      redis.call('DEL', key)
+    else
+      redis.call('SET', key, ARGV[first])
+    end
+    if expire ~= '' then redis.call(expiry, key, expire) end
+    if spec then enter(spec, key, row) end
+  end
+end
+return refused
+"""
+)
+"""Writes rows; returns (number, why) of those that it refused."""
+
+REMOVE = Script(
+    _FENCE
+    + _INDEXES
+    + """
+-- ARGV: epoch, batch, indexes or ''
+local spec = ARGV[3] ~= '' and cjson.decode(ARGV[3])
+local gone = 0
+for number = 2, #KEYS do
+  if spec then leave(spec, KEYS[number]) end
+  gone = gone + redis.call('DEL', KEYS[number])
+end
+return gone
+"""
+)
+"""Removes rows; returns how many were there."""
+
+MOVE = Script(
+    _FENCE
+    + _INDEXES
+    + """
+-- KEYS: checkpoint, old keys, new keys
+-- ARGV: epoch, batch, form, mark, its value, number of old keys, indexes or '', then the words of each new row as in PUT
+if redis.call('HGET', KEYS[1], ARGV[4]) == ARGV[5] then return 0 end
+local olds, spec = tonumber(ARGV[6]), ARGV[7] ~= '' and cjson.decode(ARGV[7])
+for number = 2, olds + 1 do
+  if spec then leave(spec, KEYS[number]) end
+  redis.call('DEL', KEYS[number])
+end
+local at = 8
+for number = olds + 2, #KEYS do
+  local words = tonumber(ARGV[at])
+  local first, last = at + 1, at + words
+  at = last + 1
+  redis.call('DEL', KEYS[number])
+  if ARGV[3] ~= 'hash' then
+    if words > 0 then redis.call('SET', KEYS[number], ARGV[first]) end
+  else
+    for from = first, last, 4000 do
+      redis.call('HSET', KEYS[number], unpack(ARGV, from, math.min(from + 3999, last)))
+    end
+  end
+end
+redis.call('HSET', KEYS[1], ARGV[4], ARGV[5])
+return 1
+"""
+)
+"""Moves rows whose old values are only at the target to other keys, all of them at once, and once over all repeats."""
+
+RENAME = Script(
+    _FENCE
+    + _INDEXES
+    + """
+-- KEYS: checkpoint, then old and new keys in turn; ARGV: epoch, batch, indexes of the old table or '', of the new one or ''
+local was = ARGV[3] ~= '' and cjson.decode(ARGV[3])
+local now = ARGV[4] ~= '' and cjson.decode(ARGV[4])
+for number = 2, #KEYS, 2 do
+  if redis.call('EXISTS', KEYS[number]) == 1 then
+    if was then leave(was, KEYS[number]) end
+    redis.call('RENAME', KEYS[number], KEYS[number + 1])
+    local row = now and indexed_row(now, KEYS[number + 1])
+    if row and not clash(now, row) then enter(now, KEYS[number + 1], row) end
+  end
+end
+return 0
+"""
+)
+"""Gives rows other keys."""
+
+FIELDS = Script(
+    _FENCE
+    + """
+-- KEYS: checkpoint, rows; ARGV: epoch, batch, {drops, renames, adds} as JSON, then the values of the fields that are added
+local told = cjson.decode(ARGV[3])
+for number = 2, #KEYS do
+  if redis.call('TYPE', KEYS[number]).ok == 'hash' then
+    for _, name in ipairs(told.drops) do redis.call('HDEL', KEYS[number], name) end
+    for _, pair in ipairs(told.renames) do
+      local value = redis.call('HGET', KEYS[number], pair[1])
+      if value then
+        redis.call('HSET', KEYS[number], pair[2], value)
+        redis.call('HDEL', KEYS[number], pair[1])
+      end
+    end
+    for place, name in ipairs(told.adds) do redis.call('HSET', KEYS[number], name, ARGV[3 + place]) end
+  end
+end
+return 0
+"""
+)
+"""Changes the fields of rows."""
+
+REPLACE = Script(
+    _FENCE
+    + """
+-- KEYS: checkpoint, rows; ARGV: epoch, batch, the new value of each
+for number = 2, #KEYS do redis.call('SET', KEYS[number], ARGV[number + 1], 'XX', 'KEEPTTL') end
+return 0
+"""
+)
+"""Gives strings other values."""
+
+NOTE = Script(
+    _FENCE
+    + """
+-- KEYS: checkpoint, hash; ARGV: epoch, batch, then fields and values in turn; a value of '' removes the field
+for word = 3, #ARGV, 2 do
+  if ARGV[word + 1] == '' then
+    redis.call('HDEL', KEYS[2], ARGV[word])
+  else
+    redis.call('HSET', KEYS[2], ARGV[word], ARGV[word + 1])
+  end
+end
+return 0
+"""
+)
+"""Changes a record of Sluice's own."""
+
+APPEND = Script(
+    _FENCE
+    + """
+-- KEYS: checkpoint, streams; ARGV: epoch, batch, field of the progress, what is sent, number of the first entry, entries, length or '',
+-- then for each entry: number of its stream, number of its words, its words
+local known = redis.call('HGET', KEYS[1], ARGV[3])
+local sent, first, count = 0, tonumber(ARGV[5]), tonumber(ARGV[6])
+if known then
+  local number, what = known:match('^(%d+) (.*)$')
+  if what == ARGV[4] then sent = tonumber(number) end
+end
+if sent < first then
+  return redis.error_reply('ERR entry ' .. first .. ' was to follow, and ' .. sent .. ' are there')
+end
+for number = 2, #KEYS do
+  local kind = redis.call('TYPE', KEYS[number]).ok
+  if kind ~= 'none' and kind ~= 'stream' then
+    return redis.error_reply('WRONGTYPE the key ' .. KEYS[number] .. ' is no stream, but a ' .. kind)
+  end
+end
+local at, added = 8, 0
+for entry = first, first + count - 1 do
+  local stream, words = KEYS[1 + tonumber(ARGV[at])], tonumber(ARGV[at + 1])
+  if entry >= sent then
+    if ARGV[7] ~= '' then
+      redis.call('XADD', stream, 'MAXLEN', '~', ARGV[7], '*', unpack(ARGV, at + 2, at + 1 + words))
+    else
+      redis.call('XADD', stream, '*', unpack(ARGV, at + 2, at + 1 + words))
+    end
+    added = added + 1
+  end
+  at = at + 2 + words
+end
+redis.call('HSET', KEYS[1], ARGV[3], math.max(sent, first + count) .. ' ' .. ARGV[4])
+return added
+"""
+)
+"""Appends to streams what is not there yet; returns how many entries that were."""
+
+ADVANCE = Script("""
+-- ARGV: epoch, batch, position, seal, tables, time
+local held = redis.call('HMGET', KEYS[1], 'epoch', 'batch')
+if held[1] ~= ARGV[1] then return redis.error_reply('FENCED the checkpoint is another one') end
+redis.call('HSET', KEYS[1], 'at', ARGV[6])
+if tonumber(held[2]) >= tonumber(ARGV[2]) then return 0 end
+redis.call('HSET', KEYS[1], 'batch', ARGV[2], 'position', ARGV[3], 'seal', ARGV[4], 'tables', ARGV[5])
+return 1
+""")
+"""Moves the checkpoint on."""
+
+NAMES = {
+    PUT: "that writes rows", REMOVE: "that removes rows", MOVE: "that moves rows", RENAME: "that renames rows", FIELDS: "that changes fields",
+    REPLACE: "that replaces rows", NOTE: "that keeps a note", APPEND: "that appends to streams", ADVANCE: "that moves the checkpoint",
+}  # fmt: skip
+
+__all__ = ["ADVANCE", "APPEND", "FIELDS", "MOVE", "NAMES", "NOTE", "PUT", "REMOVE", "RENAME", "REPLACE", "Script"]
