@@ -186,8 +186,9 @@ def test_the_job_of_a_killed_task_does_not_load_after_its_retry(made: Case, serv
             stdout=log,
             stderr=subprocess.STDOUT,
         )
-    waiting = """SELECT p.id, SUBSTRING_INDEX(p.host, ':', -1) FROM information_schema.innodb_trx t
-                 JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id WHERE t.trx_state = 'LOCK WAIT'"""
+    waiting = """SELECT p.id, SUBSTRING_INDEX(p.host, ':', -1) FROM performance_schema.data_lock_waits w
+                 JOIN performance_schema.threads t ON t.thread_id = w.requesting_thread_id
+                 JOIN information_schema.processlist p ON p.id = t.processlist_id"""  # innodb_trx is a copy, which looking at it keeps
     stopped: list[psutil.Process] = []
     try:
         wait_until(lambda: made.target.execute(waiting) or task.poll() is not None, "a worker that waits for the row")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql.connect.session import SparkSession
 
 from sluice.segments.store import SegmentStore
 from tests.support.tables.small_segments import written
@@ -18,7 +18,7 @@ def test_spark_reads_the_small_files_of_a_table_by_one_pattern(tmp_path: Path, s
     store = SegmentStore(f"file://{tmp_path}", "p", min_free_bytes=0)
     for batch in (1, 2):
         made = written(store, 3, batch)
-    spark = SparkSession.builder.remote(spark_connect.url).create()
+    spark = SparkSession.builder.remote(spark_connect.url).create()  # the classic builder would mark the whole process
     one = spark.read.parquet(store.full_path(made.files[1].path))
     assert sorted(row["id"] for row in one.select("id", "_op").collect()) == [1, 7]
     every = spark.read.option("basePath", f"{tmp_path}/p").parquet(f"{tmp_path}/p/batch=*/s%2E1.t1")

@@ -439,14 +439,16 @@ def test_rows_that_a_copy_cannot_remove_are_in_the_plan_and_in_the_exit_status(
     """Lake tables and PostgreSQL's text keys have no ranges: the copy keeps the rows, and what removes them is named."""
 
     class OfListedKeys(MemoryReconciler):
-        """A class of its own: what a protocol has once found in a class is kept for the whole process."""
-
         def refuses(self, table: PlannedTable) -> str:
             return "its key is text"
 
         def refuses_listed(self, table: PlannedTable) -> str:
             return listed
 
+    able = MemoryTarget.capabilities.fget
+    assert able is not None
+    declared = property(lambda self: replace(able(self), removes_listed_keys=True))
+    monkeypatch.setattr(MemoryTarget, "capabilities", declared)
     monkeypatch.setattr(MemoryTarget, "reconciler", lambda self: OfListedKeys(self))
     deliver(made, 1, 2)
     made.source.execute(f"DELETE FROM `{made.schema}`.t WHERE id = 1", "FLUSH BINARY LOGS")
