@@ -18,6 +18,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.reader import ReaderError
 
+from sluice.config.lines import line_of, marked
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError
 from sluice.model.nearest import meant
@@ -37,8 +38,6 @@ _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udff
 
 def read_text(path: Path, what: str = "", *, max_bytes: int = MAX_TEXT_BYTES) -> str:
     """Return the text of a file that a person wrote.
-
-    A directory, a pipe or a device is refused, so that no read blocks.
 
     A directory, a pipe or a device is refused, so that no read blocks.
 
@@ -186,7 +185,10 @@ def parse_model(text: str, source: str, model: type[_M]) -> _M:
     if not isinstance(plain, dict):
         raise ConfigError("the file must contain a mapping (key: value)", where=f"{source}:1")
     try:
-        return model.model_validate(plain)
+        found = model.model_validate(plain)
+        if isinstance(found, PipelineConfig):
+            found.remember_lines(source, text)
+        return found
     except ValidationError as error:
         raise _invalid(error, text, source, model) from None  # its own text repeats values, which may be secret
     except Exception as error:  # a validator met what its author did not think of: still one file's problem
@@ -195,9 +197,9 @@ def parse_model(text: str, source: str, model: type[_M]) -> _M:
 
 def _invalid(error: ValidationError, text: str, source: str, model: type[BaseModel]) -> ConfigError:
     try:
-        marked = _marked(text)  # lines cost as much again, and are asked for only here
+        lines = marked(text)  # lines cost as much again, and are asked for only here
     except Exception:  # what the plain loader took and this one does not: the field is named all the same
-        marked = None
+        lines = None
     problems: list[tuple[int, str]] = []
     deepest = [item["loc"] for item in error.errors()]
     for item in error.errors():
@@ -207,13 +209,13 @@ def _invalid(error: ValidationError, text: str, source: str, model: type[BaseMod
         loc = tuple(
             part for part in loc if not (isinstance(part, str) and (part.startswith("function-") or part == "[key]"))
         )
-        problems.append((_line_of(marked, loc), _describe(item, loc, model)))
+        problems.append((line_of(lines, loc), _describe(item, loc, model)))
     problems = _without_union_noise(problems)
-    lines = "\n".join(f"  {source}:{line}: {what}" for line, what in problems[:_SHOWN_PROBLEMS])
+    said = "\n".join(f"  {source}:{line}: {what}" for line, what in problems[:_SHOWN_PROBLEMS])
     if len(problems) > _SHOWN_PROBLEMS:
-        lines += f"\n  and {len(problems) - _SHOWN_PROBLEMS} more"
+        said += f"\n  and {len(problems) - _SHOWN_PROBLEMS} more"
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    return ConfigError(f"{count} in {Path(source).name}:\n{lines}", where=f"{source}:{problems[0][0]}")
+    return ConfigError(f"{count} in {Path(source).name}:\n{said}", where=f"{source}:{problems[0][0]}")
 
 
 _SHOWN_PROBLEMS = 20
@@ -226,13 +228,7 @@ def load_model_with_lines(path: Path, model: type[_M]) -> tuple[_M, Callable[[tu
     """
     text = read_text(path)
     found = parse_model(text, shown(str(path)), model)
-    return found, lambda loc: _line_of(_marked(text), loc)
-
-
-@lru_cache(16)
-def _marked(text: str) -> Any:
-    """Parse the file with its lines. That is expensive, and the same from batch to batch, so it is cached."""
-    return YAML(typ="rt").load(io.StringIO(text))
+    return found, lambda loc: line_of(marked(text), loc)
 
 
 def load_pipeline(path: Path) -> PipelineConfig:
@@ -305,18 +301,6 @@ def json_schema(model: type[BaseModel], title: str) -> str:
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = title
     return json.dumps(schema, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-
-
-def _line_of(node: Any, loc: tuple[int | str, ...]) -> int:
-    line = 1
-    for part in loc:
-        try:
-            position = node.lc.data[part]
-            line = int(position[0]) + 1
-            node = node[part]
-        except (AttributeError, KeyError, IndexError, TypeError):
-            break
-    return line
 
 
 def _describe(item: Any, loc: tuple[int | str, ...], model: type[BaseModel]) -> str:

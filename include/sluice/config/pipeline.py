@@ -9,11 +9,21 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from sluice.config.connections import ENVIRONMENT
 from sluice.config.folders import local_folder
+from sluice.config.lines import Origin
 from sluice.errors import ConfigError
 from sluice.model.nearest import meant
 from sluice.model.packing import SMALL_FILES
@@ -531,6 +541,8 @@ class DdlKind(StrEnum):
 class TargetConfig(StrictModel):
     """A store that is kept in step."""
 
+    _origin: Origin = PrivateAttr(Origin())
+
     name: Identifier = Field(description="Name of the target within the pipeline.")
     type: str = Field(description="Kind of target: `sluice targets list` names them all.")
     connection: ConnectionId = Field(description="Id of the Airflow connection.")
@@ -591,6 +603,14 @@ class TargetConfig(StrictModel):
             return self.ddl
         return self.ddl.get(kind, self.ddl.get("default", DdlPolicy.APPLY))
 
+    def remember_line(self, origin: Origin) -> None:
+        """Note where the target stands in its file."""
+        self._origin = origin
+
+    def where(self, *keys: int | str) -> str:
+        """Return ``file:line`` of a key of the target; "" if it was not read from a file."""
+        return self._origin.where(*keys)
+
 
 SNAPSHOT = "snapshot"
 """Name of the target that ``snapshot:`` stands for."""
@@ -598,6 +618,8 @@ SNAPSHOT = "snapshot"
 
 class SnapshotConfig(StrictModel):
     """A lake table for each table, with the newest row of every key as of an exact batch. It is kept as a target with the name ``snapshot``."""
+
+    _origin: Origin = PrivateAttr(Origin())
 
     uri: StoreUri = Field(
         "",
@@ -668,7 +690,7 @@ class SnapshotConfig(StrictModel):
         place: dict[str, Any] = {"location": self.uri}
         if self.format == "iceberg":
             place = {"catalog": {**self._catalog, "warehouse": self.uri}} if self.uri else {}
-        return TargetConfig(
+        found = TargetConfig(
             name=SNAPSHOT,
             type=self.format,
             connection=self.connection,
@@ -676,6 +698,12 @@ class SnapshotConfig(StrictModel):
             on_conversion=self.on_conversion,
             options={**self.options, **place, "maintenance": maintenance},
         )
+        found.remember_line(self._origin)
+        return found
+
+    def remember_line(self, origin: Origin) -> None:
+        """Note where the snapshot stands in its file."""
+        self._origin = origin
 
 
 class RetryConfig(StrictModel):
@@ -1019,6 +1047,13 @@ class PipelineConfig(StrictModel):
         if self._has_one_batch_a_run:
             return "in runs of one batch the task drain merges small ones; write schedule: continuous and run: {tasks: own}, or give drain the place"
         return "with run: {tasks: one} the task drain carries small batches through all stages; write run: {tasks: own}"
+
+    def remember_lines(self, source: str, text: str) -> None:
+        """Note the file that the pipeline was read from, so that options of a kind are refused with their line, too."""
+        for number, target in enumerate(self.targets):
+            target.remember_line(Origin(source, text, ("targets", number)))
+        if self.snapshot is not None:
+            self.snapshot.remember_line(Origin(source, text, ("snapshot",)))
 
     def target(self, name: str) -> TargetConfig:
         """Return the target of that name. Raises ConfigError that lists those there are."""

@@ -22,7 +22,7 @@ def target(options: dict[str, Any], **config: Any) -> RedisTarget:
 @pytest.mark.parametrize(
     ("options", "config", "said"),
     [
-        ({"nope": 1}, {}, r"options.nope: Extra inputs"),
+        ({"nope": 1}, {}, r"options.nope: redis targets have no such option"),
         ({"key": "{table}:{key}"}, {}, r"key must have {key}, {schema}, {table} in it"),
         ({"key": "{schema}.{table}:{key}{key}"}, {}, r"write {key} once"),
         ({"key": "{schema}.{table}:{key}:{id}"}, {}, r"{id} is not known"),

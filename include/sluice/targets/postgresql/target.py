@@ -113,6 +113,7 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
         if self.options.foreign_keys == "ordered" and self.naming.folds:
             raise ConfigError(
                 f"target {config.name!r}: options.foreign_keys: ordered is not offered with identifiers: folded",
+                where=config.where("options", "foreign_keys"),
                 hint="identifiers: quoted, with lower-case names in the mapping; or foreign_keys: unchecked",
             )
 

@@ -99,6 +99,7 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
         if self.options.foreign_keys == "ordered" and config.consistency == "table":
             raise ConfigError(
                 f"target {config.name!r}: options.foreign_keys: ordered writes a table in several transactions, and consistency: table in one",
+                where=config.where("options", "foreign_keys"),
                 hint="consistency: row, schema or batch; or foreign_keys: unchecked",
             )
         self.config = config
