@@ -85,7 +85,7 @@ def later(runtime: Runtime, seconds: float) -> None:
     """The clock has moved: batches are that much older."""
     with runtime.state() as state:
         for number in state.batches.numbers():
-            state._batches.rewrite(number, lambda one: replace(one, created_ms=one.created_ms - int(seconds * 1000)))
+            state.batches.rewrite(number, lambda one: replace(one, created_ms=one.created_ms - int(seconds * 1000)))
 
 
 @contextmanager

@@ -203,7 +203,7 @@ def test_a_broken_rule_that_a_load_meets_holds_no_target(two: Two) -> None:
             deliver(two.runtime, target, batch)
     with two.runtime.state() as state:
         assert state.holds.all() == {}
-        state._batches.rewrite(batch, lambda b: replace(b, targets=("copy",)))
+        state.batches.rewrite(batch, lambda b: replace(b, targets=("copy",)))
     assert isinstance(deliver(two.runtime, "archive", batch), LoadOutcome)  # it is not for it: nothing needs a merge
     rules.write_text("rules: []\n")
     assert isinstance(deliver(two.runtime, "copy", batch), LoadOutcome)

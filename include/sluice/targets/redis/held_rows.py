@@ -33,7 +33,8 @@ def held_rows(
                 raise LoadError(
                     f"the key {shown_key(key, hidden=hidden)} holds no row in form: {place.options.form}: {answer}",
                     where=place.endpoint.address,
-                    hint="another program wrote it, or options.form was another one; `sluice verify --repair` writes the row anew",
+                    hint="another program wrote it, or options.form was another one; "
+                    f"`sluice verify run {place.pipeline} --target {place.target} --repair` writes the row anew",
                 )
             yield _hash_row(names, answer) if hashes else _string_row(place, key, answer, hidden=hidden)
 
