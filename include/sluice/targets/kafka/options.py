@@ -196,7 +196,7 @@ class KafkaOptions(BaseModel):
 
     @property
     def of_one_table(self) -> bool:
-        """Has a topic the rows of one table alone, as far as its name says?"""
+        """True if a topic has the rows of one table alone, as far as its name says."""
         return {"schema", "table"} <= fields_of("topic", self.topic)
 
     def topic_of(self, table: TableId, pipeline: str, target: str) -> str:

@@ -1,4 +1,4 @@
-"""Whether each planned table has its topic, and whether the topic takes what a load would send."""
+"""Check whether each planned table has its topic, and whether the topic takes what a load would send."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done about a topic that would keep keys that no row has any more, or lack rows (:mod:`sluice.targets.messages.stale_keys`).
+"""Decide what happens to a topic that would keep keys that no row has any more, or lack rows (:mod:`sluice.targets.messages.stale_keys`).
 
 The topic itself says which keys it holds, see :mod:`sluice.targets.kafka.held_keys`: they get messages without a value. If rows stay at the source,
 they are copied again under their new name or key (``on_conversion: copy``).

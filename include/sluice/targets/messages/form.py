@@ -30,7 +30,7 @@ class MessageForm:
 
     @property
     def enveloped(self) -> bool:
-        """Are messages Debezium's envelopes, whatever they are encoded in?"""
+        """True if messages are Debezium's envelopes, whatever they are encoded in."""
         return self.registered or self.format == "debezium-json"
 
     @property
@@ -45,12 +45,12 @@ class MessageForm:
 
     @property
     def arrow(self) -> bool:
-        """Are messages record batches, without keys?"""
+        """True if messages are record batches, without keys."""
         return self.format == "arrow"
 
     @property
     def registered(self) -> bool:
-        """Are messages binary, with schemas in a registry?"""
+        """True if messages are binary, with schemas in a registry."""
         return self.format in {"debezium-avro", "debezium-protobuf"}
 
     def ordered_by(self, table: TableId) -> tuple[str, ...] | None:

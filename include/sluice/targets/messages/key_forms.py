@@ -1,4 +1,4 @@
-"""Whether a changed definition changes the bytes of a table's message keys, found by the code that makes them, with sample rows.
+"""Find whether a changed definition changes the bytes of a table's message keys, by the code that makes them, with sample rows.
 
 Each format writes a key in its own way, with or without its schema: INT to BIGINT changes a key of debezium-avro and none of debezium-json, DATETIME
 to DATETIME(6) changes both. So keys of the same values are made under both definitions, and compared.

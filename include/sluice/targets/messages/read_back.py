@@ -166,7 +166,7 @@ class ReadBack:
 
     @property
     def _in_base64(self) -> bool:
-        """Are numbers of any size written as Kafka Connect's Decimal?"""
+        """True if numbers of any size are written as Kafka Connect's Decimal."""
         return self.form.debezium
 
     def _bytes(self, value: Any) -> bytes:

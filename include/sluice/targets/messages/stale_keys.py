@@ -41,7 +41,7 @@ class Stale:
 
 @dataclass(frozen=True, slots=True)
 class StaleWords:
-    """How messages call what readers have: of a table, of a table's old name, and of a name that has no rows yet."""
+    """The words of errors for what readers have: of a table, of a table's old name, and of a name that has no rows yet."""
 
     own: str = "in its topic"
     old: str = "in the topic of the old name"
