@@ -158,9 +158,7 @@ class KafkaReconciler:
 
     def refuses_listed(self, table: PlannedTable) -> str:
         """Return why listed keys cannot be removed: a delete may need more than the key. "" if they can."""
-        if self.options.form.arrow or self.options.tombstones:
-            return ""
-        return "options.tombstones is false, and a delete needs the whole row then"
+        return "" if self.options.form.arrow else why_not_emptied(self.options)
 
     def others(self) -> tuple[OtherWriter, ...]:
         """Return nothing, as a topic does not say who writes to it."""
