@@ -173,7 +173,6 @@ class MessageWriter:
                 values = pc.if_else(pa.array(gone), pa.scalar(None, pa.large_binary()), values)
             else:
                 number = np.repeat(number, gone + 1)
-                step[:] = 0
                 step = np.concatenate(([False], number[1:] == number[:-1])).astype(np.int64)
                 values = values.take(pa.array(number, mask=step.astype(bool)))
                 keys, routes = keys.take(pa.array(number)), routes.take(pa.array(number))
