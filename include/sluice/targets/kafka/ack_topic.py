@@ -20,7 +20,8 @@ from sluice.targets.port import Checkpoint
 
 FORMAT_VERSION = 1
 _TAIL = 8
-_SETTLES_S = 5.0
+SETTLES_S = 5.0
+"""Seconds to wait for the marker of a transaction that is in the topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class AckTopic:
 
     place: Place
 
-    def read(self, settle_s: float = _SETTLES_S, *, settled: bool = False) -> KafkaCheckpoint | None:
+    def read(self, settle_s: float = SETTLES_S, *, settled: bool = False) -> KafkaCheckpoint | None:
         """Return what the target says it holds; None if nothing. Takes nothing over.
 
         Args:

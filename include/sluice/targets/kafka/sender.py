@@ -151,7 +151,7 @@ class BatchSender:
         keys, values = [key for key, _ in made], [value for _, value in made]
         self._channel.produce_each(topic, keys, values, [0] * len(made), [header] * len(made))
 
-    def send(self, channel: Channel) -> None:
+    def send(self) -> None:
         """Send everything but the checkpoint."""
         self._side()
         if self._merged:

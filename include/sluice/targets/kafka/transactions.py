@@ -19,12 +19,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sluice.errors import LoadError, TargetUnavailable
-from sluice.targets.kafka.ack_topic import AckTopic, KafkaCheckpoint
+from sluice.targets.kafka.ack_topic import SETTLES_S, AckTopic, KafkaCheckpoint
 from sluice.targets.kafka.client import KicksOut, errors, is_out, settings, translated
 from sluice.targets.kafka.place import QUEUE, Place
 
 _SECONDS_OF_INIT = 90.0
-_SETTLES_S = 5.0
 _RECORD_AND_MARKER = 2
 _QUEUE_BYTES = 200 * 2**20
 """Bytes of messages that wait in this process for the broker."""
@@ -67,14 +66,14 @@ class Channel:
         Each transaction of this channel adds one record and one marker. The marker of the last one may not be there yet. A person may write to the
         topic.
         """
-        until = time.monotonic() + _SETTLES_S
+        until = time.monotonic() + SETTLES_S
         while (end := self._topic.end(self._admin)) is not None and self._end is not None:
             if end >= self._end or time.monotonic() > until:
                 return end == self._end
             time.sleep(0.005)
         return False
 
-    def commit(self, held: KafkaCheckpoint | None, send: Callable[[Any], None] | None = None) -> None:
+    def commit(self, held: KafkaCheckpoint | None, send: Callable[[], None] | None = None) -> None:
         """Commit a transaction: what ``send`` produces, and the record (None: the record is removed).
 
         Raises:
@@ -89,7 +88,7 @@ class Channel:
             with errors(place.endpoint, doing):
                 self.producer.begin_transaction()
                 if send is not None:
-                    send(self)
+                    send()
                 value = self._topic.record(held) if held is not None else None
                 self.producer.produce(place.ack_topic, value=value, key=place.key, partition=0)
                 left = max(place.timeout_s - (time.monotonic() - started), 1.0)
