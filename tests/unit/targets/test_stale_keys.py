@@ -100,7 +100,7 @@ def opened(
 
 def emptied(writer: KafkaWriter) -> list[str]:
     """Tables whose topics lose their keys."""
-    return sorted(str(one.table) for phase in writer.plan(1) for unit in phase for one in unit.empties)
+    return sorted(str(one.table) for phase in writer.plan(1) for unit in phase for one in unit.rows.empties)
 
 
 def copied(writer: KafkaWriter) -> list[str]:

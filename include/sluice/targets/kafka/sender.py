@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +16,7 @@ from sluice.errors import LoadError
 from sluice.formats import Statement
 from sluice.model.batches import Op
 from sluice.model.fields import is_masked
+from sluice.model.offset import Offset
 from sluice.model.tables import TableId
 from sluice.targets.changes_in_order import in_log_order
 from sluice.targets.kafka.ack_topic import KafkaCheckpoint
@@ -65,7 +65,7 @@ class BatchRows:
 
     reader: RowReader
     tables: tuple[TableInput, ...]
-    position: Any
+    position: Offset
     changes: int
     statements: tuple[Statement, ...]
     removes: tuple[StoredRange, ...]

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sluice.errors import MappingError, TargetUnavailable
-from sluice.formats import Statement
 from sluice.model.tables import TableId
 from sluice.targets.fencing import require_no_newer
 from sluice.targets.kafka.ack_topic import AckTopic, KafkaCheckpoint
@@ -30,9 +29,7 @@ from sluice.targets.port import (
     Fence,
     Input,
     RejectedRows,
-    RowReader,
     SchemaChange,
-    StoredRange,
     TableInput,
     WriteResult,
 )
@@ -86,8 +83,17 @@ class KafkaWriter:
             for table in batch.tables:
                 self._require_key(table)
         lighter_first = tuple(sorted(batch.tables, key=lambda table: table.weight))
-        unit = KafkaUnit(place, self.fence, batch.reader, lighter_first, batch.position, batch.changes, batch.replay)
-        return [[replace(unit, statements=told, removes=tuple(batch.reconcile), empties=empties)]]
+        rows = BatchRows(
+            batch.reader,
+            lighter_first,
+            batch.position,
+            batch.changes,
+            told,
+            tuple(batch.reconcile),
+            empties,
+            batch.replay,
+        )
+        return [[KafkaUnit(place, self.fence, rows)]]
 
     def _stale(self, change: SchemaChange) -> tuple[Stale, ...]:
         return stale_topics(self.place, self.input, change)
@@ -142,50 +148,33 @@ class KafkaUnit:
 
     place: Place
     fence: Fence
-    reader: RowReader
-    tables: tuple[TableInput, ...]
-    position: Any
-    changes: int = 0
-    replay: str = ""
-    statements: tuple[Statement, ...] = ()
-    removes: tuple[StoredRange, ...] = ()
-    empties: tuple[Emptied, ...] = ()
+    rows: BatchRows
 
     @property
     def cost(self) -> int:
         """The cost of the unit, in rows."""
-        return max(sum(table.rows for table in self.tables), self.changes)
+        return max(sum(table.rows for table in self.rows.tables), self.rows.changes)
 
     @property
     def memory_bytes(self) -> int:
         """The memory that the unit takes: for merged rows those that are read at a time, for changes all."""
-        files = [file for table in self.tables for file in table.files]
-        return self.reader.memory_of(sum(file.arrow_bytes for file in files), len(files)) if files else 0
+        files = [file for table in self.rows.tables for file in table.files]
+        return self.rows.reader.memory_of(sum(file.arrow_bytes for file in files), len(files)) if files else 0
 
     def write(self, rejected: RejectedRows | None = None) -> WriteResult:
         """Write all rows and the checkpoint in one transaction. Raises Fenced if the target holds the batch, or a newer process writes."""
-        started = time.monotonic()
+        started, replay = time.monotonic(), self.rows.replay
         try:
             with slot(self.place) as mine, ExitStack() as files:
                 channel, held = self._channel(mine)
-                if self.replay and self.replay in held.replayed:
+                if replay and replay in held.replayed:
                     return WriteResult()
-                rows = BatchRows(
-                    self.reader,
-                    self.tables,
-                    self.position,
-                    self.changes,
-                    self.statements,
-                    self.removes,
-                    self.empties,
-                    self.replay,
-                )
-                sender = BatchSender(self.place, self.fence, rows, channel, held, rejected)
+                sender = BatchSender(self.place, self.fence, self.rows, channel, held, rejected)
                 sender.read_held_keys(files)  # before the transaction begins, which has a time limit
                 channel.commit(sender.held, sender.send)
         except KicksOut as error:
             raise self._why(error) from None
-        message = None if self.replay else (self.fence.epoch, self.fence.batch)
+        message = None if replay else (self.fence.epoch, self.fence.batch)
         return replace(sender.result, seconds=time.monotonic() - started, message=message)
 
     def _channel(self, mine: Any) -> tuple[Channel, KafkaCheckpoint]:
