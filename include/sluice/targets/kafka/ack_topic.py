@@ -15,7 +15,9 @@ from sluice.errors import CheckpointError, SluiceError, TargetUnavailable
 from sluice.model.offset import Offset
 from sluice.targets.fencing import seal_of
 from sluice.targets.kafka.client import ANSWER_S, KicksOut, errors, kafka_error, library, translated
+from sluice.targets.kafka.options import MissingTopics
 from sluice.targets.kafka.place import Place
+from sluice.targets.kafka.topics import create
 from sluice.targets.port import Checkpoint
 
 FORMAT_VERSION = 1
@@ -179,21 +181,11 @@ class AckTopic:
 
     def make(self) -> None:
         """Create the compacted topic if it is missing. Its segments are small: little is left to be read and stored."""
-        from confluent_kafka.admin import NewTopic
-
-        doing = f"making the topic {self.place.ack_topic}"
-        admin = self.place.client("AdminClient")
         wanted = {"cleanup.policy": "compact", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.1"}
         replication = self.place.options.create_topics.replication
-        with errors(self.place.endpoint, doing):
-            try:
-                admin.create_topics([NewTopic(self.place.ack_topic, 1, replication, config=wanted)])[
-                    self.place.ack_topic
-                ].result(ANSWER_S)
-            except library().KafkaException as error:
-                if kafka_error(error).name() != "TOPIC_ALREADY_EXISTS":
-                    raise
-            end = time.monotonic() + ANSWER_S
+        create(self.place, self.place.ack_topic, MissingTopics(partitions=1, replication=replication, config=wanted))
+        admin, end = self.place.client("AdminClient"), time.monotonic() + ANSWER_S
+        with errors(self.place.endpoint, f"making the topic {self.place.ack_topic}"):
             while self.place.ack_topic not in _known(admin, self.place.ack_topic) and time.monotonic() < end:
                 time.sleep(0.02)  # the brokers learn about it one after the other
 
