@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import string
 from datetime import timedelta
 from typing import Literal
 
@@ -12,6 +11,7 @@ from sluice.config.pipeline import Size, Span
 from sluice.model.tables import TableId
 from sluice.targets.lake.names import RESERVED, legal
 from sluice.targets.lake.options import LakeOptions
+from sluice.targets.templates import require_known
 
 
 class DeltaMaintenance(BaseModel):
@@ -69,19 +69,7 @@ class DeltaOptions(LakeOptions):
 
     @model_validator(mode="after")
     def _fits(self) -> DeltaOptions:
-        try:
-            parts = [(name, spec, how) for _, name, spec, how in string.Formatter().parse(self.table)]
-        except ValueError as error:
-            raise ValueError(f"table: {error}") from None
-        fields = {name for name, _, _ in parts if name is not None}
-        if any(spec or how for _, spec, how in parts):
-            raise ValueError("table: write names in braces alone")
-        unknown = fields - {"schema", "table", "pipeline", "target"}
-        if unknown:
-            raise ValueError(
-                f"table: {{{min(unknown)}}} is not known; write {{schema}}, {{table}}, {{pipeline}}, {{target}}"
-            )
-        if "table" not in fields:
+        if "table" not in require_known("table", self.table, ("schema", "table", "pipeline", "target")):
             raise ValueError("table must have {table} in it: each table has a folder of its own")
         if self.table.startswith("/") or ".." in self.table.split("/"):
             raise ValueError("table is a path within location")

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from sluice.config.pipeline import Span
 from sluice.targets.messages.form import MessageForm
-from sluice.targets.messages.templates import fields_of, require_known
+from sluice.targets.templates import fields_of, require_known
 
 NAMES = frozenset({"schema", "table", "pipeline", "target"})
 """Words in braces that each request can name."""

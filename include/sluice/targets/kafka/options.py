@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from sluice.config.pipeline import Span
 from sluice.model.tables import TableId
 from sluice.targets.messages.form import MessageForm
-from sluice.targets.messages.templates import fields_of, listed, require_known
+from sluice.targets.templates import fields_of, listed, require_known
 
 Setting = str | int | float | bool
 OURS = frozenset({

@@ -1,1 +1,1 @@
-"""The common part of targets that send messages: documents, keys, headers, names by template, and reading rows back from messages."""
+"""The common part of targets that send messages: documents, keys, headers, and reading rows back from messages."""

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sluice.config.pipeline import Span
 from sluice.targets.messages.form import MessageForm
-from sluice.targets.messages.templates import fields_of, listed, require_known
+from sluice.targets.templates import fields_of, listed, require_known
 
 _TABLE = frozenset({"schema", "table", "pipeline", "target"})
 _MEBIBYTE = 1 << 20
