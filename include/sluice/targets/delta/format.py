@@ -19,7 +19,7 @@ from sluice.model.row_effects import Step
 from sluice.model.tables import TableId
 from sluice.targets.delta.client import Place, errors, library
 from sluice.targets.delta.commit_notes import noted, noting, said_by
-from sluice.targets.delta.literals import sql_literal
+from sluice.targets.delta.literals import query_name, sql_literal
 from sluice.targets.delta.maintain import Maintenance
 from sluice.targets.delta.merge import merge_parts
 from sluice.targets.delta.options import RESERVED, DeltaOptions
@@ -211,8 +211,8 @@ class DeltaFormat:
     def read(
         self, table: TableId, at: Any, names: Sequence[str], bounds: Mapping[str, tuple[int, int]]
     ) -> Iterator[pa.RecordBatch]:
-        where = " AND ".join(f"{_quoted(name)} BETWEEN {low} AND {high}" for name, (low, high) in bounds.items())
-        sql = f"SELECT {', '.join(map(_quoted, names))} FROM t WHERE {where or 'TRUE'}"  # noqa: S608 - quoted names, numbers
+        where = " AND ".join(f"{query_name(name)} BETWEEN {low} AND {high}" for name, (low, high) in bounds.items())
+        sql = f"SELECT {', '.join(map(query_name, names))} FROM t WHERE {where or 'TRUE'}"  # noqa: S608 - quoted names, numbers
         with errors(self.place, f"reading rows of {table}", self.uri(table)):
             reader = library().QueryBuilder().register("t", at).execute(sql)
             yield from pa.RecordBatchReader.from_stream(reader)
@@ -299,7 +299,3 @@ class DeltaFormat:
 
     def expire(self, done: Upkeep, *, dry_run: bool) -> Upkeep:
         return Maintenance(self.place, self.uri(done.table), done.table, self.options, dry_run).vacuum(done)
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -1,8 +1,13 @@
-"""Values as SQL expressions of the library, exact: no number goes through another type."""
+"""Names and values in SQL of the library. Values are exact: no number goes through another type."""
 
 from __future__ import annotations
 
 import pyarrow as pa
+
+
+def query_name(name: str) -> str:
+    """Quote a name as the library's queries read it."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def sql_literal(value: pa.Scalar) -> str:

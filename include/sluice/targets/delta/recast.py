@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from sluice.errors import LoadError
 from sluice.model.row_effects import Step
 from sluice.targets.delta.client import Place, errors, library
+from sluice.targets.delta.literals import query_name
 from sluice.targets.delta.types import schema_of
 from sluice.targets.lake.conversions import converted, converted_rows
 from sluice.targets.lake.types import LakeColumn, Shape, TableInfo, arrow_of
@@ -93,7 +94,7 @@ def converts(table: Any, steps: Mapping[str, Sequence[Step]], partitions: Sequen
 def _read_columns(table: Any, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield columns of a table (``DeltaTable``), in the types of its schema."""
     wanted = pa.schema([field for field in pa.schema(table.schema().to_arrow()) if field.name in set(names)])
-    listed = ", ".join('"' + name.replace('"', '""') + '"' for name in wanted.names)
+    listed = ", ".join(map(query_name, wanted.names))
     rows = library().QueryBuilder().register("t", table).execute(f"SELECT {listed} FROM t")  # noqa: S608 - quoted
     for batch in pa.RecordBatchReader.from_stream(rows):
         arrays = [_as(batch[name], wanted.field(name).type) for name in wanted.names]
