@@ -60,6 +60,10 @@ class Offset:
         """Return the order of a :attr:`place` of the same log. Raises ConfigError if it is none."""
         return place_order(place)
 
+    def has_reached(self, place: str) -> bool:
+        """Return True if this offset is at a :attr:`place` of the same log or after it. Raises ConfigError if it is none."""
+        return self.order >= self.order_of(place)
+
     def follows(self, other: Offset) -> bool:
         """Return True if this offset is strictly later in the same log. Raises ConfigError for different logs."""
         if self.log_epoch != other.log_epoch:
