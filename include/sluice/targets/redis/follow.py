@@ -29,7 +29,6 @@ from sluice.targets.schema.policy import (
     not_filled,
     not_followed,
     require_held,
-    stopped,
 )
 
 _K = ChangeKind
@@ -39,17 +38,6 @@ FOLLOWED = frozenset({
     _K.NOTHING,
 })  # fmt: skip
 """Kinds that rows by key follow."""
-FOLLOWED_BY_STREAMS = frozenset(ChangeKind) - {_K.TRUNCATE_TABLE, _K.ROWS_REMOVED, _K.ROWS_REPLACED, _K.UNKNOWN}
-"""Kinds that need nothing at a stream, whose entries name their columns."""
-
-
-def require_alike(change: SchemaChange) -> None:
-    """Raise LoadError for a change that a stream cannot show: the policy is to stop, or rows were converted without a row event."""
-    if change.check_only:
-        raise stopped(change, (), (kind.value for kind in sorted(change.wanted)))
-    for table in change.tables:
-        for effect in effects_on(change, table.table):
-            raise not_converted(change, effect, change.target(table.table), "entries that were sent stay as they are")
 
 
 class HeldTables(OnlyColumns):
@@ -198,4 +186,4 @@ class _Follower:
         self.sender.run(REPLACE, list(changed), list(changed.values()))
 
 
-__all__ = ["FOLLOWED", "FOLLOWED_BY_STREAMS", "follow", "require_alike"]
+__all__ = ["FOLLOWED", "follow"]

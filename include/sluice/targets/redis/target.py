@@ -13,6 +13,7 @@ from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError
 from sluice.model.planned import PlannedTable
+from sluice.targets.messages import definitions
 from sluice.targets.options import options_of
 from sluice.targets.port import (
     BatchInput,
@@ -28,7 +29,7 @@ from sluice.targets.port import (
 from sluice.targets.redis.checkpoint import RedisCheckpoints, read_checkpoint
 from sluice.targets.redis.client import cluster_refused, connected
 from sluice.targets.redis.compare import RedisComparer
-from sluice.targets.redis.follow import FOLLOWED, FOLLOWED_BY_STREAMS
+from sluice.targets.redis.follow import FOLLOWED
 from sluice.targets.redis.options import RedisOptions
 from sluice.targets.redis.place import Place
 from sluice.targets.redis.schema import RedisSchema
@@ -43,7 +44,7 @@ def _capabilities(changes: Input, ordering: Ordering) -> Capabilities:
         guarantee=Guarantee.IDEMPOTENT,
         ordering=frozenset({ordering}),
         consistency=frozenset({Consistency.ROW}),
-        schema_changes=FOLLOWED_BY_STREAMS if streams else FOLLOWED,
+        schema_changes=definitions.FOLLOWED if streams else FOLLOWED,
         features=frozenset({Feature.DELETE, Feature.KEYLESS, Feature.PARTIAL_ROWS} if streams else by_key),
         max_writers=1 if streams else None,
         compares=True,

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from sluice.errors import LoadError
 from sluice.model.batches import Op
 from sluice.model.fields import is_masked, true_name
+from sluice.targets.messages.definitions import require_not_converted, require_not_stopped
 from sluice.targets.messages.read_back import listed_keys
 from sluice.targets.port import (
     BatchInput,
@@ -32,7 +33,7 @@ from sluice.targets.port import (
 from sluice.targets.redis.checkpoint import RedisCheckpoints, guarded, read_checkpoint
 from sluice.targets.redis.client import Client, connected
 from sluice.targets.redis.column_types import BYTES
-from sluice.targets.redis.follow import follow, require_alike
+from sluice.targets.redis.follow import follow
 from sluice.targets.redis.held_rows import held_rows, shown_key
 from sluice.targets.redis.place import Place
 from sluice.targets.redis.rows import PackedRows, TableRows, content
@@ -65,7 +66,8 @@ class RedisWriter:
             return
         if self.input is Input.CHANGES:
             for change in changes:
-                require_alike(change)
+                require_not_stopped(change)
+                require_not_converted(change)
             return
         with connected(self.place) as client:
             for change in changes:
