@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from sluice.errors import MappingError
 from sluice.model.planned import PlannedColumn, PlannedTable
-from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import TableId
 from sluice.model.temporal import is_special
 from sluice.targets.memory.column_types import own_type
@@ -27,14 +26,6 @@ from sluice.targets.schema.plan import (
     steps_of,
 )
 from sluice.targets.schema.policy import Answer, OnlyColumns, added_by_hand, has, not_filled, require_held
-
-_K = ChangeKind
-FOLLOWED = frozenset({
-    _K.CREATE_TABLE, _K.DROP_TABLE, _K.RENAME_TABLE, _K.TRUNCATE_TABLE, _K.ADD_COLUMN, _K.DROP_COLUMN, _K.RENAME_COLUMN, _K.WIDEN_COLUMN,
-    _K.CHANGE_COLUMN, _K.MOVE_COLUMN, _K.ALLOW_NULL, _K.REQUIRE_VALUE, _K.COLUMN_ATTRIBUTES, _K.INDEXES, _K.TABLE_OPTIONS, _K.PARTITIONS,
-    _K.NOTHING,
-})  # fmt: skip
-"""Kinds that a memory target can follow."""
 
 
 class MemorySchema:
@@ -180,16 +171,14 @@ def _alter(table: Table, change: SchemaChange, step: AlterTable) -> None:
         _empty(table)
     for effect in effects_on(change, step.source):
         raise not_converted(change, effect, step.table, "a target in memory converts no rows")
-    new = [added for added in step.adds if not added.there]
-    values = _values(change, step.table, new) if table.rows or table.heap else {}
+    values = _values(change, step.table, step.new) if table.rows or table.heap else {}
     renamed, gone = dict(step.renames), set(step.drops)
 
     def altered(row: Mapping[str, Any]) -> dict[str, Any]:
         kept = {renamed.get(name, name): value for name, value in row.items() if name not in gone}
         return {name: kept.get(name, values.get(name)) for name in table.columns}
 
-    table.columns = [renamed.get(name, name) for name in table.columns if name not in gone]
-    table.columns += [added.name for added in new]
-    table.key = step.key if step.key is not None else tuple(renamed.get(name, name) for name in table.key)
+    table.columns = list(step.columns_after(table.columns))
+    table.key = step.key_after(table.key)
     table.rows = {key: altered(row) for key, row in table.rows.items()}
     table.heap = [altered(row) for row in table.heap]

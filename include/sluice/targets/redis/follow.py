@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import TableId
 from sluice.targets.port import Fence, SchemaChange
 from sluice.targets.redis.checkpoint import STATEMENTS, guarded
@@ -30,14 +29,6 @@ from sluice.targets.schema.policy import (
     not_followed,
     require_held,
 )
-
-_K = ChangeKind
-FOLLOWED = frozenset({
-    _K.CREATE_TABLE, _K.DROP_TABLE, _K.RENAME_TABLE, _K.TRUNCATE_TABLE, _K.ADD_COLUMN, _K.DROP_COLUMN, _K.RENAME_COLUMN, _K.WIDEN_COLUMN,
-    _K.CHANGE_COLUMN, _K.MOVE_COLUMN, _K.ALLOW_NULL, _K.REQUIRE_VALUE, _K.COLUMN_ATTRIBUTES, _K.INDEXES, _K.TABLE_OPTIONS, _K.PARTITIONS,
-    _K.NOTHING,
-})  # fmt: skip
-"""Kinds that rows by key follow."""
 
 
 class HeldTables(OnlyColumns):
@@ -145,23 +136,20 @@ class _Follower:
                 self.change, "columns take each other's names, which a load that is repeated would do twice"
             )
         held = self.held[str(step.table)]
-        new = [added for added in step.adds if not added.there]
-        columns = [renamed.get(name, name) for name in held.columns if name not in step.drops]
-        key = step.key if step.key is not None else tuple(renamed.get(name, name) for name in held.key)
-        if self.place.options.form != "string" and (step.drops or renamed or new):
+        if self.place.options.form != "string" and (step.drops or renamed or step.new):
             for keys in self._keys(step.table):
                 values = self._values(step)
                 if self.place.options.form == "hash":
                     self._fields(keys, step, values)
                 else:
                     self._documents(keys, step, values)
-        self._define(step.table, Definition((*columns, *(added.name for added in new)), key))
+        self._define(step.table, Definition(step.columns_after(held.columns), step.key_after(held.key)))
 
     def _values(self, step: AlterTable) -> dict[str, pa.Array]:
         """Return what rows that are there get in new columns. Raises LoadError for a value that is not known."""
         found: dict[str, pa.Array] = {}
-        for added in step.adds:
-            if added.there or added.column.generated is not None:
+        for added in step.new:
+            if added.column.generated is not None:
                 continue
             known = self.change.meaning.default_value(added.column)
             if known.value is None:
@@ -186,4 +174,4 @@ class _Follower:
         self.sender.run(REPLACE, list(changed), list(changed.values()))
 
 
-__all__ = ["FOLLOWED", "follow"]
+__all__ = ["follow"]
