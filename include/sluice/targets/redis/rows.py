@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.formats.common import json_text
+from sluice.formats.columns import image
+from sluice.merge.column_presence import is_partial, masks
 from sluice.model.batches import Op
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.fields import neutral_type, true_name
@@ -131,13 +132,11 @@ class TableRows:
 
     def known(self, rows: pa.Table) -> dict[str, _Mask]:
         """Return, by stored name, which rows have a value of a column that the log knows; empty: all do."""
-        if "_present" not in rows.schema.names or rows["_present"].null_count == rows.num_rows:
+        if not is_partial(rows):
             return {}
         users = [one for one in rows.schema if one.name not in META_COLUMNS]
-        size = (len(users) + 7) >> 3
-        data = b"".join((bits or b"\xff" * size)[:size] for bits in rows["_present"].to_pylist())
-        bits = np.unpackbits(np.frombuffer(data, np.uint8).reshape(-1, size), axis=1, bitorder="little").astype(bool)
-        return {one.name: bits[:, number] for number, one in enumerate(users)}
+        known, _ = masks(rows["_present"], len(users))
+        return {one.name: known[:, number] for number, one in enumerate(users)}
 
     def texts_of(self, rows: pa.Table) -> dict[str, pa.Array]:
         """Return the texts of what is sent, by true name: large_binary, or JSON texts in form: json."""
@@ -160,7 +159,8 @@ class TableRows:
             for one in given.values():
                 words += 2 * one.is_valid().to_numpy(zero_copy_only=False)
         elif form == "json":
-            pairs = [bulks(objects(values).cast(BYTES))]
+            given = {name: pc.fill_null(one, "null") for name, one in values.items()}
+            pairs = [bulks(image(given).cast(BYTES))]
         else:
             value = values[self.place.options.value_column]
             pairs, words = [bulks(value)], value.is_valid().to_numpy(zero_copy_only=False).astype(np.int64)
@@ -210,15 +210,6 @@ EXPIRY_KINDS = frozenset({
 })  # fmt: skip
 
 
-def objects(values: dict[str, pa.Array]) -> pa.Array:
-    """Return rows as JSON objects, from the JSON texts of their columns."""
-    parts: list[Any] = []
-    for name, one in values.items():
-        parts += [("," if parts else "{") + json_text(name) + ":", pc.fill_null(one, "null")]
-    scalars = [pa.scalar(part, pa.large_string()) if isinstance(part, str) else part for part in [*parts, "}"]]
-    return pc.binary_join_element_wise(*scalars, pa.scalar("", pa.large_string()))
-
-
 def bulk_of(value: bytes) -> bytes:
     """Return one argument as the protocol has it."""
     return b"$%d\r\n%b\r\n" % (len(value), value)
@@ -244,4 +235,4 @@ def content(values: pa.Array, first: int, end: int) -> memoryview:
     return memoryview(data)[int(offsets[first]) : int(offsets[end])] if data is not None else memoryview(b"")
 
 
-__all__ = ["EXPIRY_KINDS", "PackedRows", "TableRows", "bulk_of", "bulks", "content", "expiry_ms", "objects"]
+__all__ = ["EXPIRY_KINDS", "PackedRows", "TableRows", "bulk_of", "bulks", "content", "expiry_ms"]
