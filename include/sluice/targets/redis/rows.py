@@ -61,6 +61,28 @@ class PackedRows:
             first = end
 
 
+@dataclass(frozen=True, slots=True)
+class RowKeys:
+    """The keys of rows. ``now``: those of the rows; ``old``: those under which the target holds them, null where it holds none; ``gone``: deleted."""
+
+    now: pa.Array
+    old: pa.Array
+    gone: _Mask
+
+    @property
+    def _differ(self) -> _Mask:
+        return np.asarray(pc.fill_null(pc.not_equal(self.now, self.old), False).to_numpy(zero_copy_only=False))
+
+    @property
+    def moved(self) -> _Mask:
+        """A mask of the rows that stay under another key."""
+        return self._differ & ~self.gone
+
+    def left(self, but: _Mask) -> pa.Array:
+        """Return the keys that rows leave, except the rows of a mask: those of deleted ones, and old keys of those that have another one by now."""
+        return pc.coalesce(self.old, self.now).filter(pa.array((self._differ | self.gone) & ~but))
+
+
 @dataclass
 class TableRows:
     """Makes the rows of a table as the options say."""
@@ -97,7 +119,12 @@ class TableRows:
         fields = [rows.schema.field(stored_name(name)) for name in self.plan.key]
         return self.keys([one_chunk(rows[one.name]) for one in fields], fields)
 
-    def old_keys(self, rows: pa.Table) -> pa.Array:
+    def keys_of(self, rows: pa.Table) -> RowKeys:
+        """Return the keys of rows, now and at the target."""
+        gone = pc.equal(one_chunk(rows["_op"]), Op.DELETE.value).to_numpy(zero_copy_only=False)
+        return RowKeys(self.row_keys(rows), self._old_keys(rows), np.asarray(gone))
+
+    def _old_keys(self, rows: pa.Table) -> pa.Array:
         """Return the keys under which the target holds the rows; null where it holds none. Values that the log lacks are those of the row."""
         fields = [rows.schema.field(stored_name(name)) for name in self.plan.key]
         before = one_chunk(rows["_before"])
@@ -108,18 +135,6 @@ class TableRows:
             olds.append(pc.coalesce(member(before, one.name).cast(now.type), now) if known else now)
         found = self.keys(olds, fields)
         return pc.if_else(before.is_valid(), found, pa.scalar(None, found.type))
-
-    def left(self, rows: pa.Table) -> pa.Array:
-        """Return the keys that rows leave: those of deleted ones, and old keys of those that have another one by now."""
-        gone = pc.equal(one_chunk(rows["_op"]), Op.DELETE.value)
-        now, old = self.row_keys(rows), self.old_keys(rows)
-        return pc.coalesce(old, now).filter(pc.or_(gone, pc.fill_null(pc.not_equal(now, old), False)))
-
-    def moved(self, rows: pa.Table) -> _Mask:
-        """Return a mask of the rows that stay under another key."""
-        stays = pc.not_equal(one_chunk(rows["_op"]), Op.DELETE.value)
-        moved = pc.and_(stays, pc.fill_null(pc.not_equal(self.row_keys(rows), self.old_keys(rows)), False))
-        return np.asarray(moved.to_numpy(zero_copy_only=False))
 
     def lacking(self, rows: pa.Table) -> _Mask:
         """Return a mask of the rows that stay and of which the log lacks a column."""
