@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from sluice.errors import LoadError, MappingError, SluiceError
 from sluice.model.planned import PlannedTable
+from sluice.targets.feature_check import without_key
 from sluice.targets.port import Finding, Input
 from sluice.targets.redis.client import Client, cluster_refused, connected
 from sluice.targets.redis.column_types import own_type
@@ -55,10 +56,7 @@ class RedisSchema:
     def _about(self, plan: PlannedTable, held: Mapping[str, Definition]) -> Iterator[Finding]:
         place, there = self.place, held.get(str(plan.target))
         if not plan.key:
-            yield Finding(
-                "error", plan.target, "", "it has no key, and changes: latest needs one",
-                hint="give it a primary key, name one (mapping: key), or give the target changes: all",
-            )  # fmt: skip
+            yield without_key(plan)
             return
         new = lacking(plan, there) if there is not None else []
         for name in new:
