@@ -14,7 +14,7 @@ from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError
 from sluice.model.planned import PlannedTable
 from sluice.targets.messages.definitions import FOLLOWED
-from sluice.targets.options import options_of
+from sluice.targets.options import options_of, require_connection
 from sluice.targets.port import (
     BatchInput,
     Capabilities,
@@ -64,10 +64,7 @@ class RedisTarget:
     def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:
         self.config = config
         self.options = options_of(config, RedisOptions)
-        if endpoint.kind not in {"redis", ""}:
-            raise ConfigError(
-                f"target {config.name!r}: connection {endpoint.connection_id!r} is of type {endpoint.kind}, not redis"
-            )
+        require_connection(config, endpoint, "redis")
         self.place = Place(endpoint, self.options, pipeline, config.name)
         if self.input is Input.CHANGES and (self.options.expire or self.options.indexes or self.options.form != "hash"):
             raise ConfigError(
