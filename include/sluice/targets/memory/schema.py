@@ -9,13 +9,14 @@ from typing import Any
 import pyarrow as pa
 
 from sluice.errors import MappingError
-from sluice.model.planned import PlannedColumn, PlannedTable
+from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
 from sluice.model.temporal import is_special
 from sluice.targets.memory.column_types import own_type
 from sluice.targets.memory.store import MemoryStore, Table
 from sluice.targets.port import Finding, SchemaChange
 from sluice.targets.schema.conversions import effects_on, not_converted
+from sluice.targets.schema.names import lacking, require_names
 from sluice.targets.schema.plan import (
     AddColumn,
     AlterTable,
@@ -42,7 +43,7 @@ class MemorySchema:
         found = []
         for plan in tables:
             held = self._store.tables.get(plan.target)
-            new = [one.name for one in plan.columns if held is not None and _lacks(held, one)]
+            new = lacking(plan, held.columns) if held is not None else []
             for name in new:
                 statement = json.dumps({"add": [plan.target.schema, plan.target.table], "columns": [name]})
                 why = f"it has no column {name!r}, which {plan.source} has"
@@ -80,10 +81,6 @@ class MemorySchema:
         self._store.create(TableId(*told["create"]), told["columns"], told["key"])
 
 
-def _lacks(table: Table, column: PlannedColumn) -> bool:
-    return column.name not in table.columns and not column.generated
-
-
 def require(store: MemoryStore, plan: PlannedTable) -> None:
     """Raise MappingError unless the store has the table, its columns and its key."""
     table = store.tables.get(plan.target)
@@ -93,19 +90,13 @@ def require(store: MemoryStore, plan: PlannedTable) -> None:
             where=str(plan.target),
             hint=f"memory_store({store.name!r}).create({plan.target!r}, …)",
         )
-    missing = [column.name for column in plan.columns if _lacks(table, column)]
-    if missing:
-        raise MappingError(
-            f"table {plan.target} at the target has no column {missing[0]!r}, which {plan.source} has",
-            where=f"{plan.target}.{missing[0]}",
-            hint="add it, or leave it out: mapping.columns.exclude",
-        )
-    if table.key != plan.key:
-        raise MappingError(
-            f"rows of {plan.source} are told apart by ({', '.join(plan.key)}), those of {plan.target} by ({', '.join(table.key)})",
-            where=str(plan.target),
-            hint="give it the same key",
-        )
+    require_names(
+        plan,
+        table.columns,
+        table.key,
+        column_hint="add it, or leave it out: mapping.columns.exclude",
+        key_hint="give it the same key",
+    )
 
 
 def follow(store: MemoryStore, change: SchemaChange) -> None:

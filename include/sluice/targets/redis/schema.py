@@ -13,7 +13,8 @@ from sluice.targets.port import Finding, Input
 from sluice.targets.redis.client import Client, cluster_refused, connected
 from sluice.targets.redis.column_types import own_type
 from sluice.targets.redis.place import Place
-from sluice.targets.redis.tables import Definition, definition_of, definitions, lacking, require, statement_of
+from sluice.targets.redis.tables import Definition, definition_of, definitions, require, statement_of
+from sluice.targets.schema.names import lacking
 
 _EXACT = 2**53
 
@@ -58,7 +59,7 @@ class RedisSchema:
         if not plan.key:
             yield without_key(plan)
             return
-        new = lacking(plan, there) if there is not None else []
+        new = lacking(plan, there.columns) if there is not None else []
         for name in new:
             assert there is not None
             statement = statement_of(place, plan.target, replace(there, columns=(*there.columns, *new)))
