@@ -186,7 +186,7 @@ class _Lanes:
     def _lane(self, lane: Sequence[Document], refusable: bool) -> dict[int, Refusal]:
         refused: dict[int, Refusal] = {}
         try:
-            for _, part in self.sending.requests(lane):
+            for part in self.sending.parts(lane):
                 self._part(part, refused, refusable)
         except BaseException:
             self.client.ended.set()

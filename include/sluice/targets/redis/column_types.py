@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.formats.columns import base64, joined, quoted
+from sluice.formats.columns import base64, quoted
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.tables import ENUM_ERROR_VALUE
 from sluice.model.temporal import to_text
@@ -134,4 +134,4 @@ def _short(text: bytes) -> bytes:
     return text.rstrip(b"0").rstrip(b".") if b"." in text else text
 
 
-__all__ = ["BYTES", "OWN", "OwnType", "alike", "joined", "json_texts", "key_texts", "own_type", "texts"]
+__all__ = ["BYTES", "OWN", "OwnType", "alike", "json_texts", "key_texts", "own_type", "texts"]
