@@ -18,7 +18,7 @@ from sluice.model.dumps import POSITION_LOST
 from sluice.model.tables import TableId
 from sluice.operations.copy_plan import plan_of
 from sluice.sources.base import SourceSession, SourceTable
-from sluice.targets.port import Target, refuses
+from sluice.targets.port import Target, other_writers, refuses
 
 _NAMED = 5
 """Tables that a sentence names, at most."""
@@ -73,8 +73,7 @@ def replacement(
         stay: list[TableId] = []
         try:
             target = runtime.open_target(name)
-            reconciler = target.reconciler()
-            others = reconciler.others() if reconciler is not None else ()
+            others = other_writers(target)
         except SluiceError as error:
             steps.append(f"which rows {name} keeps that the source does not have is not known: {error.message}")
             continue
