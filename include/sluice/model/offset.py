@@ -9,10 +9,10 @@ from sluice.errors import ConfigError
 from sluice.model.log_files import place_order, split_file
 
 FORMAT_VERSION = 1
-"""Of an offset as JSON. One that says no version has this one."""
+"""The format of an offset as JSON. One that says no version has this one."""
 
 FIELDS = ("server_uuid", "file", "offset", "gtid_set", "commit_time_us", "prepared", "last_event")
-"""Of format 1. A field that a newer version added is left out; one that an older version left out counts as empty."""
+"""The fields of format 1. One that a newer version added is left out; one that an older version left out counts as empty."""
 
 EVIDENCE = "last_event"
 """The stored field with what a source read last, by which it knows its log again; offsets are equal whatever it is."""
@@ -62,6 +62,10 @@ class Offset:
     def order_of(self, place: str) -> tuple[int, ...]:
         """Return the order of a :attr:`place` of the same log. Raises ConfigError if it is none."""
         return place_order(place)
+
+    def has_reached(self, place: str) -> bool:
+        """Return True if this offset is at a :attr:`place` of the same log or after it. Raises ConfigError if it is none."""
+        return self.order >= self.order_of(place)
 
     def follows(self, other: Offset) -> bool:
         """Return True if this offset is strictly later in the same log. Raises ConfigError for different logs."""
