@@ -15,6 +15,7 @@ from sluice.errors import LoadError
 from sluice.model.batches import Op
 from sluice.model.fields import is_masked, true_name
 from sluice.targets.messages.definitions import require_not_converted, require_not_stopped
+from sluice.targets.messages.pieces import merged_parts
 from sluice.targets.messages.read_back import listed_keys
 from sluice.targets.port import (
     BatchInput,
@@ -197,9 +198,8 @@ class _TableWork:
     refused: list[Rejection] = field(default_factory=list)
 
     def pieces(self) -> Iterator[pa.Table]:
-        for piece in self.unit.reader.pieces(self.unit.files):
-            for start in range(0, piece.num_rows, _ROWS):
-                yield piece.slice(start, _ROWS).combine_chunks()
+        for piece in merged_parts(self.unit.reader, self.unit.files, _ROWS):
+            yield piece.combine_chunks()
 
     def leave(self) -> WriteResult:
         """Remove the keys that rows leave, but for rows that are refused: these stay as they are."""
