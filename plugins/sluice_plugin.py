@@ -19,7 +19,7 @@ _PREFIX = urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/")
 class _Page:
     """The page's application, made at the first request: every Airflow process loads plugins, only one serves them.
 
-    ``told``: what the subscription service of this API server says of itself; None: there is none.
+    ``service``: what the subscription service of this API server says of itself; None: there is none.
     """
 
     def __init__(self) -> None:

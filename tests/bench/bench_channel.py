@@ -124,7 +124,7 @@ def used(made: Network) -> None:
 
 
 def delivered(made: Network, name: str = "a_to_b") -> tuple[float, float]:
-    """As :func:`deliver`, by a loop that ends with it."""
+    """Return what :func:`deliver` returns, of a loop that ends with it."""
     with loop(made, name) as runtime:
         return deliver(made, runtime)
 

@@ -100,6 +100,8 @@ def test_offsets_are_in_the_order_of_the_log(case: SourceCase, reader: Reader) -
         case.commit(("insert", "a", (number, "x")))
         offsets.append(reader.once().last)
     assert all(b.follows(a) and b.order > a.order for a, b in itertools.pairwise(offsets))
+    assert all(b.has_reached(a.place) and not a.has_reached(b.place) for a, b in itertools.pairwise(offsets))
+    assert all(one.has_reached(one.place) for one in offsets)
     assert len({offset.log_epoch for offset in offsets}) == 1
 
 

@@ -66,7 +66,7 @@ def write(made: Case, first: int, rows: int = ROWS) -> None:
 
 
 def carry(made: Case, claim: str, at: int = 0, do: Callable[[], object] = lambda: None) -> MicrobatchOutcome:
-    """One loop; ``do`` happens when its batch number ``at`` is delivered."""
+    """Run one loop; ``do`` happens when its batch number ``at`` is delivered."""
     told: list[DeliveredBatch] = []
 
     def tell(carried: DeliveredBatch) -> None:
@@ -138,7 +138,7 @@ def test_a_session_that_the_server_closed_does_not_end_a_loop(made: Case) -> Non
 
 
 def test_a_worker_that_is_killed_in_mid_loop(made: Case, server: SparkConnectServer) -> None:
-    """At worst the loop ends, and the tasks of its run do the batch that was under way."""
+    """The loop goes on, or it ends and the tasks of its run do the batch that was under way."""
     write(made, 1)
     outcome = carry(made, "test:a:1", 3, lambda: kill(workers(server)))
     finish(made, outcome)

@@ -59,6 +59,8 @@ def test_the_sluice_page_shows_state_lag_positions_and_batches(
     expect(card.locator(".lag dd")).to_contain_text(" s")
     expect(card.get_by_role("cell", name="reporting")).to_be_visible()
     expect(card.get_by_role("cell", name="delivered").first).to_be_visible()
+    expect(card).to_contain_text(re.compile(r"Captured up to\s*\w+\.\d+:\d+"))
+    expect(card).not_to_contain_text("undefined")
     expect(card.locator("svg .lagline")).to_have_attribute("d", re.compile(r"^M[\d.]+,[\d.]+L"))
     shot(page, "sluice-page")
 

@@ -144,18 +144,6 @@ class ReadCache(_Passing):
                 path = path.rpartition("/")[0]
                 self._children.pop(path, None)
 
-    def _forget_made(self, path: str) -> None:
-        """Forget answers from before a node and its parents were made: their watches may fire later than the next
-        question comes.
-        """
-        with self._lock:
-            while path:
-                kept = self._nodes.get(path)
-                if kept is not None and not any(kept.answers):
-                    del self._nodes[path]
-                path = path.rpartition("/")[0]
-                self._children.pop(path, None)
-
     def _forget(self, steps: Sequence[Step]) -> None:
         with self._lock:
             for step in steps:

@@ -1,4 +1,4 @@
-"""Where a target's checkpoint is kept, and whether it and the pipeline's state in ZooKeeper describe the same batches.
+"""The store of a target's checkpoint, and its comparison with the pipeline's state in ZooKeeper: do both describe the same batches?
 
 Each of them can be lost, restored, edited or replaced without the other. Batch numbers alone then prove nothing: batch 5 of a new state is not the
 batch 5 that the target holds, and confusing them would acknowledge rows that were never written. So the state has a random identity, which the target

@@ -1,4 +1,4 @@
-"""What is stored of a pipeline: manifest and files of a batch, its record after ZooKeeper dropped it, the definitions at a position."""
+"""Stored parts of a pipeline: manifest and files of a batch, its record after ZooKeeper dropped it, the definitions at a position."""
 
 from __future__ import annotations
 

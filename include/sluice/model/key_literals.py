@@ -19,6 +19,7 @@ import pyarrow as pa
 from sluice.errors import ConfigError, UnsupportedType
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.tables import ENUM_ERROR_VALUE
+from sluice.model.temporal import time_of
 
 K = ColumnKind
 
@@ -62,8 +63,6 @@ def _read(text: str) -> Any:
 
 UTF8 = re.compile(r"_utf8mb4 x'([0-9a-f]*)'")
 """The literal of a text: the bytes of its UTF-8."""
-_ALL_DIGITS = 6
-"""Of a second, in a literal."""
 
 
 def key_values(made: ColumnType, literals_: Sequence[str]) -> pa.Array:
@@ -89,10 +88,7 @@ def _value(made: ColumnType, literal: str) -> Any:
     if made.kind is K.SET:
         return ",".join(label for at, label in enumerate(made.labels) if int(literal) >> at & 1)
     if made.kind is K.TIME:
-        clock, _, fraction = literal.strip("'-").partition(".")
-        hours, minutes, seconds = map(int, clock.split(":"))
-        micros = ((hours * 60 + minutes) * 60 + seconds) * 10**_ALL_DIGITS + int(fraction.ljust(_ALL_DIGITS, "0"))
-        return dt.timedelta(microseconds=-micros if literal.startswith("'-") else micros)
+        return time_of(literal.strip("'"))
     if made.kind is K.DATE:
         return dt.date.fromisoformat(literal.strip("'"))
     if made.kind in {K.DATETIME, K.TIMESTAMP}:

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from sluice.errors import ConfigError
 from sluice.model.log_files import place_order, split_file
 
 FORMAT_VERSION = 1
-"""Of an offset as JSON. One that says no version has this one."""
+"""The format of an offset as JSON. One that says no version has this one."""
 
 FIELDS = ("server_uuid", "file", "offset", "gtid_set", "commit_time_us", "prepared", "last_event")
-"""Of format 1. A field that a newer version added is left out; one that an older version left out counts as empty."""
+"""The fields of format 1. One that a newer version added is left out; one that an older version left out counts as empty."""
 
 EVIDENCE = "last_event"
 """The stored field with what a source read last, by which it knows its log again; offsets are equal whatever it is."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Offset:
     """A place at the end of a transaction. Made by :meth:`from_json` only.
+
+    It is no dataclass: ``asdict`` of what has one must not show these attributes in place of :meth:`to_json`.
 
     Attributes:
         server: id of the server whose log it is.
@@ -30,10 +30,13 @@ class Offset:
         stored: all of it, as the codec of the source wrote it (``sources/<kind>/position.py``), which alone reads it.
     """
 
-    server: str
-    row_place: tuple[str, int]
-    commit_time_us: int
-    stored: Mapping[str, Any]
+    __slots__ = ("commit_time_us", "row_place", "server", "stored")
+
+    def __init__(self, server: str, row_place: tuple[str, int], commit_time_us: int, stored: Mapping[str, Any]) -> None:
+        self.server: Final = server
+        self.row_place: Final = row_place
+        self.commit_time_us: Final = commit_time_us
+        self.stored: Final = stored
 
     @property
     def log_names(self) -> tuple[str, str]:
@@ -59,6 +62,10 @@ class Offset:
     def order_of(self, place: str) -> tuple[int, ...]:
         """Return the order of a :attr:`place` of the same log. Raises ConfigError if it is none."""
         return place_order(place)
+
+    def has_reached(self, place: str) -> bool:
+        """Return True if this offset is at a :attr:`place` of the same log or after it. Raises ConfigError if it is none."""
+        return self.order >= self.order_of(place)
 
     def follows(self, other: Offset) -> bool:
         """Return True if this offset is strictly later in the same log. Raises ConfigError for different logs."""
@@ -107,6 +114,14 @@ class Offset:
     def __str__(self) -> str:
         return self.place
 
+    def __repr__(self) -> str:
+        return f"Offset({dict(self.stored)})"
+
 
 NOWHERE = Offset.at("", "", 0)
 """No place of any log, where one has to be given and none is meant."""
+
+
+def with_stored_offsets(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the fields of a dataclass with each offset as it is stored: ``asdict(it, dict_factory=with_stored_offsets)``."""
+    return {name: value.to_json() if isinstance(value, Offset) else value for name, value in fields}

@@ -114,6 +114,14 @@ def time_text(micros: int, fsp: int) -> str:
     return text + f".{fraction:06d}"[: fsp + 1] if fsp else text
 
 
+def time_of(text: str) -> dt.timedelta:
+    """Parse a TIME as :func:`time_text` prints it. Raises ValueError."""
+    clock, _, fraction = text.removeprefix("-").partition(".")
+    hours, minutes, seconds = map(int, clock.split(":"))
+    micros = ((hours * 60 + minutes) * 60 + seconds) * 1_000_000 + int(fraction.ljust(6, "0"))
+    return dt.timedelta(microseconds=-micros if text.startswith("-") else micros)
+
+
 def to_python(values: pa.Array) -> list[Any]:
     """Return a list of date / datetime / timedelta objects; special values become MySQL's text of them."""
     if pa.types.is_duration(values.type):

@@ -42,7 +42,7 @@ from sluice.operations.looks import NoAnswer, Question, looks, server_name
 from sluice.operations.places import places
 from sluice.sources.base import SourceSession, SourceTable
 from sluice.sources.table_filter import Selection
-from sluice.targets.port import refuses
+from sluice.targets.port import other_writers, refuses
 
 _log = structlog.get_logger()
 
@@ -442,8 +442,7 @@ def _not_replaced(runtime: Runtime, copies: Sequence[PlannedCopy]) -> list[Check
             continue
         sources = [plan.source for plan in mine]
         reasons, opened = why_not(runtime, sources, sources, ()), runtime.open_target(target.name)
-        reconciler = opened.reconciler()
-        others = reconciler.others() if reconciler is not None else ()
+        others = other_writers(opened)
         for plan in mine:
             key = replace(plan, columns=plan.key_columns)
             kept = kept_on_purpose(runtime, target.name, others, plan.target)

@@ -27,7 +27,7 @@ from sluice.flows.runtime import Runtime
 from sluice.flows.stage_sums import StageSums
 from sluice.flows.stages import Stage, StageKind, has_passed, stages_of
 from sluice.model.batches import Batch
-from sluice.model.offset import Offset
+from sluice.model.offset import Offset, with_stored_offsets
 from sluice.model.restart_position import Queue, restart_position
 from sluice.operations.conflicts import counted
 from sluice.operations.looks import ANSWER_S, Answer, NoAnswer, Question, looks, server_name
@@ -171,7 +171,7 @@ class Status:
 
     def to_json(self) -> dict[str, Any]:
         """Return the status as commands and the page show it."""
-        data = asdict(self)
+        data = asdict(self, dict_factory=with_stored_offsets)
         data["in_flight"] = [b.to_json() for b in self.in_flight]
         data["recent"] = [b.to_json() for b in self.recent]
         data["dumps"] = [d.to_json() for d in self.dumps]

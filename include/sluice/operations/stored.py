@@ -13,6 +13,7 @@ from sluice.formats import FORMATS, Format, Statement
 from sluice.model.batches import Batch
 from sluice.model.schema_changes import TableChange
 from sluice.model.tables import TableId
+from sluice.operations.rule_stats import in_words, rules_of
 from sluice.segments.changeset import changeset_damage
 from sluice.segments.manifest import DdlRecord, SegmentManifest
 from sluice.segments.packed import file_of
@@ -74,7 +75,7 @@ def segments(runtime: Runtime, *, batch: int | None = None, verify: bool = False
                 "bytes": manifest.size_bytes,
                 "first": str(manifest.first),
                 "last": str(manifest.last),
-                "rules": _rules_in_words(runtime, state.batches.get(number)),
+                "rules": _rules_in_words(store, state.batches.get(number)),
             })
     return rows
 
@@ -92,11 +93,8 @@ def _verify_changeset(store: SegmentStore, record: Batch | None) -> None:
         )
 
 
-def _rules_in_words(runtime: Runtime, batch: Batch | None) -> str:
-    # Imported here because it reads dead letters, whose module imports this one.
-    from sluice.operations.rule_stats import in_words, rules_of
-
-    return in_words(rules_of(runtime.store, batch)) if batch else ""
+def _rules_in_words(store: SegmentStore, batch: Batch | None) -> str:
+    return in_words(rules_of(store, batch)) if batch else ""
 
 
 def documents(store: SegmentStore, manifest: SegmentManifest, chosen: Format, source: str) -> Iterator[str]:

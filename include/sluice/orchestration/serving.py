@@ -70,11 +70,6 @@ class ServeVariables(BaseModel):
             ) from None
 
 
-def is_wanted(environment: Mapping[str, str]) -> bool:
-    """Return True if the service shall run inside the API server."""
-    return bool(environment.get(_PREFIX + "PORT"))
-
-
 class Serving:
     """Runs the service in this process if no other worker of the API server does.
 

@@ -23,10 +23,14 @@ class _Stored(BaseModel):
 
 
 def _offset(stored: Any) -> Offset:
+    if isinstance(stored, Offset):
+        return stored
+    if not isinstance(stored, dict):
+        raise ValueError("a stored position is a mapping")
     try:
-        return stored if isinstance(stored, Offset) else Offset.from_json(stored)
-    except (AttributeError, ConfigError) as error:
-        raise ValueError(f"a stored position cannot be read: {error}") from error
+        return Offset.from_json(stored)
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
 
 
 OffsetRecord = Annotated[Offset, PlainValidator(_offset), PlainSerializer(Offset.to_json)]

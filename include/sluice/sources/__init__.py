@@ -52,10 +52,15 @@ def reads_marks(name: str) -> bool:
     return name in KINDS and KINDS[name].reads_marks
 
 
+def _load(place: str) -> Any:
+    """Import the object at ``module:name``."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
 def executed(kind: str, at: Offset) -> str:
     """Return all transactions up to an offset of a source of this kind, in its own notation; "" if they have no names."""
-    module, _, name = KINDS[kind].executed.partition(":")
-    found: str = getattr(importlib.import_module(module), name)(at)
+    found: str = _load(KINDS[kind].executed)(at)
     return found
 
 
@@ -71,8 +76,7 @@ def open_source(pipeline: PipelineConfig, resolver: ConnectionResolver, loads: M
             f"the source of {pipeline.pipeline} has the type {pipeline.source.type!r}, which does not exist{meant(pipeline.source.type, KINDS)}",
             hint=f"known types: {', '.join(sorted(KINDS))}",
         )
-    module, _, name = found.place.partition(":")
-    kind = getattr(importlib.import_module(module), name)
+    kind = _load(found.place)
     if loads is None:
         source: Source = kind(pipeline, resolver)
         return source
@@ -96,10 +100,8 @@ def query_rows(
     Raises SourceUnavailable, ConfigError, RuleError.
     """
     own = KINDS[endpoint.kind].query if endpoint.kind in KINDS else ""
-    module, _, name = (own or KINDS["mysql"].query).partition(":")
-    found: tuple[list[str], list[tuple[Any, ...]]] = getattr(importlib.import_module(module), name)(
-        endpoint, query, max_rows, doing=doing, where=where
-    )
+    ask = _load(own or KINDS["mysql"].query)
+    found: tuple[list[str], list[tuple[Any, ...]]] = ask(endpoint, query, max_rows, doing=doing, where=where)
     return found
 
 

@@ -1,4 +1,4 @@
-"""The ``options:`` of a target, as its kind describes them."""
+"""The ``options:`` of a target, as its kind describes them, and the type of its connection."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError
 from sluice.model.nearest import meant
@@ -33,6 +34,14 @@ def options_of(config: TargetConfig, model: type[_O]) -> _O:
         raise ConfigError(
             f"target {config.name!r}: {len(problems)} problems in its options:{said}", where=where
         ) from None
+
+
+def require_connection(config: TargetConfig, endpoint: Endpoint, *types: str) -> None:
+    """Raise ConfigError for a connection of another type than ``types``; one without a type is taken."""
+    if endpoint.kind not in {*types, ""}:
+        raise ConfigError(
+            f"target {config.name!r}: connection {endpoint.connection_id!r} is of type {endpoint.kind}, not {types[0]}"
+        )
 
 
 def _describe(config: TargetConfig, item: Any, model: type[BaseModel]) -> str:

@@ -135,7 +135,7 @@ def test_new_log_files_and_definitions_in_mid_loop(made: Case) -> None:
 
 
 def test_a_definition_that_changes_between_two_drains(made: Case) -> None:
-    """Over one kept session, without a loop."""
+    """The two share a kept session, without a loop."""
     runtime = made.runtime()
     with runtime.state(), KeptSource() as kept:
         for number in range(4):

@@ -28,6 +28,7 @@ from tests.support.benches.kafka_bench import KafkaBench
 from tests.support.pipelines.dumping import delivering
 from tests.support.pipelines.kafka_pipelines import pipeline
 from tests.support.readers import kafka_reading
+from tests.support.readers.debezium_values import python_row, python_value
 
 admin = pytest.importorskip("confluent_kafka.admin")
 
@@ -121,9 +122,9 @@ def test_a_consumer_rebuilds_the_table(
         expected = {(row[1], row[0]): row for row in mysql_source.execute(f"SELECT {select} FROM {schema}.t")}
         got = {}
         for key, row in table.items():
-            made_row = kafka_reading.python_row(types, row)
+            made_row = python_row(types, row)
             assert made_row is not None
-            made_row["bits"] = int.from_bytes(kafka_reading.python_value("blob", made_row["bits"]), "little")
+            made_row["bits"] = int.from_bytes(python_value("blob", made_row["bits"]), "little")
             got[key] = tuple(made_row.values())
         assert got == expected
         log = "".join(path.read_text(errors="replace") for path in tmp_path.rglob("*.log"))

@@ -9,7 +9,7 @@ from sluice.model.tables import TableSchema
 from sluice.targets.contract import Bench, Received
 from sluice.targets.http.target import HttpTarget
 from sluice.targets.port import Input, Target
-from tests.support.readers import kafka_reading
+from tests.support.readers.debezium_values import python_row
 from tests.support.servers.http_receiver import Receiver
 
 
@@ -38,6 +38,6 @@ class HttpBench(Bench):
                 table = f"{document['source']['db']}.{document['source']['table']}"
                 op = {"c": "i"}.get(document["op"], document["op"])
                 types = self.types[table]
-                before, after = (kafka_reading.python_row(types, document[side]) for side in ("before", "after"))
+                before, after = (python_row(types, document[side]) for side in ("before", "after"))
                 found.append(Received(f"{got.key}#{number}", table, op, before, after))
         return found

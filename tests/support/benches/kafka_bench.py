@@ -14,6 +14,7 @@ from sluice.targets.kafka.target import KafkaTarget
 from sluice.targets.kafka.transactions import end_all
 from sluice.targets.port import Input, Target
 from tests.support.readers import kafka_reading
+from tests.support.readers.debezium_values import python_row
 
 _numbers = itertools.count()
 
@@ -57,7 +58,7 @@ class KafkaBench(Bench):
                 table = f"{document['source']['db']}.{document['source']['table']}"
                 op = {"c": "i"}.get(document["op"], document["op"])
                 types = self.types[table]
-                before, after = (kafka_reading.python_row(types, document[side]) for side in ("before", "after"))
+                before, after = (python_row(types, document[side]) for side in ("before", "after"))
             name = f"{table}/{one.headers['sluice.batch']}/{one.headers['sluice.change']}"
             found.append(Received(name, table, op, before, after))
         return found

@@ -15,10 +15,7 @@ pytest.importorskip("confluent_kafka")  # the client is an extra
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from tests.support.readers.debezium_values import DAY, EPOCH, python_row, python_value
 from tests.support.running.waiting import wait_until
-
-__all__ = ["DAY", "EPOCH", "Read", "python_row", "python_value", "read", "settle", "topics_of", "values"]
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ STORED = [
     '"prepared": "X\'61\',X\'\',1@my.host-bin.000008:4", "last_event": null}',
     '{"server_uuid": "another", "file": "binlog.1000000", "offset": 4, "gtid_set": "", "commit_time_us": 0, "prepared": "", "last_event": null}',
 ]
-"""As commit 87e6725 wrote them, of MySQL, of MariaDB with a prepared transaction, and without GTIDs."""
+"""Positions that commit 87e6725 wrote: of MySQL, of MariaDB with a prepared transaction, and without GTIDs."""
 PROCESS = '{"batch": 7, "position": %s, "began": 0}'.replace("%s", OLDEST)
 BATCH = (
     (

@@ -94,6 +94,17 @@ def begin(made: Case) -> None:
     drain(made.runtime(), claim="test:a:begin", idle_wait_s=0.1)
 
 
+def test_positions_in_the_json_of_a_status_are_those_that_are_stored(orders: Case) -> None:
+    begin(orders)
+    insert(orders, 1)
+    deliver_to_copy(orders)
+    found = status(orders.runtime())
+    shown = json.loads(json.dumps(found.to_json()))
+    assert found.captured is not None
+    assert shown["captured"] == shown["targets"][0]["position"] == found.captured.to_json()
+    assert {"server_uuid", "file", "offset", "commit_time_us"} <= shown["captured"].keys() & shown["head"].keys()
+
+
 def test_a_failing_target_holds_only_itself_and_its_backlog_stays(orders: Case, pager: list[dict[str, Any]]) -> None:
     begin(orders)
     for number in range(3):

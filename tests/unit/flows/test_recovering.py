@@ -432,11 +432,8 @@ def test_a_batch_whose_worker_is_lost_is_taken_over_after_the_grace(made: Case) 
 # -- the source ------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("listed", ["", "its kind removes nothing"], ids=["by listed keys", "not at all"])
-def test_rows_that_a_copy_cannot_remove_are_in_the_plan_and_in_the_exit_status(
-    made: Case, monkeypatch: pytest.MonkeyPatch, listed: str
-) -> None:
-    """Lake tables and PostgreSQL's text keys have no ranges: the copy keeps the rows, and what removes them is named."""
+def without_ranges(monkeypatch: pytest.MonkeyPatch, listed: str = "") -> None:
+    """Let the target remove listed keys only, or none of them, and say why."""
 
     class OfListedKeys(MemoryReconciler):
         def refuses(self, table: PlannedTable) -> str:
@@ -450,10 +447,23 @@ def test_rows_that_a_copy_cannot_remove_are_in_the_plan_and_in_the_exit_status(
     declared = property(lambda self: replace(able(self), removes_listed_keys=True))
     monkeypatch.setattr(MemoryTarget, "capabilities", declared)
     monkeypatch.setattr(MemoryTarget, "reconciler", lambda self: OfListedKeys(self))
-    deliver(made, 1, 2)
+
+
+def purged(made: Case) -> None:
+    """Delete a row, and the log that says so."""
     made.source.execute(f"DELETE FROM `{made.schema}`.t WHERE id = 1", "FLUSH BINARY LOGS")
     newest = made.source.execute("SHOW BINARY LOGS")[-1][0]
     made.source.execute(f"PURGE BINARY LOGS TO '{newest}'")
+
+
+@pytest.mark.parametrize("listed", ["", "its kind removes nothing"], ids=["by listed keys", "not at all"])
+def test_rows_that_a_copy_cannot_remove_are_in_the_plan_and_in_the_exit_status(
+    made: Case, monkeypatch: pytest.MonkeyPatch, listed: str
+) -> None:
+    """Lake tables and PostgreSQL's text keys have no ranges: the copy keeps the rows, and what removes them is named."""
+    without_ranges(monkeypatch, listed)
+    deliver(made, 1, 2)
+    purged(made)
     command = "sluice verify run case --target copy" + ("" if listed else " --repair")
     [measure] = look(made)["measures"]
     assert not any("are removed at" in step for step in measure["steps"])
@@ -465,6 +475,16 @@ def test_rows_that_a_copy_cannot_remove_are_in_the_plan_and_in_the_exit_status(
     made.run_until_head()
     assert rows(made, made.target) == [1, 2]
     assert losses(look(made)) == []
+
+
+def test_no_rows_stay_in_a_table_that_the_target_lacks(made: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_ranges(monkeypatch)
+    deliver(made, 1, 2)
+    purged(made)
+    made.target.execute(f"DROP TABLE `{made.schema}`.t")
+    [measure] = look(made)["measures"]
+    assert "rows that the source does not have are removed at copy" in measure["steps"]
+    assert (measure["left"], measure["after"]) == ("", "")
 
 
 def test_only_pipelines_that_write_the_same_table_keep_rows() -> None:

@@ -82,8 +82,10 @@ def _suspects(
 
 def _holds_rows(runtime: Runtime, target: str, schema: TableSchema, dialect: Dialect) -> bool:
     config = runtime.pipeline.target(target)
+    if config.changes == "all":
+        return False
     opened = runtime.open_target(target)
-    comparer = None if config.changes == "all" else comparer_of(opened)
+    comparer = comparer_of(opened)
     if comparer is None:
         return False
     key = schema.primary_key

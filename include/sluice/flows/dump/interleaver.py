@@ -681,7 +681,7 @@ def late_chunks(state: PipelineState, cursor: Offset) -> list[tuple[tuple[str, .
     rows: dict[tuple[str, ...], int] = {}
     for dump in state.dumps.active():
         for chunk in state.dumps.chunks(dump.id):
-            if chunk.state is not ChunkState.MARKED or not chunk.end or cursor.order_of(chunk.end) > cursor.order:
+            if chunk.state is not ChunkState.MARKED or not chunk.end or not cursor.has_reached(chunk.end):
                 continue
             if rows.get(dump.targets, 0) and rows[dump.targets] + chunk.rows > MAX_LATE_ROWS:
                 continue

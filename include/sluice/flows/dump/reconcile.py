@@ -33,7 +33,7 @@ from sluice.rules import RuleSet
 from sluice.segments.changeset import columns_of
 from sluice.segments.manifest import ReplaceRecord
 from sluice.segments.store import SegmentStore
-from sluice.targets.port import KeyRange, OtherWriter, StoredRange, Target, refuses
+from sluice.targets.port import KeyRange, OtherWriter, StoredRange, Target, other_writers, refuses
 
 _log = structlog.get_logger()
 
@@ -123,8 +123,7 @@ def plan_replaces(
     left_out: dict[str, str] = {}
     reasons: dict[tuple[TableId, bool], tuple[PlannedTable, str]] = {}
     asked = any(one.optional or one.mapped for one in records)
-    reconciler = target.reconciler() if asked else None
-    others = reconciler.others() if reconciler is not None else ()
+    others = other_writers(target) if asked else ()
     for record in records:
         route = routes.route(record.table_id)
         known = record.table_id, bool(record.listed)

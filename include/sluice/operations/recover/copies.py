@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
@@ -13,11 +13,12 @@ from sluice.flows.dump.reconcile import kept_on_purpose, key_plan, why_not
 from sluice.flows.dump.start import DumpOrder, captured_tables, dump_tables
 from sluice.flows.runtime import Runtime
 from sluice.mapping import Mapping as Routes
+from sluice.model.dialects import Dialect
 from sluice.model.dumps import POSITION_LOST
 from sluice.model.tables import TableId
-from sluice.operations.copy_plan import planned_copies
-from sluice.sources.base import SourceSession
-from sluice.targets.port import refuses
+from sluice.operations.copy_plan import plan_of
+from sluice.sources.base import SourceSession, SourceTable
+from sluice.targets.port import Target, other_writers, refuses
 
 _NAMED = 5
 """Tables that a sentence names, at most."""
@@ -62,8 +63,8 @@ def replacement(
     wanted = list(tables)
     routes, dialect, keyless = Routes.compile(runtime.pipeline.mapping), source.identity.dialect, source.keyless()
     captured = captured_tables(runtime, source)
-    reasons, lacked = why_not(runtime, wanted, captured, keyless), cache(partial(_lacked, runtime))
-    schemas = {one.id: one.schema for one in source.tables(lambda table: table in set(wanted))}
+    reasons = why_not(runtime, wanted, captured, keyless)
+    there = source.tables(lambda table: table in set(wanted))
     steps, left, after = [], [], []
     for name in [*targets] or [target.name for target in runtime.pipeline.targets]:
         if runtime.pipeline.target(name).changes == "all":
@@ -72,17 +73,17 @@ def replacement(
         stay: list[TableId] = []
         try:
             target = runtime.open_target(name)
-            reconciler = target.reconciler()
-            others = reconciler.others() if reconciler is not None else ()
+            others = other_writers(target)
         except SluiceError as error:
             steps.append(f"which rows {name} keeps that the source does not have is not known: {error.message}")
             continue
-        for table, schema in schemas.items():
-            route, key = routes.route(table), () if table in keyless else schema.primary_key
-            plan = key_plan(table, schema.arrow_schema, key, route, dialect)
+        lacked = cache(partial(_lacked, target, there, routes, dialect))
+        for one in there:
+            table, route, key = one.id, routes.route(one.id), () if one.id in keyless else one.schema.primary_key
+            plan = key_plan(table, one.schema.arrow_schema, key, route, dialect)
             kept = reasons.get(table, "") or kept_on_purpose(runtime, name, others, route.target)
             reason = kept or refuses(target, plan, listed=False)
-            if reason and (name, route.target) not in lacked():
+            if reason and route.target not in lacked():
                 why, stay = why or reason, [*stay, table]
                 repairable &= not kept and bool(key) and not refuses(target, plan, listed=True)
         if not stay:
@@ -97,16 +98,14 @@ def replacement(
     return Replacement(tuple(steps), "; ".join(left), " && ".join(after))
 
 
-def _lacked(runtime: Runtime) -> set[tuple[str, TableId]]:
-    """Return the targets and the tables that they do not have; nothing if the targets could not be asked."""
+def _lacked(target: Target, tables: Iterable[SourceTable], routes: Routes, dialect: Dialect) -> Collection[TableId]:
+    """Return those of the tables that the target does not have, under its names; none if it could not be asked."""
     with suppress(SluiceError):
-        copies, _ = planned_copies(runtime)
-        return {
-            (one.target, one.plan.target)
-            for one in copies
-            if any(remark.absent and not remark.column for remark in one.remarks)
-        }
-    return set()
+        schema = target.schema()
+        if schema is not None:
+            found = schema.compare([plan_of(table, routes.route(table.id), dialect) for table in tables])
+            return {finding.table for finding in found if finding.absent and not finding.column}
+    return ()
 
 
 def copy(

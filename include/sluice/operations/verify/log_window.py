@@ -124,14 +124,14 @@ class LogWindow:
         Raises Paused, or OutOfOrder if nothing moves.
         """
         held, batch = self._held
-        if held is not None and held.order_of(place) <= held.order:
+        if held is not None and held.has_reached(place):
             return batch
         reached: Cursor | None = None
         said, since = None, time.monotonic()
         while True:
             cursor, process = self.state.cursor(), self.state.acks.get(self.target)
             self._require_log(cursor)
-            if reached is None and cursor is not None and _has_reached(cursor.position, place):
+            if reached is None and cursor is not None and cursor.position.has_reached(place):
                 reached = cursor
             batch = process.batch if process else 0
             if reached is not None and batch >= reached.next_batch - 1:
@@ -315,7 +315,3 @@ class LogWindow:
 
 
 __all__ = ["LogWindow"]
-
-
-def _has_reached(at: Offset, place: str) -> bool:
-    return at.order >= at.order_of(place)

@@ -46,6 +46,7 @@ from sluice.targets.port import (
     Target,
     comparer_of,
     key_lister,
+    other_writers,
     refuses,
     row_counter,
 )
@@ -246,9 +247,8 @@ class _Verification:
             why, names = _unreadable(config), [str(table.id) for table in self.sizes]
             return [TableResult(table=name, target=config.name, skipped=why) for name in names], ""
         CheckpointCheck(self.runtime, self.state, config.name, target).read()
-        reconciler = target.reconciler()
-        others = reconciler.others() if reconciler is not None else ()
-        sides = _Side(self, config, target, comparer, ExpectedRows(self.runtime, self.source.identity.dialect), others)
+        made = ExpectedRows(self.runtime, self.source.identity.dialect)
+        sides = _Side(self, config, target, comparer, made, other_writers(target))
         checked = [sides.table(table) for table in self.sizes]
         wanted = [one for one in checked if one.check is not None and one.check.found.differing]
         repair = sides.repair(wanted) if self.asked.repair and wanted else ""

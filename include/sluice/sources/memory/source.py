@@ -110,8 +110,8 @@ class MemorySource:
         raise ConfigError("rows of a source in memory contain their definitions: nothing of them is stored")
 
     def dialect(self, at: Offset) -> Dialect:
-        """Return ``mysql``, in whose words a test writes the definitions, wherever ``at`` is."""
-        return MYSQL  # whose words its definitions use
+        """Return MySQL's, in whose words a test writes the definitions, wherever ``at`` is."""
+        return MYSQL
 
     def row_effects(self, at: Offset, change: TableChange, statement: Ran) -> tuple[ColumnEffect, ...]:
         """Return an unknown effect for each column that changed its type: a store does not convert its rows."""

@@ -84,10 +84,6 @@ class Position:
             raise ConfigError(f"positions of two different logs cannot be compared: {self} and {other}")
         return self.order > other.order
 
-    def is_at(self, other: Position) -> bool:
-        """Return True for the same position of the same log, whatever else is known of it."""
-        return (self.server_uuid, self.file, self.offset) == (other.server_uuid, other.file, other.offset)
-
     def at(self, *, file: str | None = None, offset: int | None = None) -> Position:
         """Return the same position with another file or offset; what was read before that one is not known."""
         return replace(self, file=file or self.file, offset=self.offset if offset is None else offset, last_event=None)
@@ -105,6 +101,11 @@ class Position:
 
     def __str__(self) -> str:
         return self.place
+
+
+def is_mariadb(server: str) -> bool:
+    """Return True for the id of a MariaDB server, see :attr:`Position.server_uuid`."""
+    return server.startswith("mariadb:")
 
 
 def executed(at: Offset) -> str:

@@ -51,12 +51,12 @@ from sluice.sources.mysql.catalog.stored_table import schema_of
 from sluice.sources.mysql.decoder.row_layout import RowLayout
 from sluice.sources.mysql.decoder.scanner import LoggedStatement
 from sluice.sources.mysql.history.schema_snapshot import reread_table, snapshot_at
-from sluice.sources.mysql.position import Position
+from sluice.sources.mysql.position import Position, is_mariadb
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump, PrefetchedLogin
 from sluice.sources.mysql.reader.batch_reader import capture
 from sluice.sources.mysql.reader.event_reread import reread, same_log
 from sluice.sources.mysql.reader.log_watch import LogWatch
-from sluice.sources.mysql.reader.reading import Backlog, LogReading, OpenConnections, is_mariadb
+from sluice.sources.mysql.reader.reading import Backlog, LogReading, OpenConnections
 from sluice.sources.mysql.reader.relocation import relocate
 from sluice.sources.mysql.reader.start_position import dump_start, resolve_start
 from sluice.sources.mysql.reader.statement_scan import statements_between
@@ -138,7 +138,7 @@ class MySQLSource:
 
     def dialect(self, at: Offset) -> dialects.Dialect:
         """Return MariaDB's if the offset's server is one, else MySQL's."""
-        return dialects.MARIADB if is_mariadb(Position.of(at)) else dialects.MYSQL
+        return dialects.MARIADB if is_mariadb(at.server) else dialects.MYSQL
 
     def row_effects(self, at: Offset, change: TableChange, statement: Ran) -> tuple[ColumnEffect, ...]:
         """Return the effect of a statement on stored values, by the conversion rules of the server that ran it."""

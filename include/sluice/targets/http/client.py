@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote
@@ -23,11 +23,12 @@ import structlog
 
 from sluice import __version__
 from sluice.errors import ConfigError, LoadError, TargetUnavailable
+from sluice.model.backoff import wait_after
 from sluice.targets.http.options import HttpOptions, Signature
 from sluice.targets.http.receiver import Receiver, shown
 
 _log = structlog.get_logger()
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0
+_FIRST_WAIT, _LONGEST_WAIT = timedelta(seconds=0.5), timedelta(seconds=30)
 _ANSWER_BYTES = 64 * 1024
 """Bytes of an answer that are read."""
 _LATER = frozenset({408, 425, 429})
@@ -74,6 +75,14 @@ class _Answer:
     status: int
     headers: Mapping[str, str]
     text: str
+
+
+@dataclass
+class _Attempts:
+    """The attempts at one request. ``until``: the end of the last wait, as :func:`time.monotonic` counts."""
+
+    until: float
+    failed: int = 0
 
 
 @dataclass
@@ -138,12 +147,7 @@ class HttpClient:
             TargetUnavailable: it does not take the request within ``options.retry_for``.
             Ended: the batch failed meanwhile.
         """
-        until, wait, unanswered, renewed = (
-            time.monotonic() + self.options.retry_for.total_seconds(),
-            _FIRST_WAIT_S,
-            False,
-            False,
-        )
+        attempts, unanswered, renewed = self._attempts(), False, False
         while True:
             if self.ended.is_set():
                 raise Ended
@@ -161,7 +165,7 @@ class HttpClient:
                 if not isinstance(found, str):
                     return found
                 why, after = found, _retry_after(answer.headers)
-            wait = self._wait(why, wait, after, until, request)
+            self._wait(why, after, attempts, request)
 
     def _headers(self, request: Request) -> dict[str, str]:
         """Return the headers of one attempt: receivers compare the time of a signature with their own."""
@@ -169,10 +173,15 @@ class HttpClient:
         signed = signature(how, self.receiver.hmac_secret, request.body, int(time.time())) if how else {}
         return {**request.headers, **signed, **self._logged_in()}
 
-    def _wait(self, why: str, wait: float, after: float | None, until: float, request: Request) -> float:
-        """Wait until the next attempt; return how long to wait after that one. Raises TargetUnavailable, Ended."""
-        pause = after if after is not None else wait * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
-        if time.monotonic() + pause > until:
+    def _attempts(self) -> _Attempts:
+        return _Attempts(time.monotonic() + self.options.retry_for.total_seconds())
+
+    def _wait(self, why: str, after: float | None, attempts: _Attempts, request: Request) -> None:
+        """Wait until the next attempt, after one failed. Raises TargetUnavailable, Ended."""
+        attempts.failed += 1
+        wait_s = wait_after(attempts.failed, _FIRST_WAIT, _LONGEST_WAIT).total_seconds()
+        pause = after if after is not None else wait_s * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+        if time.monotonic() + pause > attempts.until:
             said = f", and asks to wait for {after:.0f} s" if after is not None else ""
             raise TargetUnavailable(
                 f"{self.doing}: {why}{said}",
@@ -183,7 +192,6 @@ class HttpClient:
         _log.info("http_request_repeated", target=self.target, reason=why, wait_s=round(pause, 1))
         if self.ended.wait(pause):
             raise Ended
-        return min(2 * wait, _LONGEST_WAIT_S)
 
     def _ask(self, method: str, url: str, headers: Mapping[str, str], body: bytes, login: Any = None) -> _Answer:
         """Send one request and read the answer, all within the timeout. Raises httpx.HTTPError."""
@@ -301,7 +309,7 @@ class HttpClient:
         body = "&".join(f"{name}={quote(value, safe='')}" for name, value in form.items() if value).encode()
         url, doing = oauth["oauth2_token_url"], f"{self.doing}: asking for an access token"
         request = Request("POST", url, headers, body)
-        until, wait = time.monotonic() + self.options.retry_for.total_seconds(), _FIRST_WAIT_S
+        attempts = self._attempts()
         while True:
             after: float | None = None
             try:
@@ -318,7 +326,7 @@ class HttpClient:
                     hint = "look at oauth2_client_id, oauth2_client_secret, oauth2_scope and oauth2_auth in the connection's extra"
                     raise ConfigError(f"{self.doing}: {why}", where=url, hint=hint)
                 after = _retry_after(answer.headers)
-            wait = self._wait(why, wait, after, until, request)
+            self._wait(why, after, attempts, request)
 
     def _read_token(self, answer: _Answer, doing: str, url: str) -> tuple[str, float]:
         try:

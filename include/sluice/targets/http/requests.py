@@ -92,18 +92,18 @@ class Sending:
             found[one.order % count].append(one)
         return [lane for lane in found if lane]
 
-    def requests(self, lane: Sequence[Document]) -> Iterator[tuple[Request, list[Document]]]:
-        """Yield requests, each with its documents: as many as fit whose method, address and headers are the same."""
+    def parts(self, lane: Sequence[Document]) -> Iterator[list[Document]]:
+        """Yield the documents of each request: as many as fit whose method, address and headers are the same."""
         how, part, size, said = self.options.batch, list[Document](), 0, None
         for one in lane:
             now = self._said(one)
             if part and (now != said or len(part) >= how.max_rows or size + len(one.value) > how.max_bytes):
-                yield self.request(part), part
+                yield part
                 part, size = [], 0
             part.append(one)
             size, said = size + len(one.value), now
         if part:
-            yield self.request(part), part
+            yield part
 
     def request(self, part: Sequence[Document]) -> Request:
         """Return the request with these documents."""

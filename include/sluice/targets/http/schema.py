@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sluice.errors import LoadError
 from sluice.model.planned import PlannedTable
+from sluice.targets.feature_check import without_key
 from sluice.targets.http.writer import HttpPlace
 from sluice.targets.port import Finding, Input
 
@@ -25,10 +26,7 @@ class HttpSchema:
     def _about(self, plan: PlannedTable) -> Finding:
         options = self.place.options
         if self.input is Input.MERGED and not plan.key:
-            return Finding(
-                "error", plan.target, "", "it has no key, and changes: latest needs one",
-                hint="give it a primary key, name one (mapping: key), or give the target changes: all",
-            )  # fmt: skip
+            return without_key(plan)
         if "key" in options.named and not plan.key:
             return Finding("error", plan.target, "", "it has no key, and options.path or headers name {key}")
         method = options.methods.insert

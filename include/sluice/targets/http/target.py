@@ -11,14 +11,13 @@ from pydantic import BaseModel
 
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
-from sluice.errors import ConfigError
 from sluice.targets.http.options import HttpOptions
 from sluice.targets.http.options import Ordering as Ordered
 from sluice.targets.http.receiver import Receiver
 from sluice.targets.http.schema import HttpSchema
 from sluice.targets.http.writer import HttpPlace, HttpWriter
 from sluice.targets.messages.definitions import FOLLOWED
-from sluice.targets.options import options_of
+from sluice.targets.options import options_of, require_connection
 from sluice.targets.port import (
     BatchInput,
     Capabilities,
@@ -57,10 +56,7 @@ class HttpTarget:
     def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:
         self.config = config
         self.options = options_of(config, HttpOptions)
-        if endpoint.kind not in {"http", "https", ""}:
-            raise ConfigError(
-                f"target {config.name!r}: connection {endpoint.connection_id!r} is of type {endpoint.kind}, not http"
-            )
+        require_connection(config, endpoint, "http", "https")
         receiver = Receiver(endpoint)
         receiver.require_usable()
         if self.options.signature is not None:

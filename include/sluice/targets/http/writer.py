@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass, replace
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from sluice.errors import LoadError
-from sluice.model.batches import Op
 from sluice.model.offset import Offset
 from sluice.targets.changes_in_order import in_log_order
 from sluice.targets.http.client import Ended, HttpClient, Refusal
@@ -23,7 +18,7 @@ from sluice.targets.http.requests import Document, Sending
 from sluice.targets.messages.definitions import require_not_converted, require_not_stopped
 from sluice.targets.messages.documents import MessageWriter
 from sluice.targets.messages.key_forms import KeyForms
-from sluice.targets.messages.pieces import merged_piece
+from sluice.targets.messages.pieces import merged_parts, merged_piece, sent_rows
 from sluice.targets.messages.stale_keys import StaleWords, stale_keys
 from sluice.targets.port import (
     BatchInput,
@@ -147,23 +142,14 @@ class HttpUnit:
         self, lanes: _Lanes, writer: MessageWriter, table: TableInput, rejected: RejectedRows | None
     ) -> WriteResult:
         result, refused = WriteResult(), list[Rejection]()
-        for rows in self._parts(table):
+        for rows in merged_parts(self.reader, table.files, _ROWS):
             piece = merged_piece(table.target, table.plan.key, rows)
             left_out = lanes.send(lanes.sending.documents(writer, piece), refusable=rejected is not None)
-            kept = np.ones(rows.num_rows, bool)
-            kept[list(left_out)] = False
-            gone = pc.equal(rows["_op"], Op.DELETE.value).to_numpy(zero_copy_only=False)
-            deletes = int((gone & kept).sum())
-            result += WriteResult(int(kept.sum()) - deletes, deletes, rejected=len(left_out))
+            result += sent_rows(rows, left_out)
             refused += [Rejection(rows.slice(n, 1), one.said, str(one.status)) for n, one in sorted(left_out.items())]
         if rejected is not None:
             rejected(f"http-{table.target}", table.target, refused)
         return result
-
-    def _parts(self, table: TableInput) -> Iterator[pa.Table]:
-        for rows in self.reader.pieces(table.files):
-            for start in range(0, rows.num_rows, _ROWS):
-                yield rows.slice(start, _ROWS)
 
 
 @dataclass(frozen=True)
@@ -186,7 +172,7 @@ class _Lanes:
     def _lane(self, lane: Sequence[Document], refusable: bool) -> dict[int, Refusal]:
         refused: dict[int, Refusal] = {}
         try:
-            for _, part in self.sending.requests(lane):
+            for part in self.sending.parts(lane):
                 self._part(part, refused, refusable)
         except BaseException:
             self.client.ended.set()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from sluice.errors import LoadError, MappingError, SluiceError
 from sluice.model.planned import PlannedTable
+from sluice.targets.feature_check import without_key
 from sluice.targets.kafka.options import MissingTopics
 from sluice.targets.kafka.place import Place
 from sluice.targets.kafka.registry import Registry
@@ -61,10 +62,7 @@ class KafkaSchema:
                 if name not in names
             ]
         if merged and not plan.key:
-            found.append(Finding(
-                "error", plan.target, "", "it has no key, and changes: latest needs one",
-                hint="give it a primary key, name one (mapping: key), or give the target changes: all",
-            ))  # fmt: skip
+            found.append(without_key(plan))
         if topic not in topics.counts:
             made = options.create_topics
             wanted = {"cleanup.policy": "compact", **made.config} if merged and key else made.config

@@ -9,7 +9,6 @@ from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import structlog
 
 from sluice.errors import LoadError
@@ -29,7 +28,7 @@ from sluice.targets.kafka.topics import Topics
 from sluice.targets.kafka.transactions import Channel
 from sluice.targets.messages.arrow_messages import CONTENT_TYPE, arrow_messages
 from sluice.targets.messages.documents import Header, Messages, MessageWriter
-from sluice.targets.messages.pieces import EMPTIED, merged_piece, removed_piece
+from sluice.targets.messages.pieces import EMPTIED, merged_parts, merged_piece, removed_piece, sent_rows
 from sluice.targets.messages.read_back import arrow_keys, listed_keys
 from sluice.targets.messages.side_messages import statement_messages, transaction_messages
 from sluice.targets.messages.transactions import Transaction, numbered
@@ -208,10 +207,8 @@ class BatchSender:
 
     def _table(self, table: TableInput) -> None:
         refused: list[Rejection] = []
-        for rows in self._rows.reader.pieces(table.files):
-            for start in range(0, rows.num_rows, _ROWS):
-                part = rows.slice(start, _ROWS)
-                refused += self._merged_rows(table, part)
+        for rows in merged_parts(self._rows.reader, table.files, _ROWS):
+            refused += self._merged_rows(table, rows)
         if self._rejected is not None:
             self._rejected(f"kafka-{table.target}", table.target, refused)
 
@@ -237,11 +234,7 @@ class BatchSender:
     def _merged_rows(self, table: TableInput, rows: pa.Table) -> list[Rejection]:
         piece = merged_piece(table.target, table.plan.key, rows)
         refused = self._record_batches(piece) if self._options.form.arrow else self._sent_but(piece)
-        kept = np.ones(rows.num_rows, bool)
-        kept[list(refused)] = False
-        gone = pc.equal(rows["_op"], Op.DELETE.value).to_numpy(zero_copy_only=False)
-        deletes = int((gone & kept).sum())
-        self.result += WriteResult(int(kept.sum()) - deletes, deletes, rejected=len(refused))
+        self.result += sent_rows(rows, refused)
         return [Rejection(rows.slice(number, 1), why, "message too large") for number, why in refused.items()]
 
     def _sent_but(self, piece: ChangePiece) -> dict[int, str]:

@@ -24,7 +24,7 @@ from sluice.targets.kafka.stale_keys import why_not_emptied
 from sluice.targets.kafka.writer import KafkaWriter, stale_topics
 from sluice.targets.messages.definitions import FOLLOWED
 from sluice.targets.messages.stale_keys import Stale
-from sluice.targets.options import options_of
+from sluice.targets.options import options_of, require_connection
 from sluice.targets.port import (
     BatchInput,
     Capabilities,
@@ -81,10 +81,7 @@ class KafkaTarget:
     def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:
         self.config = config
         self.options = options_of(config, KafkaOptions)
-        if endpoint.kind not in {"kafka", ""}:
-            raise ConfigError(
-                f"target {config.name!r}: connection {endpoint.connection_id!r} is of type {endpoint.kind}, not kafka"
-            )
+        require_connection(config, endpoint, "kafka")
         self.place = Place(endpoint, self.options, pipeline, config.name)
         if self.input is Input.MERGED and self.options.key_columns:
             raise ConfigError(

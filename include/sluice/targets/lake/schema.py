@@ -8,6 +8,7 @@ from typing import Literal
 
 from sluice.errors import LoadError, MappingError
 from sluice.model.planned import PlannedColumn, PlannedTable
+from sluice.targets.feature_check import without_key
 from sluice.targets.lake.changelog import BEFORE, ENVELOPE, column_name, planned
 from sluice.targets.lake.format import Raced
 from sluice.targets.lake.statements import add_text, create_text, read_statement, type_text
@@ -134,8 +135,7 @@ class LakeSchema:
         """Return what no table could hold."""
         found: list[Finding] = []
         if not plan.key and not self.tables.every:
-            hint = "give it a primary key, name one (mapping: key), or give the target changes: all"
-            found.append(_error(plan, "", "it has no key, and changes: latest needs one", hint))
+            found.append(without_key(plan))
         for column in plan.columns:
             if column.generated:
                 continue

@@ -9,14 +9,14 @@ from typing import Any
 import pyarrow as pa
 
 from sluice.errors import MappingError
-from sluice.model.planned import PlannedColumn, PlannedTable
-from sluice.model.schema_changes import ChangeKind
+from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
 from sluice.model.temporal import is_special
 from sluice.targets.memory.column_types import own_type
 from sluice.targets.memory.store import MemoryStore, Table
 from sluice.targets.port import Finding, SchemaChange
 from sluice.targets.schema.conversions import effects_on, not_converted
+from sluice.targets.schema.names import lacking, require_names
 from sluice.targets.schema.plan import (
     AddColumn,
     AlterTable,
@@ -27,14 +27,6 @@ from sluice.targets.schema.plan import (
     steps_of,
 )
 from sluice.targets.schema.policy import Answer, OnlyColumns, added_by_hand, has, not_filled, require_held
-
-_K = ChangeKind
-FOLLOWED = frozenset({
-    _K.CREATE_TABLE, _K.DROP_TABLE, _K.RENAME_TABLE, _K.TRUNCATE_TABLE, _K.ADD_COLUMN, _K.DROP_COLUMN, _K.RENAME_COLUMN, _K.WIDEN_COLUMN,
-    _K.CHANGE_COLUMN, _K.MOVE_COLUMN, _K.ALLOW_NULL, _K.REQUIRE_VALUE, _K.COLUMN_ATTRIBUTES, _K.INDEXES, _K.TABLE_OPTIONS, _K.PARTITIONS,
-    _K.NOTHING,
-})  # fmt: skip
-"""Kinds that a memory target can follow."""
 
 
 class MemorySchema:
@@ -51,7 +43,7 @@ class MemorySchema:
         found = []
         for plan in tables:
             held = self._store.tables.get(plan.target)
-            new = [one.name for one in plan.columns if held is not None and _lacks(held, one)]
+            new = lacking(plan, held.columns) if held is not None else []
             for name in new:
                 statement = json.dumps({"add": [plan.target.schema, plan.target.table], "columns": [name]})
                 why = f"it has no column {name!r}, which {plan.source} has"
@@ -89,10 +81,6 @@ class MemorySchema:
         self._store.create(TableId(*told["create"]), told["columns"], told["key"])
 
 
-def _lacks(table: Table, column: PlannedColumn) -> bool:
-    return column.name not in table.columns and not column.generated
-
-
 def require(store: MemoryStore, plan: PlannedTable) -> None:
     """Raise MappingError unless the store has the table, its columns and its key."""
     table = store.tables.get(plan.target)
@@ -102,19 +90,13 @@ def require(store: MemoryStore, plan: PlannedTable) -> None:
             where=str(plan.target),
             hint=f"memory_store({store.name!r}).create({plan.target!r}, …)",
         )
-    missing = [column.name for column in plan.columns if _lacks(table, column)]
-    if missing:
-        raise MappingError(
-            f"table {plan.target} at the target has no column {missing[0]!r}, which {plan.source} has",
-            where=f"{plan.target}.{missing[0]}",
-            hint="add it, or leave it out: mapping.columns.exclude",
-        )
-    if table.key != plan.key:
-        raise MappingError(
-            f"rows of {plan.source} are told apart by ({', '.join(plan.key)}), those of {plan.target} by ({', '.join(table.key)})",
-            where=str(plan.target),
-            hint="give it the same key",
-        )
+    require_names(
+        plan,
+        table.columns,
+        table.key,
+        column_hint="add it, or leave it out: mapping.columns.exclude",
+        key_hint="give it the same key",
+    )
 
 
 def follow(store: MemoryStore, change: SchemaChange) -> None:
@@ -180,16 +162,14 @@ def _alter(table: Table, change: SchemaChange, step: AlterTable) -> None:
         _empty(table)
     for effect in effects_on(change, step.source):
         raise not_converted(change, effect, step.table, "a target in memory converts no rows")
-    new = [added for added in step.adds if not added.there]
-    values = _values(change, step.table, new) if table.rows or table.heap else {}
+    values = _values(change, step.table, step.new) if table.rows or table.heap else {}
     renamed, gone = dict(step.renames), set(step.drops)
 
     def altered(row: Mapping[str, Any]) -> dict[str, Any]:
         kept = {renamed.get(name, name): value for name, value in row.items() if name not in gone}
         return {name: kept.get(name, values.get(name)) for name in table.columns}
 
-    table.columns = [renamed.get(name, name) for name in table.columns if name not in gone]
-    table.columns += [added.name for added in new]
-    table.key = step.key if step.key is not None else tuple(renamed.get(name, name) for name in table.key)
+    table.columns = list(step.columns_after(table.columns))
+    table.key = step.key_after(table.key)
     table.rows = {key: altered(row) for key, row in table.rows.items()}
     table.heap = [altered(row) for row in table.heap]

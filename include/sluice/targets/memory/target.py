@@ -17,7 +17,7 @@ from sluice.model.planned import PlannedTable
 from sluice.targets.memory.checkpoints import MemoryCheckpoints
 from sluice.targets.memory.comparing import MemoryComparer
 from sluice.targets.memory.rows import MergedRow, merged_rows
-from sluice.targets.memory.schema import FOLLOWED, MemorySchema, follow, require
+from sluice.targets.memory.schema import MemorySchema, follow, require
 from sluice.targets.memory.store import Key, MemoryStore, Message, Refused, Row, Table, memory_store
 from sluice.targets.options import options_of
 from sluice.targets.port import (
@@ -40,6 +40,7 @@ from sluice.targets.port import (
     TableInput,
     WriteResult,
 )
+from sluice.targets.schema.policy import FOLLOWED_BY_NAME
 
 _FEATURES = frozenset(Feature) - {Feature.FOREIGN_KEYS, Feature.BUNDLES}
 
@@ -63,7 +64,7 @@ class MemoryTarget:
 
     Options: ClassVar[type[BaseModel]] = MemoryOptions
     CAPABILITIES: ClassVar[Capabilities] = Capabilities(
-        frozenset(Input), ordering=frozenset(Ordering), consistency=frozenset(Consistency), schema_changes=FOLLOWED, features=_FEATURES,
+        frozenset(Input), ordering=frozenset(Ordering), consistency=frozenset(Consistency), schema_changes=FOLLOWED_BY_NAME, features=_FEATURES,
         compares=True, lists_keys=True,
     )  # fmt: skip
     """The abilities before options restrict them."""
@@ -84,7 +85,7 @@ class MemoryTarget:
             guarantee=options.guarantee,
             ordering=frozenset({options.ordering}),
             consistency=options.consistency,
-            schema_changes=FOLLOWED,
+            schema_changes=FOLLOWED_BY_NAME,
             features=options.features,
             max_writers=1 if single else None,
             compares=True,

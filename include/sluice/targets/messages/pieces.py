@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sluice.model.batches import Op
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
-from sluice.targets.port import ChangePiece
+from sluice.targets.port import ChangePiece, RowFile, RowReader, WriteResult
 
 REMOVED, EMPTIED = 1, 2
 """Parts of the id of a message (the header ``sluice.change``) that no change of the log made.
@@ -40,3 +43,19 @@ def merged_piece(table: TableId, key: tuple[str, ...], rows: pa.Table) -> Change
     """Return CHANGESET_ROWS as a piece."""
     nothing = pa.array([0] * rows.num_rows, pa.uint64())
     return ChangePiece(table, key, rows.combine_chunks(), nothing, nothing.cast(pa.uint32()))
+
+
+def merged_parts(reader: RowReader, files: Sequence[RowFile], rows: int) -> Iterator[pa.Table]:
+    """Yield the merged rows of files, at most ``rows`` at a time."""
+    for piece in reader.pieces(files):
+        for start in range(0, piece.num_rows, rows):
+            yield piece.slice(start, rows)
+
+
+def sent_rows(rows: pa.Table, refused: Collection[int]) -> WriteResult:
+    """Count what was sent of merged rows. ``refused``: numbers of those that were left out."""
+    kept = np.ones(rows.num_rows, bool)
+    kept[list(refused)] = False
+    gone = pc.equal(rows["_op"], Op.DELETE.value).to_numpy(zero_copy_only=False)
+    deletes = int((gone & kept).sum())
+    return WriteResult(int(kept.sum()) - deletes, deletes, rejected=len(refused))

@@ -50,6 +50,7 @@ from sluice.targets.port.target import (
     WriteResult,
     WriteUnit,
     marking,
+    other_writers,
     refuses,
 )
 from sluice.targets.port.versions import KeepsVersions, TableVersion, VersionReader, versions_of
@@ -117,6 +118,7 @@ __all__ = [
     "key_lister",
     "maintainer_of",
     "marking",
+    "other_writers",
     "refuses",
     "row_counter",
     "versions_of",

@@ -35,7 +35,7 @@ from sluice.model.tables import TableId
 from sluice.targets.port.batch import BatchInput
 from sluice.targets.port.capabilities import Capabilities
 from sluice.targets.port.checkpoint import CheckpointStore
-from sluice.targets.port.reconcile import ListReconciler, Reconciler
+from sluice.targets.port.reconcile import ListReconciler, OtherWriter, Reconciler
 from sluice.targets.port.schema import TargetSchema
 
 
@@ -176,6 +176,12 @@ class MarksLoads(Protocol):
 def marking(target: Target) -> MarksLoads | None:
     """Return the target if it can mark what is written to it, else None."""
     return cast(MarksLoads, target) if target.capabilities.marks_loads else None
+
+
+def other_writers(target: Target) -> tuple[OtherWriter, ...]:
+    """Return other pipelines that write to the same target, none if it makes no ranges equal."""
+    reconciler = target.reconciler()
+    return reconciler.others() if reconciler is not None else ()
 
 
 def refuses(target: Target, table: PlannedTable, *, listed: bool) -> str:

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.formats.columns import base64, joined, quoted
+from sluice.formats.columns import base64, quoted
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.tables import ENUM_ERROR_VALUE
-from sluice.model.temporal import to_text
+from sluice.model.temporal import time_of, to_text
 from sluice.targets.redis.place import escaped
 
 K = ColumnKind
@@ -39,14 +39,6 @@ class OwnType:
     loses: str = ""
 
 
-def _time(text: str) -> dt.timedelta:
-    clock = text.removeprefix("-")
-    hours, minutes, seconds = clock.split(":")
-    whole, _, fraction = seconds.partition(".")
-    micros = ((int(hours) * 60 + int(minutes)) * 60 + int(whole)) * 1_000_000 + int(fraction.ljust(6, "0") or 0)
-    return dt.timedelta(microseconds=-micros if text.startswith("-") else micros)
-
-
 OWN: Mapping[ColumnKind, OwnType] = {
     **dict.fromkeys(
         (K.TINYINT, K.SMALLINT, K.MEDIUMINT, K.INT, K.BIGINT, K.BIT, K.YEAR), OwnType(number=True, read=int)
@@ -55,7 +47,7 @@ OWN: Mapping[ColumnKind, OwnType] = {
     **dict.fromkeys((K.FLOAT, K.DOUBLE), OwnType(number=True)),
     K.DATE: OwnType(read=dt.date.fromisoformat),
     **dict.fromkeys((K.DATETIME, K.TIMESTAMP), OwnType(read=dt.datetime.fromisoformat, trailing=True)),
-    K.TIME: OwnType(read=_time, trailing=True),
+    K.TIME: OwnType(read=time_of, trailing=True),
     **dict.fromkeys((K.CHAR, K.VARCHAR, K.TEXT, K.UUID, K.INET4, K.INET6), OwnType(read=str)),
     **dict.fromkeys((K.ENUM, K.SET), OwnType(read=str, loses="the numbers of its labels")),
     K.JSON: OwnType(),
@@ -134,4 +126,4 @@ def _short(text: bytes) -> bytes:
     return text.rstrip(b"0").rstrip(b".") if b"." in text else text
 
 
-__all__ = ["BYTES", "OWN", "OwnType", "alike", "joined", "json_texts", "key_texts", "own_type", "texts"]
+__all__ = ["BYTES", "OWN", "OwnType", "alike", "json_texts", "key_texts", "own_type", "texts"]

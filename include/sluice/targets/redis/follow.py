@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import TableId
 from sluice.targets.port import Fence, SchemaChange
 from sluice.targets.redis.checkpoint import STATEMENTS, guarded
@@ -29,27 +28,7 @@ from sluice.targets.schema.policy import (
     not_filled,
     not_followed,
     require_held,
-    stopped,
 )
-
-_K = ChangeKind
-FOLLOWED = frozenset({
-    _K.CREATE_TABLE, _K.DROP_TABLE, _K.RENAME_TABLE, _K.TRUNCATE_TABLE, _K.ADD_COLUMN, _K.DROP_COLUMN, _K.RENAME_COLUMN, _K.WIDEN_COLUMN,
-    _K.CHANGE_COLUMN, _K.MOVE_COLUMN, _K.ALLOW_NULL, _K.REQUIRE_VALUE, _K.COLUMN_ATTRIBUTES, _K.INDEXES, _K.TABLE_OPTIONS, _K.PARTITIONS,
-    _K.NOTHING,
-})  # fmt: skip
-"""Kinds that rows by key follow."""
-FOLLOWED_BY_STREAMS = frozenset(ChangeKind) - {_K.TRUNCATE_TABLE, _K.ROWS_REMOVED, _K.ROWS_REPLACED, _K.UNKNOWN}
-"""Kinds that need nothing at a stream, whose entries name their columns."""
-
-
-def require_alike(change: SchemaChange) -> None:
-    """Raise LoadError for a change that a stream cannot show: the policy is to stop, or rows were converted without a row event."""
-    if change.check_only:
-        raise stopped(change, (), (kind.value for kind in sorted(change.wanted)))
-    for table in change.tables:
-        for effect in effects_on(change, table.table):
-            raise not_converted(change, effect, change.target(table.table), "entries that were sent stay as they are")
 
 
 class HeldTables(OnlyColumns):
@@ -157,23 +136,20 @@ class _Follower:
                 self.change, "columns take each other's names, which a load that is repeated would do twice"
             )
         held = self.held[str(step.table)]
-        new = [added for added in step.adds if not added.there]
-        columns = [renamed.get(name, name) for name in held.columns if name not in step.drops]
-        key = step.key if step.key is not None else tuple(renamed.get(name, name) for name in held.key)
-        if self.place.options.form != "string" and (step.drops or renamed or new):
+        if self.place.options.form != "string" and (step.drops or renamed or step.new):
             for keys in self._keys(step.table):
                 values = self._values(step)
                 if self.place.options.form == "hash":
                     self._fields(keys, step, values)
                 else:
                     self._documents(keys, step, values)
-        self._define(step.table, Definition((*columns, *(added.name for added in new)), key))
+        self._define(step.table, Definition(step.columns_after(held.columns), step.key_after(held.key)))
 
     def _values(self, step: AlterTable) -> dict[str, pa.Array]:
         """Return what rows that are there get in new columns. Raises LoadError for a value that is not known."""
         found: dict[str, pa.Array] = {}
-        for added in step.adds:
-            if added.there or added.column.generated is not None:
+        for added in step.new:
+            if added.column.generated is not None:
                 continue
             known = self.change.meaning.default_value(added.column)
             if known.value is None:
@@ -198,4 +174,4 @@ class _Follower:
         self.sender.run(REPLACE, list(changed), list(changed.values()))
 
 
-__all__ = ["FOLLOWED", "FOLLOWED_BY_STREAMS", "follow", "require_alike"]
+__all__ = ["follow"]

@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.formats.common import json_text
+from sluice.formats.columns import image
+from sluice.merge.column_presence import is_partial, masks
 from sluice.model.batches import Op
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.fields import neutral_type, true_name
@@ -60,6 +61,28 @@ class PackedRows:
             first = end
 
 
+@dataclass(frozen=True, slots=True)
+class RowKeys:
+    """The keys of rows. ``now``: those of the rows; ``old``: those under which the target holds them, null where it holds none; ``gone``: deleted."""
+
+    now: pa.Array
+    old: pa.Array
+    gone: _Mask
+
+    @property
+    def _differ(self) -> _Mask:
+        return np.asarray(pc.fill_null(pc.not_equal(self.now, self.old), False).to_numpy(zero_copy_only=False))
+
+    @property
+    def moved(self) -> _Mask:
+        """A mask of the rows that stay under another key."""
+        return self._differ & ~self.gone
+
+    def left(self, but: _Mask) -> pa.Array:
+        """Return the keys that rows leave, except the rows of a mask: those of deleted ones, and old keys of those that have another one by now."""
+        return pc.coalesce(self.old, self.now).filter(pa.array((self._differ | self.gone) & ~but))
+
+
 @dataclass
 class TableRows:
     """Makes the rows of a table as the options say."""
@@ -96,7 +119,12 @@ class TableRows:
         fields = [rows.schema.field(stored_name(name)) for name in self.plan.key]
         return self.keys([one_chunk(rows[one.name]) for one in fields], fields)
 
-    def old_keys(self, rows: pa.Table) -> pa.Array:
+    def keys_of(self, rows: pa.Table) -> RowKeys:
+        """Return the keys of rows, now and at the target."""
+        gone = pc.equal(one_chunk(rows["_op"]), Op.DELETE.value).to_numpy(zero_copy_only=False)
+        return RowKeys(self.row_keys(rows), self._old_keys(rows), np.asarray(gone))
+
+    def _old_keys(self, rows: pa.Table) -> pa.Array:
         """Return the keys under which the target holds the rows; null where it holds none. Values that the log lacks are those of the row."""
         fields = [rows.schema.field(stored_name(name)) for name in self.plan.key]
         before = one_chunk(rows["_before"])
@@ -107,18 +135,6 @@ class TableRows:
             olds.append(pc.coalesce(member(before, one.name).cast(now.type), now) if known else now)
         found = self.keys(olds, fields)
         return pc.if_else(before.is_valid(), found, pa.scalar(None, found.type))
-
-    def left(self, rows: pa.Table) -> pa.Array:
-        """Return the keys that rows leave: those of deleted ones, and old keys of those that have another one by now."""
-        gone = pc.equal(one_chunk(rows["_op"]), Op.DELETE.value)
-        now, old = self.row_keys(rows), self.old_keys(rows)
-        return pc.coalesce(old, now).filter(pc.or_(gone, pc.fill_null(pc.not_equal(now, old), False)))
-
-    def moved(self, rows: pa.Table) -> _Mask:
-        """Return a mask of the rows that stay under another key."""
-        stays = pc.not_equal(one_chunk(rows["_op"]), Op.DELETE.value)
-        moved = pc.and_(stays, pc.fill_null(pc.not_equal(self.row_keys(rows), self.old_keys(rows)), False))
-        return np.asarray(moved.to_numpy(zero_copy_only=False))
 
     def lacking(self, rows: pa.Table) -> _Mask:
         """Return a mask of the rows that stay and of which the log lacks a column."""
@@ -131,13 +147,11 @@ class TableRows:
 
     def known(self, rows: pa.Table) -> dict[str, _Mask]:
         """Return, by stored name, which rows have a value of a column that the log knows; empty: all do."""
-        if "_present" not in rows.schema.names or rows["_present"].null_count == rows.num_rows:
+        if not is_partial(rows):
             return {}
         users = [one for one in rows.schema if one.name not in META_COLUMNS]
-        size = (len(users) + 7) >> 3
-        data = b"".join((bits or b"\xff" * size)[:size] for bits in rows["_present"].to_pylist())
-        bits = np.unpackbits(np.frombuffer(data, np.uint8).reshape(-1, size), axis=1, bitorder="little").astype(bool)
-        return {one.name: bits[:, number] for number, one in enumerate(users)}
+        known, _ = masks(rows["_present"], len(users))
+        return {one.name: known[:, number] for number, one in enumerate(users)}
 
     def texts_of(self, rows: pa.Table) -> dict[str, pa.Array]:
         """Return the texts of what is sent, by true name: large_binary, or JSON texts in form: json."""
@@ -160,7 +174,8 @@ class TableRows:
             for one in given.values():
                 words += 2 * one.is_valid().to_numpy(zero_copy_only=False)
         elif form == "json":
-            pairs = [bulks(objects(values).cast(BYTES))]
+            given = {name: pc.fill_null(one, "null") for name, one in values.items()}
+            pairs = [bulks(image(given).cast(BYTES))]
         else:
             value = values[self.place.options.value_column]
             pairs, words = [bulks(value)], value.is_valid().to_numpy(zero_copy_only=False).astype(np.int64)
@@ -210,15 +225,6 @@ EXPIRY_KINDS = frozenset({
 })  # fmt: skip
 
 
-def objects(values: dict[str, pa.Array]) -> pa.Array:
-    """Return rows as JSON objects, from the JSON texts of their columns."""
-    parts: list[Any] = []
-    for name, one in values.items():
-        parts += [("," if parts else "{") + json_text(name) + ":", pc.fill_null(one, "null")]
-    scalars = [pa.scalar(part, pa.large_string()) if isinstance(part, str) else part for part in [*parts, "}"]]
-    return pc.binary_join_element_wise(*scalars, pa.scalar("", pa.large_string()))
-
-
 def bulk_of(value: bytes) -> bytes:
     """Return one argument as the protocol has it."""
     return b"$%d\r\n%b\r\n" % (len(value), value)
@@ -244,4 +250,4 @@ def content(values: pa.Array, first: int, end: int) -> memoryview:
     return memoryview(data)[int(offsets[first]) : int(offsets[end])] if data is not None else memoryview(b"")
 
 
-__all__ = ["EXPIRY_KINDS", "PackedRows", "TableRows", "bulk_of", "bulks", "content", "expiry_ms", "objects"]
+__all__ = ["EXPIRY_KINDS", "PackedRows", "TableRows", "bulk_of", "bulks", "content", "expiry_ms"]

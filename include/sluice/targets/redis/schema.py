@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 
 from sluice.errors import LoadError, MappingError, SluiceError
 from sluice.model.planned import PlannedTable
+from sluice.targets.feature_check import without_key
 from sluice.targets.port import Finding, Input
 from sluice.targets.redis.client import Client, cluster_refused, connected
 from sluice.targets.redis.column_types import own_type
 from sluice.targets.redis.place import Place
-from sluice.targets.redis.tables import Definition, definition_of, definitions, lacking, require, statement_of
+from sluice.targets.redis.tables import Definition, definition_of, definitions, require, statement_of
+from sluice.targets.schema.names import lacking
 
 _EXACT = 2**53
 
@@ -55,12 +57,9 @@ class RedisSchema:
     def _about(self, plan: PlannedTable, held: Mapping[str, Definition]) -> Iterator[Finding]:
         place, there = self.place, held.get(str(plan.target))
         if not plan.key:
-            yield Finding(
-                "error", plan.target, "", "it has no key, and changes: latest needs one",
-                hint="give it a primary key, name one (mapping: key), or give the target changes: all",
-            )  # fmt: skip
+            yield without_key(plan)
             return
-        new = lacking(plan, there) if there is not None else []
+        new = lacking(plan, there.columns) if there is not None else []
         for name in new:
             assert there is not None
             statement = statement_of(place, plan.target, replace(there, columns=(*there.columns, *new)))

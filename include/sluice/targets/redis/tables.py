@@ -16,6 +16,7 @@ from sluice.targets.redis.column_types import own_type
 from sluice.targets.redis.options import Index
 from sluice.targets.redis.place import Place
 from sluice.targets.redis.rows import EXPIRY_KINDS
+from sluice.targets.schema.names import require_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +67,6 @@ def statement_of(place: Place, table: TableId, definition: Definition) -> str:
     return shlex.join(["HSET", place.tables_key, str(table), definition.to_text()])
 
 
-def lacking(plan: PlannedTable, held: Definition) -> list[str]:
-    """Return the columns that a definition lacks."""
-    return [column.name for column in plan.columns if column.name not in held.columns and not column.generated]
-
-
 def require(place: Place, held: Definitions, plan: PlannedTable) -> None:
     """Raise MappingError unless rows of a planned table can be written."""
     found = held.get(str(plan.target))
@@ -80,19 +76,13 @@ def require(place: Place, held: Definitions, plan: PlannedTable) -> None:
             where=str(plan.target),
             hint=f"`sluice check {place.pipeline} --apply` stores the definition",
         )
-    missing = lacking(plan, found)
-    if missing:
-        raise MappingError(
-            f"table {plan.target} at the target has no column {missing[0]!r}, which {plan.source} has",
-            where=f"{plan.target}.{missing[0]}",
-            hint=f"`sluice check {place.pipeline} --apply` adds it, or leave it out: mapping.columns.exclude",
-        )
-    if found.key != plan.key:
-        raise MappingError(
-            f"rows of {plan.source} are told apart by ({', '.join(plan.key)}), those of {plan.target} by ({', '.join(found.key)})",
-            where=str(plan.target),
-            hint="name the same key in the mapping: key; or remove the rows and the definition, and copy the table anew",
-        )
+    require_names(
+        plan,
+        found.columns,
+        found.key,
+        column_hint=f"`sluice check {place.pipeline} --apply` adds it, or leave it out: mapping.columns.exclude",
+        key_hint="name the same key in the mapping: key; or remove the rows and the definition, and copy the table anew",
+    )
     _require_options(place, plan)
     _require_apart(place, held, plan)
 
@@ -163,7 +153,6 @@ __all__ = [
     "definition_of",
     "definitions",
     "index_spec",
-    "lacking",
     "require",
     "statement_of",
 ]

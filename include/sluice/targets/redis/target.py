@@ -13,7 +13,8 @@ from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError
 from sluice.model.planned import PlannedTable
-from sluice.targets.options import options_of
+from sluice.targets.messages.definitions import FOLLOWED
+from sluice.targets.options import options_of, require_connection
 from sluice.targets.port import (
     BatchInput,
     Capabilities,
@@ -28,11 +29,11 @@ from sluice.targets.port import (
 from sluice.targets.redis.checkpoint import RedisCheckpoints, read_checkpoint
 from sluice.targets.redis.client import cluster_refused, connected
 from sluice.targets.redis.compare import RedisComparer
-from sluice.targets.redis.follow import FOLLOWED, FOLLOWED_BY_STREAMS
 from sluice.targets.redis.options import RedisOptions
 from sluice.targets.redis.place import Place
 from sluice.targets.redis.schema import RedisSchema
 from sluice.targets.redis.writer import RedisWriter
+from sluice.targets.schema.policy import FOLLOWED_BY_NAME
 
 
 def _capabilities(changes: Input, ordering: Ordering) -> Capabilities:
@@ -43,7 +44,7 @@ def _capabilities(changes: Input, ordering: Ordering) -> Capabilities:
         guarantee=Guarantee.IDEMPOTENT,
         ordering=frozenset({ordering}),
         consistency=frozenset({Consistency.ROW}),
-        schema_changes=FOLLOWED_BY_STREAMS if streams else FOLLOWED,
+        schema_changes=FOLLOWED if streams else FOLLOWED_BY_NAME,
         features=frozenset({Feature.DELETE, Feature.KEYLESS, Feature.PARTIAL_ROWS} if streams else by_key),
         max_writers=1 if streams else None,
         compares=True,
@@ -63,10 +64,7 @@ class RedisTarget:
     def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:
         self.config = config
         self.options = options_of(config, RedisOptions)
-        if endpoint.kind not in {"redis", ""}:
-            raise ConfigError(
-                f"target {config.name!r}: connection {endpoint.connection_id!r} is of type {endpoint.kind}, not redis"
-            )
+        require_connection(config, endpoint, "redis")
         self.place = Place(endpoint, self.options, pipeline, config.name)
         if self.input is Input.CHANGES and (self.options.expire or self.options.indexes or self.options.form != "hash"):
             raise ConfigError(

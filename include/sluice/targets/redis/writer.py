@@ -14,6 +14,8 @@ import pyarrow.compute as pc
 from sluice.errors import LoadError
 from sluice.model.batches import Op
 from sluice.model.fields import is_masked, true_name
+from sluice.targets.messages.definitions import require_not_converted, require_not_stopped
+from sluice.targets.messages.pieces import merged_parts
 from sluice.targets.messages.read_back import listed_keys
 from sluice.targets.port import (
     BatchInput,
@@ -32,7 +34,7 @@ from sluice.targets.port import (
 from sluice.targets.redis.checkpoint import RedisCheckpoints, guarded, read_checkpoint
 from sluice.targets.redis.client import Client, connected
 from sluice.targets.redis.column_types import BYTES
-from sluice.targets.redis.follow import follow, require_alike
+from sluice.targets.redis.follow import follow
 from sluice.targets.redis.held_rows import held_rows, shown_key
 from sluice.targets.redis.place import Place
 from sluice.targets.redis.rows import PackedRows, TableRows, content
@@ -65,7 +67,8 @@ class RedisWriter:
             return
         if self.input is Input.CHANGES:
             for change in changes:
-                require_alike(change)
+                require_not_stopped(change)
+                require_not_converted(change)
             return
         with connected(self.place) as client:
             for change in changes:
@@ -195,21 +198,21 @@ class _TableWork:
     refused: list[Rejection] = field(default_factory=list)
 
     def pieces(self) -> Iterator[pa.Table]:
-        for piece in self.unit.reader.pieces(self.unit.files):
-            for start in range(0, piece.num_rows, _ROWS):
-                yield piece.slice(start, _ROWS).combine_chunks()
+        for piece in merged_parts(self.unit.reader, self.unit.files, _ROWS):
+            yield piece.combine_chunks()
 
     def leave(self) -> WriteResult:
         """Remove the keys that rows leave, but for rows that are refused: these stay as they are."""
         removed = 0
         for piece in () if self._moved_before() else self.pieces():
-            moved = self.rows.moved(piece)
+            keys = self.rows.keys_of(piece)
+            moved = keys.moved
             stays = moved & self.rows.lacking(piece)
             if self.rejected is not None and moved.any():
                 where = np.flatnonzero(moved & ~stays)
-                stays[where] = self._too_large(self._packed(piece.take(pa.array(where))))
-            keys = self.rows.left(piece.filter(pa.array(~stays)) if stays.any() else piece)
-            removed += self.sender.remove(keys.cast(BYTES).to_pylist())
+                part = piece.take(pa.array(where))
+                stays[where] = self._too_large(self._packed(part, self.rows.expiries(part)[1]))
+            removed += self.sender.remove(keys.left(stays).cast(BYTES).to_pylist())
         return WriteResult(deleted=removed)
 
     def move(self) -> WriteResult:
@@ -219,19 +222,19 @@ class _TableWork:
         olds: list[bytes] = []
         made: list[PackedRows] = []
         for piece in self.pieces():
-            some = self.rows.moved(piece) & self.rows.lacking(piece)
+            keys = self.rows.keys_of(piece)
+            some = keys.moved & self.rows.lacking(piece)
             if some.any():
-                part = piece.filter(pa.array(some))
-                old = self.rows.old_keys(part)
+                old = keys.old.filter(pa.array(some))
                 olds += old.cast(BYTES).to_pylist()
-                made.append(self._packed(part, old))
+                made.append(self._packed(piece.filter(pa.array(some)), None, old))
         if olds:
-            keys = [*olds, *(key for one in made for key in one.names.to_pylist())]
+            both = [*olds, *(key for one in made for key in one.names.to_pylist())]
             words = [word for one in made for word in _words(one)]
             place = self.unit.place
             spec = index_spec(place.indexes_of(self.table.target))
             head = [place.options.form, f"{_MARK}{self.table.target}", self.unit.fence.batch, len(olds), spec]
-            self.sender.run(MOVE, keys, [*head, *words])
+            self.sender.run(MOVE, both, [*head, *words])
         return WriteResult()
 
     def put(self) -> WriteResult:
@@ -247,14 +250,14 @@ class _TableWork:
         return WriteResult(upserted=upserted, rejected=len(self.refused))
 
     def _put(self, live: pa.Table) -> int:
-        packed = self._packed(live)
+        command, expiries = self.rows.expiries(live)
+        packed = self._packed(live, expiries)
         large = self._too_large(packed)
         for number in np.flatnonzero(large).tolist():
             limit = self.unit.place.options.max_row_bytes
             why = f"a row of {packed.sizes[number]:,} bytes is larger than options.max_row_bytes, {limit:,}"
             self._refuse(live, packed, number, why, "row too large")
         kept = np.flatnonzero(~large)
-        command, _ = self.rows.expiries(live)
         for number, why in self.sender.put(packed.take(~large), command):
             self._refuse(live, packed, int(kept[number]), why, "index")
             kept[number] = -1
@@ -275,14 +278,13 @@ class _TableWork:
         large: np.ndarray[Any, Any] = packed.sizes > self.unit.place.options.max_row_bytes
         return large
 
-    def _packed(self, rows: pa.Table, olds: pa.Array | None = None) -> PackedRows:
+    def _packed(self, rows: pa.Table, expiries: pa.Array | None, olds: pa.Array | None = None) -> PackedRows:
         """Return rows as arguments; columns that the log lacks are the target's. ``olds``: the keys that have them now; None: the rows' own."""
         keys, values = self.rows.row_keys(rows), self.rows.texts_of(rows)
         lacks = self.rows.lacking(rows)
         if lacks.any():
             self._complete(rows, keys if olds is None else olds, values, lacks)
-        _, expiries = self.rows.expiries(rows)
-        return self.rows.packed(keys, values, expiries if olds is None else None)
+        return self.rows.packed(keys, values, expiries)
 
     def _complete(
         self, rows: pa.Table, keys: pa.Array, values: dict[str, pa.Array], lacks: np.ndarray[Any, Any]

@@ -106,6 +106,22 @@ class AlterTable:
     indexes: bool = False
     clash: str = ""
 
+    @property
+    def new(self) -> tuple[AddColumn, ...]:
+        """The added columns that the target does not have yet."""
+        return tuple(added for added in self.adds if not added.there)
+
+    def columns_after(self, columns: Sequence[str]) -> tuple[str, ...]:
+        """Return the names of the target's columns after the change. ``columns``: those before it."""
+        renamed = dict(self.renames)
+        kept = (renamed.get(name, name) for name in columns if name not in self.drops)
+        return (*kept, *(added.name for added in self.new))
+
+    def key_after(self, key: Sequence[str]) -> tuple[str, ...]:
+        """Return the names of the key's columns at the target after the change. ``key``: those before it."""
+        renamed = dict(self.renames)
+        return self.key if self.key is not None else tuple(renamed.get(name, name) for name in key)
+
 
 Step = DropTable | EmptyTable | RenameTable | CreateTable | AlterTable
 

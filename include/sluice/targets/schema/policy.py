@@ -320,6 +320,13 @@ def _index_text(index: IndexDefinition, renamed: dict[str, str]) -> tuple[object
     return index.name.lower(), names, index.unique, index.kind
 
 
+FOLLOWED_BY_NAME = frozenset({
+    K.CREATE_TABLE, K.DROP_TABLE, K.RENAME_TABLE, K.TRUNCATE_TABLE, K.ADD_COLUMN, K.DROP_COLUMN, K.RENAME_COLUMN, K.WIDEN_COLUMN, K.CHANGE_COLUMN,
+    K.MOVE_COLUMN, K.ALLOW_NULL, K.REQUIRE_VALUE, K.COLUMN_ATTRIBUTES, K.INDEXES, K.TABLE_OPTIONS, K.PARTITIONS, K.NOTHING,
+})  # fmt: skip
+"""Kinds that a target can follow whose tables have names of columns and a key, and no types."""
+
+
 class OnlyColumns:
     """A :class:`Held` of a kind whose tables have columns and nothing else: no keys, indexes, NOT NULL, defaults, comments or options.
 

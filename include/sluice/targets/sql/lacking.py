@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice.merge.column_presence import masks
 from sluice.model.tables import member
 from sluice.targets.sql.rows import sent_fields, user_fields
 from sluice.targets.sql.tables import TableChanges, TargetTable
@@ -24,10 +25,7 @@ def missing(rows: pa.Table, table: TargetTable) -> np.ndarray[Any, Any]:
     users, sent = user_fields(rows.schema), sent_fields(rows.schema, table)
     if "_present" not in rows.schema.names or not rows.num_rows:
         return np.zeros((rows.num_rows, len(sent)), bool)
-    size = (len(users) + 7) >> 3
-    full = b"\xff" * size
-    data = b"".join((value or full)[:size] for value in rows["_present"].to_pylist())
-    known = np.unpackbits(np.frombuffer(data, np.uint8).reshape(-1, size), axis=1, bitorder="little").astype(bool)
+    known, _ = masks(rows["_present"], len(users))
     place = {field.name: i for i, field in enumerate(users)}
     return ~known[:, [place[field.name] for field, _ in sent]]
 

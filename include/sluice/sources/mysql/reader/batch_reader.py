@@ -40,12 +40,12 @@ from sluice.sources.mysql.events.read_totals import ReadTotals
 from sluice.sources.mysql.events.statement_effects import Effect, effects_of
 from sluice.sources.mysql.events.table_map import TableMap
 from sluice.sources.mysql.events.unreadable import AROUND
-from sluice.sources.mysql.position import Position
+from sluice.sources.mysql.position import Position, is_mariadb
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
 from sluice.sources.mysql.reader.feed import ScannerFeed
 from sluice.sources.mysql.reader.file_reader import BinlogRangeReader
 from sluice.sources.mysql.reader.parallel import SEQ_STEP, BinlogRange, closed_pieces, read_pieces
-from sluice.sources.mysql.reader.reading import Backlog, LogReading, OpenConnections, is_mariadb
+from sluice.sources.mysql.reader.reading import Backlog, LogReading, OpenConnections
 from sluice.sources.mysql.reader.xa_reread import PreparedReader
 from sluice.sources.mysql.server.connection import open_connection
 from sluice.sources.mysql.server.server_ids import reader_id
@@ -94,7 +94,7 @@ def capture(
             opened.log.close()
         return StreamResult(start.as_offset(), None, 0, 0, 0, True, "head")
     reading = replace(reading, history=once(reading.history) if reading.history is not None else None)
-    endpoint, mariadb, tell = reading.endpoint, is_mariadb(start), progress or _quiet
+    endpoint, mariadb, tell = reading.endpoint, is_mariadb(start.server_uuid), progress or _quiet
     with _Batch(writer_factory) as batch:
         ahead, stream = ReadTotals(start), opened.log
         backlog = backlog or Backlog()
@@ -168,7 +168,7 @@ def _read_ahead(
         readers=readers,
         max_changes=reading.limits.max_changes,
         max_bytes=reading.limits.max_bytes,
-        mariadb=is_mariadb(start),
+        mariadb=is_mariadb(start.server_uuid),
         make=made,
         progress=progress,
     )
@@ -276,7 +276,7 @@ class BinlogReader(Generic[M]):
         self.limits = reading.limits
         self.batch = batch
         self.catalog = catalog
-        self._mariadb = is_mariadb(ahead.last)
+        self._mariadb = is_mariadb(ahead.last.server_uuid)
         self.statements = 0
         self._last_seal = False
         self.scanner = Scanner(

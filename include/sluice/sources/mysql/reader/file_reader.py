@@ -23,11 +23,11 @@ from sluice.sources.mysql.decoder.scanner import LoggedStatement, Scanner
 from sluice.sources.mysql.events.query_status import parse_status
 from sluice.sources.mysql.events.statement_effects import Effect, effects_of
 from sluice.sources.mysql.events.table_map import TableMap
-from sluice.sources.mysql.position import Position
+from sluice.sources.mysql.position import Position, is_mariadb
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
 from sluice.sources.mysql.reader.feed import ScannerFeed
 from sluice.sources.mysql.reader.parallel import SEQ_STEP, BinlogRange
-from sluice.sources.mysql.reader.reading import LogReading, is_mariadb
+from sluice.sources.mysql.reader.reading import LogReading
 from sluice.sources.mysql.server.connection import open_connection
 
 _STEP_S = 0.5
@@ -72,7 +72,7 @@ class BinlogRangeReader:
         keep: Callable[[PieceSink], None],
     ) -> None:
         self._piece, self._reading = piece, reading
-        self._mariadb = is_mariadb(piece.start)
+        self._mariadb = is_mariadb(piece.start.server_uuid)
         self._make_sink, self._keep = sink, keep
         self._sink: PieceSink | None = None
         endpoint = reading.endpoint

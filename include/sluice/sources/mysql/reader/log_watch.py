@@ -111,9 +111,9 @@ class LogWatch:
         """
         if not self._end[0]:
             return True
-        known = Position.of(since)
-        if (known.file, known.offset) == self._end[:2]:
+        if since.row_place == self._end[:2]:
             return False
+        known = Position.of(since)
         if known.prepared or known.server_uuid != self._uuid or split_file(known.file)[0] != self._base:
             return True
         at = known.order

@@ -26,7 +26,7 @@ from sluice.model.log_files import split_file
 from sluice.sources.mysql.decoder import scan_kernel as sc
 from sluice.sources.mysql.events.gtids import GtidSet, MariaDbGtidState
 from sluice.sources.mysql.events.read_totals import ReadTotals
-from sluice.sources.mysql.position import LastEvent, Position
+from sluice.sources.mysql.position import LastEvent, Position, is_mariadb
 
 _log = structlog.get_logger()
 
@@ -99,7 +99,7 @@ def closed_pieces(
     if start.file not in sizes or start.prepared:
         return []
     last = split_file(stop_at.file)[1] if stop_at else split_file(names[-1])[1]
-    known = "" if start.server_uuid.startswith("mariadb:") else start.gtid_set  # MariaDB's is a last number, not a set
+    known = "" if is_mariadb(start.server_uuid) else start.gtid_set  # MariaDB's is a last number, not a set
     pieces: list[BinlogRange] = []
     total = size = 0
     place = begin = start

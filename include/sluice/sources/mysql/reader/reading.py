@@ -15,7 +15,6 @@ from sluice.mysql.ddl.catalog import SchemaState
 from sluice.sources.base import StreamLimits
 from sluice.sources.mysql.decoder.row_layout import RowLayout
 from sluice.sources.mysql.decoder.scanner import ARENA_BYTES
-from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump, PrefetchedLogin
 from sluice.sources.mysql.reader.parallel import PIECE_BYTES
 from sluice.sources.table_filter import Selection
@@ -87,8 +86,3 @@ class OpenConnections:
     log: BinlogDump | None = None
     layouts: dict[bytes, RowLayout] = field(default_factory=dict)
     keep: Callable[[BinlogDump, Offset], None] | None = None
-
-
-def is_mariadb(position: Position) -> bool:
-    """Return True for a position in a log of MariaDB."""
-    return position.server_uuid.startswith("mariadb:")

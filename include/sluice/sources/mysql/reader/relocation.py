@@ -9,7 +9,7 @@ from typing import Any
 from sluice.errors import ConfigError, LostPosition
 from sluice.sources.mysql.events.gtids import MariaDbGtidState
 from sluice.sources.mysql.events.xa import parse_prepared
-from sluice.sources.mysql.position import Position
+from sluice.sources.mysql.position import Position, is_mariadb
 from sluice.sources.mysql.reader.start_position import after_gtids, events_of
 from sluice.sources.mysql.server.connection import ServerInfo, rows_of
 
@@ -24,7 +24,7 @@ def relocate(connection: Any, info: ServerInfo, at: Position, *, patience_s: flo
     """See :meth:`sluice.sources.base.SourceSession.relocate`."""
     if not info.head.file:
         raise LostPosition("the server keeps no binary log", where=where, hint="start it with log_bin=binlog")
-    if at.server_uuid.startswith("mariadb:") != info.is_mariadb:
+    if is_mariadb(at.server_uuid) != info.is_mariadb:
         raise ConfigError(f"the position {at} is of the other kind of server, and this is {info.dialect}", where=where)
     if not at.gtid_set:
         raise ConfigError(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from sluice.config.connections import Endpoint
 from sluice.sources.mysql.decoder import scan_kernel as sc
 from sluice.sources.mysql.decoder.scanner import LoggedStatement, Scanner
-from sluice.sources.mysql.position import Position
+from sluice.sources.mysql.position import Position, is_mariadb
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
 from sluice.sources.mysql.reader.feed import ScannerFeed
 from sluice.sources.mysql.server.server_ids import lookahead_id
@@ -40,7 +40,7 @@ def statements_between(
         statement(found)
         return False
 
-    mariadb = start.server_uuid.startswith("mariadb:")
+    mariadb = is_mariadb(start.server_uuid)
     scanner = Scanner(
         start, tables=lambda *_: None, statement=see, seal=lambda _: None, reread=lambda *_: (), mariadb=mariadb
     )
