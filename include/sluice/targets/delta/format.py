@@ -294,8 +294,8 @@ class DeltaFormat:
             found.alter.set_table_properties({name: text}, raise_if_not_exists=False, commit_properties=said)
 
     # -- maintenance -----------------------------------------------------------------------------------------------
-    def compact(self, table: TableId, owner: str, *, dry_run: bool) -> Upkeep:
-        return Maintenance(self.place, self.uri(table), table, self.options, dry_run).compact(owner)
+    def compact(self, table: TableId, found: Any, owner: str, *, dry_run: bool) -> Upkeep:
+        return Maintenance(self.place, self.uri(table), table, self.options, dry_run).compact(found, owner)
 
     def expire(self, done: Upkeep, *, dry_run: bool) -> Upkeep:
         return Maintenance(self.place, self.uri(done.table), done.table, self.options, dry_run).vacuum(done)

@@ -55,12 +55,15 @@ class Maintenance:
     options: DeltaOptions
     dry_run: bool
 
-    def compact(self, owner: str) -> Upkeep:
-        """Cluster the table if that is due, else compact it. ``owner``: pipeline/target. Raises TargetUnavailable, LoadError."""
+    def compact(self, found: Any, owner: str) -> Upkeep:
+        """Cluster the table (``found``: DeltaTable) if that is due, else compact it.
+
+        ``owner``: pipeline/target. Raises TargetUnavailable, LoadError.
+        """
         if not self.options.maintenance.compact:
             return Upkeep(self.table)
-        columns = self.options.clusters(self.table, info_of(self._open()))
-        clustered = self._clustered(owner, columns) if columns else Upkeep(self.table)
+        columns = self.options.clusters(self.table, info_of(found))
+        clustered = self._clustered(found, owner, columns) if columns else Upkeep(self.table)
         if clustered.merged and (self.dry_run or not clustered.error):
             return clustered
         done = self._compacted(_application(owner, columns))
@@ -74,11 +77,11 @@ class Maintenance:
             raise TargetUnavailable(f"the table {self.table} is gone", where=self.uri)
         return found
 
-    def _clustered(self, owner: str, columns: Sequence[str]) -> Upkeep:
+    def _clustered(self, found: Any, owner: str, columns: Sequence[str]) -> Upkeep:
         """Cluster partition by partition. One that loads write to all the time is an error and waits for more files; the others are done."""
         name, table = _application(owner, columns), self.table
         with errors(self.place, f"reading the files of {table}", self.uri):
-            files = _Files.of(self._open(), name)
+            files = _Files.of(found, name)
         due = files.due()
         if self.dry_run:
             return Upkeep(self.table, merged=sum(due.values()))

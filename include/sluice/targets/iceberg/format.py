@@ -334,8 +334,8 @@ class IcebergFormat:
                     now.io.delete(one.manifest_list)
 
     # -- maintenance -----------------------------------------------------------------------------------------------
-    def compact(self, table: TableId, owner: str, *, dry_run: bool) -> Upkeep:
-        return Maintenance(self.place, self.names(table), table, self.options, dry_run).compact()
+    def compact(self, table: TableId, found: Any, owner: str, *, dry_run: bool) -> Upkeep:
+        return Maintenance(self.place, self.names(table), table, self.options, dry_run).compact(found)
 
     def expire(self, done: Upkeep, *, dry_run: bool) -> Upkeep:
         maintenance = Maintenance(self.place, self.names(done.table), done.table, self.options, dry_run)

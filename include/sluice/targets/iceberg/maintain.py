@@ -50,11 +50,10 @@ class Maintenance:
     def _errors(self, doing: str) -> AbstractContextManager[None]:
         return errors(self.place, f"{doing} {self.table}", ".".join(self.names))
 
-    def compact(self) -> Upkeep:
-        """Merge small files into larger ones. Raises Raced."""
+    def compact(self, found: Any) -> Upkeep:
+        """Merge small files of the table (``found``: Table) into larger ones. Raises Raced."""
         wanted = self.options.maintenance
         for attempt in range(_ATTEMPTS):
-            found = self._open()
             if found is None or found.current_snapshot() is None or not wanted.compact:
                 break
             with self._errors("compacting"):
@@ -69,6 +68,7 @@ class Maintenance:
                 except Raced:
                     if attempt + 1 == _ATTEMPTS:
                         raise
+            found = self._open()
         return Upkeep(self.table)
 
     def _small(self, table: Any) -> list[Any]:

@@ -262,7 +262,7 @@ class LakeFormat(Protocol):
         """Set the property of the small table. Raises Raced if anything was committed since ``found`` was read."""
 
     # -- maintenance -----------------------------------------------------------------------------------------------
-    def compact(self, table: TableId, owner: str, *, dry_run: bool) -> Upkeep:
+    def compact(self, table: TableId, found: Any, owner: str, *, dry_run: bool) -> Upkeep:
         """Make larger files of small ones, clustered as the options say. ``owner``: pipeline/target."""
 
     def expire(self, done: Upkeep, *, dry_run: bool) -> Upkeep:

@@ -29,9 +29,10 @@ class LakeMaintainer:
     def _maintain(self, table: TableId, dry_run: bool) -> Upkeep:
         format_ = self.tables.format
         try:
-            if self.tables.open(table) is None:
+            found = self.tables.open(table)
+            if found is None:
                 return Upkeep(table)
-            return format_.expire(format_.compact(table, self.tables.owner, dry_run=dry_run), dry_run=dry_run)
+            return format_.expire(format_.compact(table, found, self.tables.owner, dry_run=dry_run), dry_run=dry_run)
         except Raced:
             return Upkeep(table, error=f"loads of {table} came first; it is tried again at the next run")
         except SluiceError as error:
