@@ -15,6 +15,7 @@ from sluice.config.pipeline import MAX_GRACE, StartPosition
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, OutOfOrder, SegmentError, SluiceError
 from sluice.flows.capture.failover import fail_over, find_member
+from sluice.flows.capture.schema_history import is_another_log
 from sluice.flows.checkpoints import CheckpointCheck, require_no_checkpoints
 from sluice.flows.runtime import Runtime
 from sluice.flows.stored import known_again, lost_segment
@@ -22,6 +23,7 @@ from sluice.model.batches import Batch
 from sluice.model.offset import Offset
 from sluice.operations.deadletters.store import copy_of
 from sluice.segments.manifest import SegmentManifest
+from sluice.segments.schemas import SchemaStore
 from sluice.segments.store import SegmentStore
 from sluice.targets.port import Checkpoint
 
@@ -307,6 +309,11 @@ def seek(runtime: Runtime, to: str, *, by: str, dry_run: bool, drop: bool = Fals
             else:
                 position = waiting[0].first
                 source.require_ready(position)
+            replaced = (
+                cursor is not None
+                and cursor.position.log_epoch == position.log_epoch
+                and is_another_log(source, cursor.position)
+            )
         now = str(cursor.position) if cursor else "none"
         direction, back = "", False
         if cursor and cursor.position.log_epoch == position.log_epoch:
@@ -317,6 +324,10 @@ def seek(runtime: Runtime, to: str, *, by: str, dry_run: bool, drop: bool = Fals
             steps.append(
                 f"afterwards, with the pipeline running, `sluice verify {runtime.name} --repair` finds the rows that differ and makes them equal"
             )
+        if replaced:
+            steps.append(
+                "the log is not the one that was captured: what was stored of its tables' definitions is forgotten"
+            )
         dropped = list(_dropped(state, waiting, position)) if waiting else []
         steps += dropped
         plan = ActionPlan("seek", tuple(steps))
@@ -326,6 +337,8 @@ def seek(runtime: Runtime, to: str, *, by: str, dry_run: bool, drop: bool = Fals
             state.permits.set(open_=None, by=by, reason="seek")  # processes that work on one of them start again
         with state.replicator() as lease:
             cursor = state.cursor()
+            if replaced:  # first: once the cursor has moved, nobody could tell
+                SchemaStore(runtime.store).forget(position)
             if cursor is None:
                 following = max(runtime.store.batches(), default=0) + 1  # numbers that an earlier state did not use
                 state.begin(lease, position, following, targets=[target.name for target in runtime.pipeline.targets])

@@ -10,7 +10,7 @@ import pytest
 from devstack.mariadb import MariaDBServer
 from devstack.mysql import MySQLServer
 from sluice.config.pipeline import PipelineConfig
-from sluice.errors import LostPosition
+from sluice.errors import CaptureError, LostPosition
 from sluice.model.offset import Offset
 from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.reader.event_reread import reread
@@ -210,3 +210,29 @@ def test_no_row_is_read_from_it_and_the_ways_out_work(tmp_path, mysql_target, zo
             assert case.cli("seek", str(case.path), "latest", "--yes").returncode == 0
             dumped(case, replace=True)  # `sluice dump start --replace`, while the pipeline runs
             case.assert_equal()
+
+
+def test_definitions_of_a_log_that_was_reset_are_forgotten_at_a_seek(
+    tmp_path, mysql_target, zookeeper, fresh_schema
+) -> None:
+    """The first stored definitions are as of an offset before which nothing was read, so no event can tell the two logs apart."""
+    with MySQLServer(tmp_path / "s", server_id=7, options={"binlog_row_metadata": "MINIMAL"}) as source:
+        schema = fresh_schema(mysql_target)
+        made = f"CREATE DATABASE `{schema}`", f"CREATE TABLE `{schema}`.t (id INT PRIMARY KEY, a INT, b INT)"
+        source.execute("RESET BINARY LOGS AND GTIDS", *made)
+        mysql_target.execute(made[1])
+        with pipeline_case(tmp_path, source, mysql_target, zookeeper, schema) as case:
+            case.run_until_head()
+            source.execute(f"INSERT INTO `{schema}`.t VALUES (1, 10, 20)")
+            case.run_until_head()
+            source.execute(f"DROP DATABASE `{schema}`", "RESET BINARY LOGS AND GTIDS")
+            source.execute(made[0], made[1].replace("a INT, b INT", "b INT, a INT"))  # ends at the same offset
+            source.execute(*(f"INSERT INTO `{schema}`.t VALUES ({n}, 20, 10)" for n in range(1, 9)))
+            with pytest.raises(CaptureError, match=r"not the one that was captured|its log was reset"):
+                case.run_until_head()
+            moved = case.cli("seek", str(case.path), "latest", "--yes")
+            assert moved.returncode == 0, moved.stderr
+            assert "definitions is forgotten" in moved.stdout + moved.stderr
+            source.execute(f"INSERT INTO `{schema}`.t VALUES (9, 20, 10)")
+            case.run_until_head()
+            assert mysql_target.execute(f"SELECT a, b FROM `{schema}`.t WHERE id = 9") == [(10, 20)]

@@ -9,7 +9,7 @@ import structlog
 from sluice.coordination.cursor import Cursor
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
-from sluice.errors import ConfigError, LostPosition
+from sluice.errors import CaptureError, ConfigError, LogPurged, LostPosition, WrongServer
 from sluice.flows.runtime import Runtime
 from sluice.model.definitions import Definitions
 from sluice.model.offset import Offset
@@ -68,11 +68,29 @@ def schema_at(
         known = schemas.load(earlier.path, runtime.source.stored_definitions)
         try:
             history.fold(known, origin, position, progress)
-        except LostPosition:  # of another log, too, which could not be known before reading it
+        except CaptureError as error:  # of another log, too, which could not be known before reading it
+            _log.info("schema_history_passed_over", stored=earlier.path, error=error.message)
             continue
         _log.info("schema_history_reused", position=str(position), stored=earlier.path)
         return known
     return history.snapshot(position, Selection.compile(runtime.pipeline.capture), progress)
+
+
+def is_another_log(source: SourceSession, captured: Offset) -> bool:
+    """Return True if the server has another log in the place of the one that was read up to ``captured``.
+
+    A log that was purged is the same one. Raises SourceUnavailable, ConfigError.
+    """
+    kinds = [finding.kind for finding in source.preflight(captured) if finding.severity == "error"]
+    if WrongServer in kinds or LostPosition in kinds:
+        return True
+    try:
+        source.confirm(captured)
+    except LogPurged:
+        return False
+    except LostPosition:
+        return True
+    return False
 
 
 def history_of(runtime: Runtime, source: SourceSession) -> SchemaHistory:

@@ -129,13 +129,13 @@ def _copied(runtime: Runtime, state: PipelineState, position: Offset) -> None:
             return
         place = "-".join(map(str, position.order))
         copy(runtime, state, source, None, f"recover-source-{cursor.next_batch:010d}-{place}")
+        SchemaStore(runtime.store).forget(position)  # first: once the cursor has moved, nobody could tell
         state.advance(lease, cursor, head, schema="")
-        SchemaStore(runtime.store).forget(position)
 
 
 def _moved(runtime: Runtime, state: PipelineState) -> None:
     with state.replicator() as lease, runtime.source.open() as source:
         cursor, head = state.cursor(), source.head
         if cursor is not None and head is not None:
+            SchemaStore(runtime.store).forget(cursor.position)  # first: once the cursor has moved, nobody could tell
             state.advance(lease, cursor, head, schema="")
-            SchemaStore(runtime.store).forget(cursor.position)

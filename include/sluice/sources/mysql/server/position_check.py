@@ -18,7 +18,8 @@ _CHOICES = (
     f"choose: restore the file on the server; `sluice seek PIPELINE earliest`, {_THEN_REPAIR}; "
     "or a new copy of the tables: `sluice recover PIPELINE` plans it"
 )
-_SETTLE_S = 3.0
+_SETTLE_S = 15.0
+"""Seconds that a server may take to count a transaction as executed which its log shows. What is concluded after them, no retry mends."""
 
 
 def position_findings(connection: Any, info: ServerInfo, cursor: Position) -> list[Finding]:
