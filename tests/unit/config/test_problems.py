@@ -73,12 +73,14 @@ def test_the_whole_has_no_field() -> None:
     with pytest.raises(ValidationError) as caught:
         Whole.model_validate(5)
     (one,) = problems_of(caught.value.errors(), Whole)
-    assert one.sentence() == one.why and one.sentence("options") == f"options: {one.why}"
+    assert one.sentence() == one.why
+    assert one.sentence("options") == f"options: {one.why}"
 
 
 def test_each_problem_is_said_once_and_shows_no_value() -> None:
     found = problems({"parts": [{"after": "sEcret"}, {"after": "sEcret"}], "either": "sEcret"})
-    assert len(found) == len(set(found)) and "sEcret" not in str(found)
+    assert len(found) == len(set(found))
+    assert "sEcret" not in str(found)
 
 
 def test_bytes_of_a_name_that_no_text_holds_are_escaped() -> None:
