@@ -35,8 +35,8 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
 from sluice import __version__
-from sluice.config.problems import problems_of, shown
 from sluice.config.pipeline import IDENTIFIER
+from sluice.config.problems import problems_of, shown
 from sluice.errors import AccessDenied, BatchesGone, ConfigError, SluiceError, TooManyReads
 from sluice.formats import FORMATS
 from sluice.model.nearest import meant

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from sluice.config.problems import problems_of
 from sluice.config.pipeline import Identifier
+from sluice.config.problems import problems_of
 from sluice.errors import ConfigError, SluiceError
 from sluice.model.tables import TableId
 
