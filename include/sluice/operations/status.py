@@ -27,6 +27,7 @@ from sluice.flows.runtime import Runtime
 from sluice.flows.stage_sums import StageSums
 from sluice.flows.stages import Stage, StageKind, has_passed, stages_of
 from sluice.model.batches import Batch
+from sluice.model.findings import Finding
 from sluice.model.offset import Offset, with_stored_offsets
 from sluice.model.restart_position import Queue, restart_position
 from sluice.operations.conflicts import counted
@@ -35,7 +36,7 @@ from sluice.operations.retention import space_warnings
 from sluice.operations.rule_stats import newest_rules, waiting_letters
 from sluice.operations.subscriptions import SubscriptionStatus, subscriptions
 from sluice.operations.verify.result import kept
-from sluice.sources.base import Finding, Source
+from sluice.sources.base import Source
 
 _log = structlog.get_logger()
 
