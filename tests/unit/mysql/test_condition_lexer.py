@@ -90,8 +90,10 @@ ACCEPTED = [
     "t . id", "t.`select`=1", "day > now() - interval 1 day", "v = 'a\\'\\%\\_\\Z\\0\\q'", "näme&1|2^3<<4>>5%6", "id&&1", "id!=~1", "id\n=\t1\r",
 ]  # fmt: skip
 PIECES = [
-    *VALUES, *NAMES, *ACCEPTED, *(one for one in ATTACKS if len(one) < 40), "(", ")", ",", ".", "=", "<", ">", "!", "|", "&", "-", "--", "-- ", "->", "+",
-    "*", "/", "/*", "*/", "#", "\\", "\\N", "'", '"', "`", "``", "1", "1a", "1.", ".1", "1e", "1e5", "0x", "0X41", "x'4'", "x'41'", "0b2", "b'1'", "_utf8mb4",
+    *VALUES, *NAMES, *ACCEPTED, *(one for one in ATTACKS if len(one) < 40), "(", ")", ",", ".", "=", "<", ">", "!",
+    "|", "&", "-", "--", "-- ", "->", "+",
+    "*", "/", "/*", "*/", "#", "\\", "\\N", "'", '"', "`", "``", "1", "1a", "1.", ".1", "1e", "1e5", "0x", "0X41",
+    "x'4'", "x'41'", "0b2", "b'1'", "_utf8mb4",
     "_utf8mb4 x'41'", "_utf8mb4 x'ff'", "_utf8mb4 0x41", "AND", "or", "not", "t", "id", "v", "NULL", "😀", "é", "\ud800", "\x00", "@", ":=", ";", "?",
 ]  # fmt: skip
 _RUNS_INTO_LETTERS = re.compile(r"0x[0-9A-Fa-f]+[A-Za-z_$\u0080-\uffff]|0b[01]+[A-Za-z0-9_$\u0080-\uffff]")
