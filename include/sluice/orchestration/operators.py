@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.triggers.base import BaseTrigger
 
-    from sluice.coordination.bundling import WaitingBatches
+    from sluice.coordination.bundles import WaitingBatches
     from sluice.flows.load.ack import AckOutcome
     from sluice.flows.load.load import LoadOutcome
     from sluice.flows.microbatch import DeliveredBatch, MicrobatchOutcome
@@ -476,11 +476,11 @@ class TargetOperator(BatchOperator):
 
     def deliver(self, number: int) -> LoadOutcome | WaitingBatches:
         """Load the target up to this batch. Skips the task if the target is quarantined."""
-        from sluice.coordination.target_holds import Hold
+        from sluice.coordination.quarantine import Quarantined
         from sluice.flows.load.isolation import deliver
 
         outcome = deliver(open_runtime(self.pipeline), self.target, number)
-        if isinstance(outcome, Hold):
+        if isinstance(outcome, Quarantined):
             raise AirflowSkipException(quarantine_text(self.target, outcome))
         return outcome
 
@@ -499,7 +499,7 @@ class LoadOperator(TargetOperator):
 
     def work(self, context: Context, **memory: Any) -> dict[str, Any]:
         """Deliver the batch to the target, or skip while the target waits or is quarantined."""
-        from sluice.coordination.bundling import WaitingBatches
+        from sluice.coordination.bundles import WaitingBatches
         from sluice.flows.stage_loop import Done
         from sluice.flows.stage_sums import StageSums
 
@@ -520,11 +520,11 @@ def waiting_text(target: str, waiting: Any) -> str:
     return f"{target}: {waiting}; a later run does it, or `sluice targets commit`"
 
 
-def quarantine_text(target: str, hold: Any) -> str:
+def quarantine_text(target: str, reason: Any) -> str:
     """Return the text for people about a quarantined target."""
     return (
-        f"{target} is quarantined since {hold.since} and the other targets go on; its batches wait in the segments, "
-        f"and its task catch_up.{target} delivers them when the cause is fixed: {hold.error}"
+        f"{target} is quarantined since {reason.since} and the other targets go on; its batches wait in the segments, "
+        f"and its task catch_up.{target} delivers them when the cause is fixed: {reason.error}"
     )
 
 
@@ -545,7 +545,7 @@ class AckOperator(TargetOperator):
 
     def work(self, context: Context, waited: int = 0, **_: Any) -> dict[str, Any]:
         """Acknowledge the run's batches, or wait for the load. ``waited``: pauses so far."""
-        from sluice.coordination.bundling import WaitingBatches
+        from sluice.coordination.bundles import WaitingBatches
         from sluice.flows.microbatch import acknowledged
         from sluice.flows.stage_loop import Done
         from sluice.flows.stage_sums import StageSums
@@ -583,7 +583,7 @@ class AckOperator(TargetOperator):
 
     def _acknowledged(self, context: Context, number: int) -> AckOutcome | WaitingBatches:
         """Acknowledge the batch. Raises OutOfOrder if the target lacks it and its load is not green."""
-        from sluice.coordination.bundling import WaitingBatches
+        from sluice.coordination.bundles import WaitingBatches
         from sluice.flows.load.ack import ack
 
         try:

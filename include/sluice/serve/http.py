@@ -35,8 +35,8 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
 from sluice import __version__
-from sluice.config.loading import shown
 from sluice.config.pipeline import IDENTIFIER
+from sluice.config.problems import problems_of, shown
 from sluice.errors import AccessDenied, BatchesGone, ConfigError, SluiceError, TooManyReads
 from sluice.formats import FORMATS
 from sluice.model.nearest import meant
@@ -44,7 +44,7 @@ from sluice.serve.access import ANYBODY, Reader, Readers, is_loopback
 from sluice.serve.documents import DocumentShape
 from sluice.serve.http_connections import KEEP_ALIVE_S, REQUEST_S, Connection, notice_lost_peers
 from sluice.serve.http_streams import Pull, PulledResponse, about, encoding_of, events, lines
-from sluice.serve.reading import Reading
+from sluice.serve.read import Reading
 from sluice.serve.requests import MAX_BYTES, MAX_NUMBER, ReadRequest, parsed, wrong_request
 from sluice.serve.service import Service
 
@@ -379,8 +379,5 @@ async def _error_response(_: Request, error: Exception) -> Response:
 
 async def _told_of_query(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"])
-    return await _error_response(
-        request, ConfigError(f"{place}: {first['msg']}", hint="GET /openapi.json says what there is")
-    )
+    first = problems_of(error.errors())[0]
+    return await _error_response(request, ConfigError(first.sentence(), hint="GET /openapi.json says what there is"))

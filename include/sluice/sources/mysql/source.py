@@ -20,6 +20,7 @@ from sluice.errors import ConfigError, DecodeError, UnsupportedType
 from sluice.model import dialects
 from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dumps import Marking
+from sluice.model.findings import Finding
 from sluice.model.load_marks import MarkRules
 from sluice.model.offset import Offset
 from sluice.model.row_effects import ColumnEffect, Ran
@@ -36,7 +37,6 @@ from sluice.mysql.key_sql import key_literals, shown_literal, typed_literal
 from sluice.sources.base import (
     Blindness,
     ChangeSink,
-    Finding,
     M,
     SourceIdentity,
     SourceTable,
@@ -55,8 +55,8 @@ from sluice.sources.mysql.position import Position, is_mariadb
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump, PrefetchedLogin
 from sluice.sources.mysql.reader.batch_reader import capture
 from sluice.sources.mysql.reader.event_reread import reread, same_log
+from sluice.sources.mysql.reader.log_part import Backlog, LogReading, OpenConnections
 from sluice.sources.mysql.reader.log_watch import LogWatch
-from sluice.sources.mysql.reader.reading import Backlog, LogReading, OpenConnections
 from sluice.sources.mysql.reader.relocation import relocate
 from sluice.sources.mysql.reader.start_position import dump_start, resolve_start
 from sluice.sources.mysql.reader.statement_scan import statements_between

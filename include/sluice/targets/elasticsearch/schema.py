@@ -22,7 +22,7 @@ from sluice.targets.elasticsearch.tables import (
     require,
 )
 from sluice.targets.feature_check import without_key
-from sluice.targets.port import Finding
+from sluice.targets.port import TableFinding
 from sluice.targets.schema.names import lacking
 
 _MISSING = 404
@@ -36,21 +36,21 @@ class ElasticsearchSchema:
 
     place: Place
 
-    def compare(self, tables: Sequence[PlannedTable]) -> Sequence[Finding]:
+    def compare(self, tables: Sequence[PlannedTable]) -> Sequence[TableFinding]:
         """Return findings on each table."""
         if not tables:
             return ()
-        found: list[Finding] = []
+        found: list[TableFinding] = []
         with connected(self.place) as client:
             try:
                 held = held_indexes(client, [self.place.index_of(plan.target) for plan in tables])
                 for plan in tables:
                     found += self._about(client, plan, held)
             except SluiceError as error:
-                found.append(Finding("error", tables[0].target, "", error.message, hint=error.hint or ""))
+                found.append(TableFinding("error", tables[0].target, "", error.message, hint=error.hint or ""))
         return found
 
-    def _about(self, client: Client, plan: PlannedTable, held: dict[str, HeldIndex]) -> Iterator[Finding]:
+    def _about(self, client: Client, plan: PlannedTable, held: dict[str, HeldIndex]) -> Iterator[TableFinding]:
         place, index = self.place, self.place.index_of(plan.target)
         there = held.get(index)
         if not plan.key:
@@ -58,13 +58,13 @@ class ElasticsearchSchema:
             return
         if there is not None and there.definition is None:
             why = f"index {index} does not say which table's rows it has, and what its key is"
-            yield Finding("error", plan.target, "", why, extend_statement(place, plan, there))
+            yield TableFinding("error", plan.target, "", why, extend_statement(place, plan, there))
             return
         new = lacking(plan, there.definition.columns) if there is not None and there.definition is not None else []
         for name in new:
             assert there is not None
             why = f"it has no column {name!r}, which {plan.source} has"
-            yield Finding("error", plan.target, name, why, extend_statement(place, plan, there), absent=True)
+            yield TableFinding("error", plan.target, name, why, extend_statement(place, plan, there), absent=True)
         if new:
             return
         try:
@@ -72,27 +72,27 @@ class ElasticsearchSchema:
         except MappingError as error:
             statement = make_statement(place, plan) if there is None else ""
             hint = error.hint or ""
-            yield Finding("error", plan.target, "", error.message, statement, hint=hint, absent=there is None)
+            yield TableFinding("error", plan.target, "", error.message, statement, hint=hint, absent=there is None)
             return
         assert there is not None
         yield from self._mapping(plan, there)
         yield from self._settings(client, plan, index)
-        yield Finding("ok", plan.target, "", f"index {index}, ids {':'.join(f'<{name}>' for name in plan.key)}")
+        yield TableFinding("ok", plan.target, "", f"index {index}, ids {':'.join(f'<{name}>' for name in plan.key)}")
 
-    def _mapping(self, plan: PlannedTable, there: HeldIndex) -> Iterator[Finding]:
+    def _mapping(self, plan: PlannedTable, there: HeldIndex) -> Iterator[TableFinding]:
         wanted = fields_of(self.place, plan, [column.name for column in plan.columns])
         for column in plan.columns:
             name, own = column.name, there.fields.get(column.name, {}).get("type")
             if own is not None and own != wanted[name].get("type"):
                 why = f"it is mapped as {own}, and {wanted[name].get('type')} is proposed for {column.sql_type}"
                 hint = "options.mappings names another one; a mapping changes with the index: delete it, and copy the table anew"
-                yield Finding("warning", plan.target, name, why, hint=hint)
+                yield TableFinding("warning", plan.target, name, why, hint=hint)
             elif (
                 loses := field_type(column.sent_type).loses
             ) and f"{plan.target}.{name}" not in self.place.options.mappings:
-                yield Finding("warning", plan.target, name, f"{column.sql_type}: {loses}")
+                yield TableFinding("warning", plan.target, name, f"{column.sql_type}: {loses}")
 
-    def _settings(self, client: Client, plan: PlannedTable, index: str) -> Iterator[Finding]:
+    def _settings(self, client: Client, plan: PlannedTable, index: str) -> Iterator[TableFinding]:
         path = f"{path_of(index, '_settings')}?flat_settings=true"
         [one] = client.ask("reading settings", "GET", path).document.values()
         given: dict[str, Any] = one["settings"]
@@ -102,10 +102,10 @@ class ElasticsearchSchema:
         )
         if _seconds(kept) < least:
             why = f"index.gc_deletes is {kept}, and a request may take {least:.0f} s (options.timeout): a late one could write a removed row anew"
-            yield Finding("warning", plan.target, "", why, hint=f"set index.gc_deletes of {index} to 10m")
+            yield TableFinding("warning", plan.target, "", why, hint=f"set index.gc_deletes of {index} to 10m")
         if given.get("index.translog.durability") == "async":
             why = "index.translog.durability is async: a crash of the server loses acknowledged rows, and the checkpoint does not"
-            yield Finding("error", plan.target, "", why, hint=f"set it to request for {index}")
+            yield TableFinding("error", plan.target, "", why, hint=f"set it to request for {index}")
 
     def apply(self, statement: str) -> None:
         """Send what a finding proposes. Raises LoadError."""

@@ -21,7 +21,7 @@ from sluice.model.tables import TableId
 from sluice.targets.mysql import foreign_keys as families
 from sluice.targets.mysql import lockwait, range_delete
 from sluice.targets.mysql.ack_table import NO_COLUMN, NOT_THERE, AckTable
-from sluice.targets.mysql.comparing import MySQLComparer
+from sluice.targets.mysql.compare import MySQLComparer
 from sluice.targets.mysql.compatibility import hidden_tables, read_triggers, refuse_hidden, refuse_triggers, review
 from sluice.targets.mysql.connection import LOCK_WAIT_S, TargetConnection, connect, errors, set_lock_wait
 from sluice.targets.mysql.ddl_runner import DdlRunner, create_schema
@@ -34,11 +34,11 @@ from sluice.targets.port import (
     Consistency,
     Feature,
     Fence,
-    Finding,
     Guarantee,
     Input,
     Ordering,
     SchemaChange,
+    TableFinding,
 )
 from sluice.targets.sql.foreign_keys import ordered
 from sluice.targets.sql.session_pool import SessionPool
@@ -136,7 +136,7 @@ class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
         """See :class:`sluice.targets.port.Comparer`."""
         return MySQLComparer(self)
 
-    def compare(self, tables: Sequence[PlannedTable]) -> list[Finding]:
+    def compare(self, tables: Sequence[PlannedTable]) -> list[TableFinding]:
         """Return missing tables and columns, losses and triggers, with the DDL that corrects them."""
         with self.session("reading the target's tables") as session:
             places = [plan.target for plan in tables]

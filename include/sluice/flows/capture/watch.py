@@ -35,7 +35,7 @@ Without them the pipeline would seem to lag, the server could purge that log, an
 """
 
 
-class Waiting:
+class WaitingPipeline:
     """One pipeline that waits for changes.
 
     Attributes:
@@ -102,7 +102,7 @@ class Waiting:
         with self.runtime.state() as state:
             state.notify(self._note)
             state.notify_cursor(self._note_cursor)
-            if not state.permits.read().open:
+            if not state.pause_switch.read().open:
                 return False
             self._cursor = state.cursor()
             if self._cursor is None:
@@ -114,7 +114,7 @@ class Waiting:
             self._any = dumps
             if any(one.is_due for one in later):
                 return True
-            if not dumps and not waiting and not later and not state.holds.all():
+            if not dumps and not waiting and not later and not state.quarantine.all():
                 held = {target: state.acks.get(target) for target in state.targets}
                 if not any(map(state.alerts.since, state.targets)):
                     self.delivered = {target: one.batch for target, one in held.items() if one}
@@ -183,7 +183,7 @@ class Waiting:
         self._changed = True
 
 
-def oldest(waiting: Sequence[Waiting]) -> Offset | None:
+def oldest(waiting: Sequence[WaitingPipeline]) -> Offset | None:
     """Return the earliest position that one of them waits for; None if they are in different log files."""
     known = [one.since for one in waiting if one.since is not None]
     files = {position.log_epoch for position in known}
@@ -192,4 +192,4 @@ def oldest(waiting: Sequence[Waiting]) -> Offset | None:
     return min(known, key=lambda position: position.order)
 
 
-__all__ = ["STEP_OVER_S", "Waiting", "oldest"]
+__all__ = ["STEP_OVER_S", "WaitingPipeline", "oldest"]

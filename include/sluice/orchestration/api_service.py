@@ -27,6 +27,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sluice.config.loading import load_pipeline, yaml_files
+from sluice.config.problems import problems_of
 from sluice.errors import ConfigError, SluiceError
 from sluice.flows.runtime import Runtime
 
@@ -63,14 +64,16 @@ class ServeVariables(BaseModel):
         try:
             return cls.model_validate(given)
         except ValidationError as error:
-            first = error.errors(include_input=False)[0]
-            name = _PREFIX + "_".join(map(str, first["loc"])).upper()
+            first = problems_of(
+                error.errors(include_url=False, include_input=False), cls, unknown="there is no such variable"
+            )[0]
+            name = _PREFIX + "_".join(map(str, first.location)).upper()
             raise ConfigError(
-                f"the variable {name} is wrong: {first['msg']}", hint="docs/subscribe.md has the variables"
+                f"the variable {name} is wrong: {first.why}", hint="docs/subscribe.md has the variables"
             ) from None
 
 
-class Serving:
+class ApiService:
     """Runs the service in this process if no other worker of the API server does.
 
     Args:
@@ -132,10 +135,10 @@ class Serving:
             os.close(opened)
 
     def _serve(self, write: Callable[[dict[str, Any]], None]) -> None:
-        from sluice.serve.running import Running, Settings  # pyarrow's gRPC, in this process and in no other
+        from sluice.serve.servers import RunningService, Settings  # pyarrow's gRPC, in this process and in no other
 
         settings = Settings(**ServeVariables.of(self._environment).model_dump(by_alias=True))
-        running = Running(settings, self._open, self._names)
+        running = RunningService(settings, self._open, self._names)
         self._said = ""
         write({"addresses": running.addresses})
         _log.info("subscription_service_started", addresses=running.addresses)
@@ -179,7 +182,7 @@ class Serving:
 class Served(FastAPI):
     """An application during whose lifespan a process is ``serving``. Airflow begins the lifespan of what is a FastAPI, and of nothing else."""
 
-    def __init__(self, app: Callable[..., Any], serving: Serving) -> None:
+    def __init__(self, app: Callable[..., Any], serving: ApiService) -> None:
         @asynccontextmanager
         async def living(_: FastAPI) -> AsyncIterator[None]:
             serving.start()
