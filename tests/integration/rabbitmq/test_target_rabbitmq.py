@@ -1,4 +1,4 @@
-"""The RabbitMQ target on a real broker: what is refused, what is made, side messages, and the ids of batches that are repeated with other contents."""
+"""The RabbitMQ target on a real broker: what is refused, what is made, side messages, and batches that are repeated with other contents."""
 
 from __future__ import annotations
 
@@ -250,10 +250,13 @@ def test_servers_that_do_not_answer_and_logins_that_are_refused(rabbitmq: Any, o
     ):
         target = RabbitMQTarget(bench.config("rabbitmq", options=bench.options), wrong, "p")
         with pytest.raises(kind, match=said) as raised:
-            if target.checkpoints is not None:
-                target.checkpoints.take_over(1)
-            with target.open(1) as session:
-                writer = session.begin(batch)
-            [[unit]] = writer.plan(1)
-            unit.write()
+            _load(target, batch)
         assert wrong.password not in str(raised.value)
+
+
+def _load(target: RabbitMQTarget, batch: Any) -> None:
+    if target.checkpoints is not None:
+        target.checkpoints.take_over(1)
+    with target.open(1) as session:
+        [[unit]] = session.begin(batch).plan(1)
+    unit.write()
