@@ -20,6 +20,7 @@ from sluice.errors import ConfigError, DecodeError, UnsupportedType
 from sluice.model import dialects
 from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dumps import Marking
+from sluice.model.findings import Finding
 from sluice.model.load_marks import MarkRules
 from sluice.model.offset import Offset
 from sluice.model.row_effects import ColumnEffect, Ran
@@ -36,7 +37,6 @@ from sluice.mysql.key_sql import key_literals, shown_literal, typed_literal
 from sluice.sources.base import (
     Blindness,
     ChangeSink,
-    Finding,
     M,
     SourceIdentity,
     SourceTable,
