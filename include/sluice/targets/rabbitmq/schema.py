@@ -10,7 +10,7 @@ from sluice.errors import LoadError, SluiceError
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
 from sluice.targets.feature_check import without_key
-from sluice.targets.port import Finding, Input
+from sluice.targets.port import Input, TableFinding
 from sluice.targets.rabbitmq.client import connected
 from sluice.targets.rabbitmq.place import Place
 from sluice.targets.rabbitmq.sender import EXCHANGE_TYPE, QUEUE_TYPE, wanted
@@ -26,7 +26,7 @@ class RabbitMQSchema:
     place: Place
     input: Input
 
-    def compare(self, tables: Sequence[PlannedTable]) -> Sequence[Finding]:
+    def compare(self, tables: Sequence[PlannedTable]) -> Sequence[TableFinding]:
         """Return findings on what is missing, and on where each table goes."""
         if not tables:
             return ()
@@ -35,9 +35,11 @@ class RabbitMQSchema:
             needed = wanted(self.place, [plan.target for plan in tables])
             missing = {key: table for key, table in needed.items() if not self._exists(*key)}
         except SluiceError as error:
-            return [Finding("error", first, "", error.message, hint=error.hint or "")]
+            return [TableFinding("error", first, "", error.message, hint=error.hint or "")]
         found = [
-            Finding("error", table or first, "", f"the {what} {name} is not there", statement(what, name), absent=True)
+            TableFinding(
+                "error", table or first, "", f"the {what} {name} is not there", statement(what, name), absent=True
+            )
             for (what, name), table in missing.items()
         ]
         return [*found, *(one for plan in tables for one in self._about(plan, missing))]
@@ -49,7 +51,7 @@ class RabbitMQSchema:
         with connected(self.place, _DOING) as client:
             return client.exists(what, name)
 
-    def _about(self, plan: PlannedTable, missing: Mapping[tuple[str, str], TableId | None]) -> list[Finding]:
+    def _about(self, plan: PlannedTable, missing: Mapping[tuple[str, str], TableId | None]) -> list[TableFinding]:
         if self.input is Input.MERGED and not plan.key:
             return [without_key(plan)]
         options, place, route = self.place.options, self.place, self.place.route_of(plan.target)
@@ -61,7 +63,7 @@ class RabbitMQSchema:
             what, name = ("exchange", exchange) if exchange else ("queue", route)
             way = f"exchange {exchange}, routing key {route}" if exchange else f"queue {route}"
             words = f"{way}, {options.format}; at least once: a repeat has the same message id"
-        return [] if (what, name) in missing else [Finding("ok", plan.target, "", words)]
+        return [] if (what, name) in missing else [TableFinding("ok", plan.target, "", words)]
 
     def apply(self, statement: str) -> None:
         """Make a queue, exchange or stream. Raises LoadError."""
