@@ -25,14 +25,28 @@ PERMISSIONS = "docs/rabbitmq-target.md lists the permissions that the login need
 _NOT_FOUND, _REFUSED, _PRECONDITION, _RESOURCE, _FORCED, _INTERNAL = 404, 403, 406, 506, 320, 541
 
 
-def library(name: str) -> Any:
-    """Import pika or rstream. Raises ConfigError if it is not installed."""
+def amqp_library() -> Any:
+    """Import ``pika``. Raises ConfigError if it is not installed."""
     try:
-        return __import__(name)
+        import pika
     except ImportError as error:
-        raise ConfigError(
-            f"targets of type rabbitmq need the package {name}, which is not installed", hint=install_hint("rabbitmq")
-        ) from error
+        raise _not_installed("pika") from error
+    return pika
+
+
+def stream_library() -> Any:
+    """Import ``rstream``. Raises ConfigError if it is not installed."""
+    try:
+        import rstream
+    except ImportError as error:
+        raise _not_installed("rstream") from error
+    return rstream
+
+
+def _not_installed(package: str) -> ConfigError:
+    return ConfigError(
+        f"targets of type rabbitmq need the package {package}, which is not installed", hint=install_hint("rabbitmq")
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +97,7 @@ class AmqpClient:
 
     def publish(self, one: Outgoing) -> None:
         """Publish a message; wait for confirms where a window of them is under way. Raises TargetUnavailable, LoadError."""
-        pika = library("pika")
+        pika = amqp_library()
         properties = pika.BasicProperties(
             message_id=one.id,
             content_type=one.content_type,
@@ -131,7 +145,7 @@ class AmqpClient:
             self._ask(lambda done: self._channel.exchange_declare(name, kind, durable=True, callback=done))
 
     def _connect(self) -> None:
-        pika, place = library("pika"), self._place
+        pika, place = amqp_library(), self._place
         tls, (user, password) = place.tls, place.login
         parameters = pika.ConnectionParameters(
             host=place.host,
@@ -267,7 +281,7 @@ def translated(error: BaseException, place: Place, doing: str) -> SluiceError:
     """Return an error of pika as one of Sluice."""
     if isinstance(error, SluiceError):
         return error
-    kinds = library("pika").exceptions
+    kinds = amqp_library().exceptions
     while isinstance(error, kinds.AMQPConnectionError) and error.args and isinstance(error.args[0], BaseException):
         error = error.args[0]
     code = int(getattr(error, "reply_code", 0) or 0)
@@ -292,4 +306,13 @@ def translated(error: BaseException, place: Place, doing: str) -> SluiceError:
     return LoadError(f"{text} ({code})", where=where)
 
 
-__all__ = ["PERMISSIONS", "AmqpClient", "Outgoing", "connected", "library", "scrubbed", "translated"]
+__all__ = [
+    "PERMISSIONS",
+    "AmqpClient",
+    "Outgoing",
+    "amqp_library",
+    "connected",
+    "scrubbed",
+    "stream_library",
+    "translated",
+]

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from sluice.errors import ConfigError, LoadError, MappingError, SluiceError, TargetUnavailable
-from sluice.targets.rabbitmq.client import PERMISSIONS, library, scrubbed
+from sluice.targets.rabbitmq.client import PERMISSIONS, scrubbed, stream_library
 from sluice.targets.rabbitmq.place import Place
 
 _T = TypeVar("_T")
@@ -44,7 +44,7 @@ class StreamClient:
     """Connections to the brokers of streams, used by one thread. Must be closed. ``doing``: for messages."""
 
     def __init__(self, place: Place, doing: str) -> None:
-        library("rstream")
+        stream_library()
         self._place, self._doing = place, doing
         self._timeout_s = place.options.timeout.total_seconds()
         self._pool: Any = None
@@ -106,7 +106,7 @@ class StreamClient:
             raise self._translated(error, doing) from None
 
     def _translated(self, error: Exception, doing: str) -> SluiceError:
-        kinds = library("rstream").exceptions
+        kinds = stream_library().exceptions
         said = scrubbed(str(error), self._place) or type(error).__name__
         text, where = (
             f"{self._doing}: {doing} at RabbitMQ {self._place.endpoint.connection_id!r}: {said}",
@@ -157,11 +157,11 @@ class StreamClient:
         return bool(await (await self._client()).stream_exists(stream))
 
     async def _create(self, stream: str, arguments: dict[str, str]) -> None:
-        with suppress(library("rstream").exceptions.StreamAlreadyExists):
+        with suppress(stream_library().exceptions.StreamAlreadyExists):
             await (await self._client()).create_stream(stream, arguments)
 
     async def _delete(self, stream: str) -> None:
-        with suppress(library("rstream").exceptions.StreamDoesNotExist):
+        with suppress(stream_library().exceptions.StreamDoesNotExist):
             await (await self._client()).delete_stream(stream)
 
     async def _frame_bytes(self, stream: str) -> int:
@@ -281,7 +281,7 @@ class _Publisher:
     def _require_taken(self) -> None:
         if self._refused:
             number, code = min(self._refused.items())
-            kind = library("rstream").exceptions.ServerError.from_code(code).__name__
+            kind = stream_library().exceptions.ServerError.from_code(code).__name__
             raise self._away(f"it refused message {number}: {kind}")
         if not self._client.is_connection_alive():
             raise self._away("the connection ended")
