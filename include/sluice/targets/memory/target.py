@@ -15,7 +15,7 @@ from sluice.errors import Fenced, LoadError, TargetUnavailable
 from sluice.model.key_literals import read_key
 from sluice.model.planned import PlannedTable
 from sluice.targets.memory.checkpoints import MemoryCheckpoints
-from sluice.targets.memory.comparing import MemoryComparer
+from sluice.targets.memory.compare import MemoryComparer
 from sluice.targets.memory.rows import MergedRow, merged_rows
 from sluice.targets.memory.schema import MemorySchema, follow, require
 from sluice.targets.memory.store import Key, MemoryStore, Message, Refused, Row, Table, memory_store
