@@ -6,7 +6,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPATH := $(CURDIR)/include:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help demo demo-down status venv kernels servers test test-fast test-all test-stress test-elsewhere durations check lint format lock bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-subscribe bench-snapshot bench-memory bench-control bench-catchup bench-channel bench-pipelines bench-targets faults clean
+.PHONY: help demo demo-down status venv kernels servers test test-fast test-all test-again test-stress test-elsewhere durations check lint format lock bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-subscribe bench-snapshot bench-memory bench-control bench-catchup bench-channel bench-pipelines bench-targets faults clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ test-fast: venv kernels ## unit tests and the contract suites in memory: no serv
 test-all: venv kernels servers check ## everything: both dialects, all examples, long walks, dry benches; writes tests/last-full-run.md and tests/durations.json
 	@SLUICE_EXAMPLES=$${SLUICE_EXAMPLES:-full} SLUICE_FAULTS=$${SLUICE_FAULTS:-12} $(PYTEST) -m "not bench" -q --write-durations --write-last-full-run
 	@SLUICE_BENCH_SCALE=$${SLUICE_BENCH_SCALE:-0.02} SLUICE_BENCH_DRY=1 $(MAKE) --no-print-directory bench-targets
+
+test-again: venv kernels servers ## what failed in the last `make test-all`, with the code as it is now; adds to tests/last-full-run.md what came of it
+	@SLUICE_EXAMPLES=$${SLUICE_EXAMPLES:-full} SLUICE_FAULTS=$${SLUICE_FAULTS:-12} $(PYTEST) -m "not bench" -q --failed-in-last-full-run
 
 test-stress: venv kernels ## FILES=…: these tests 20 times (TIMES=…) in parallel with four busy loops; says how often each failed
 	@$(BIN)/python -m tests.support.suite.stress --times $(or $(TIMES),20) $(FILES)

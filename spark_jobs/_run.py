@@ -12,7 +12,7 @@ from typing import Any
 
 from sluice.config.loading import load_pipeline
 from sluice.coordination.bundling import WaitingBatches
-from sluice.coordination.target_holds import Hold
+from sluice.coordination.quarantine import Quarantined
 from sluice.errors import SluiceError
 from sluice.flows.runtime import Runtime
 
@@ -44,7 +44,7 @@ def run(
     if isinstance(outcome, WaitingBatches):
         sys.stderr.write(f"{outcome}\n")
         sys.exit(HELD)
-    if isinstance(outcome, Hold):
+    if isinstance(outcome, Quarantined):
         sys.stderr.write(f"the target is held since {outcome.since}: {outcome.error}\n")
         sys.exit(HELD)
     sys.stdout.write(json.dumps(outcome.to_json()) + "\n")

@@ -19,7 +19,7 @@ import structlog
 from xdist.scheduler import LoadFileScheduling
 
 from tests.support.suite import balance, examples, tiers
-from tests.support.suite.report import LAST_FULL_RUN, Report
+from tests.support.suite.report import LAST_FULL_RUN, Report, failed_in
 
 _ROOT = Path(__file__).resolve().parents[1]
 _AIRFLOW_HOME = tempfile.mkdtemp(prefix="sluice-airflow-")
@@ -61,6 +61,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("sluice")
     group.addoption("--write-durations", action="store_true", help="write tests/durations.json from this run")
     group.addoption("--write-last-full-run", action="store_true", help="write tests/last-full-run.md from this run")
+    group.addoption(
+        "--failed-in-last-full-run",
+        action="store_true",
+        help="run what failed in it, and write to its page what came of it",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -81,7 +86,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
     return _ByUnit(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what only ``make test-all`` runs, what ``make test-fast`` leaves out and what needs a server, and put the longest unit of work first."""
     ids = frozenset(item.nodeid for item in items)
     for item in items:
@@ -91,6 +96,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
         if SERVERS.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.server)
+    if config.getoption("--failed-in-last-full-run"):
+        failed = failed_in(LAST_FULL_RUN.read_text(encoding="utf-8"))
+        items[:] = [item for item in items if item.nodeid in failed]
     items[:] = [items[place] for place in balance.in_order([item.nodeid for item in items])]
 
 
@@ -155,6 +163,8 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int) -> None:
         balance.save(report.files)
     if ended and config.getoption("--write-last-full-run"):
         LAST_FULL_RUN.write_text(report.page(), encoding="utf-8")
+    if ended and config.getoption("--failed-in-last-full-run"):
+        LAST_FULL_RUN.write_text(f"{LAST_FULL_RUN.read_text(encoding='utf-8')}\n{report.again()}", encoding="utf-8")
     if any(terminalreporter.stats.get(kind) for kind in ("failed", "error")):
         free, memory = shutil.disk_usage(tempfile.gettempdir()).free >> 20, psutil.virtual_memory().available >> 20
         terminalreporter.line(

@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from sluice.cli.console import AsJson, log_to_stderr, open_pipeline, out, print_error, print_json
-from sluice.config.loading import shown, yaml_files
+from sluice.config.loading import yaml_files
+from sluice.config.problems import shown
 from sluice.errors import ConfigError
 from sluice.flows.runtime import Runtime, pipelines_folder
 

@@ -20,6 +20,7 @@ from ruamel.yaml.reader import ReaderError
 
 from sluice.config.lines import line_of, marked
 from sluice.config.pipeline import PipelineConfig
+from sluice.config.problems import problems_of, shown
 from sluice.errors import ConfigError
 from sluice.model.nearest import meant
 
@@ -76,11 +77,6 @@ def read_text(path: Path, what: str = "", *, max_bytes: int = MAX_TEXT_BYTES) ->
 def _kind_of(mode: int) -> str:
     kinds = ((stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
     return next((word for test, word in kinds if test(mode)), "a device")
-
-
-def shown(text: str) -> str:
-    """Escape the bytes of file names that are not UTF-8, since a message that has them cannot be stored or printed."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def load_yaml(text: str, source: str) -> Any:
@@ -200,17 +196,8 @@ def _invalid(error: ValidationError, text: str, source: str, model: type[BaseMod
         lines = marked(text)  # lines cost as much again, and are asked for only here
     except Exception:  # what the plain loader took and this one does not: the field is named all the same
         lines = None
-    problems: list[tuple[int, str]] = []
-    deepest = [item["loc"] for item in error.errors()]
-    for item in error.errors():
-        if item["type"] == "too_short" and any(loc[: len(item["loc"])] == item["loc"] != loc for loc in deepest):
-            continue  # a list that looks empty only because its items are wrong
-        loc = (*item["loc"], *item.get("ctx", {}).get("at", ()))
-        loc = tuple(
-            part for part in loc if not (isinstance(part, str) and (part.startswith("function-") or part == "[key]"))
-        )
-        problems.append((line_of(lines, loc), _describe(item, loc, model)))
-    problems = _without_union_noise(problems)
+    found = problems_of(error.errors(include_url=False, include_input=False), model)
+    problems = sorted({(line_of(lines, one.location), one.sentence()) for one in found})
     said = "\n".join(f"  {source}:{line}: {what}" for line, what in problems[:_SHOWN_PROBLEMS])
     if len(problems) > _SHOWN_PROBLEMS:
         said += f"\n  and {len(problems) - _SHOWN_PROBLEMS} more"
@@ -301,43 +288,3 @@ def json_schema(model: type[BaseModel], title: str) -> str:
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = title
     return json.dumps(schema, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-
-
-def _describe(item: Any, loc: tuple[int | str, ...], model: type[BaseModel]) -> str:
-    field = ".".join(shown(str(part))[:100] for part in loc)
-    if item["type"] == "extra_forbidden":
-        known = _known_keys(model, loc[:-1])
-        return f"{field}: there is no such key{meant(str(loc[-1]), known)}"
-    if item["type"] == "missing":
-        return f"{field}: this key is required"
-    said = item["msg"].removeprefix("Value error, ")
-    return f"{field}: {said}" if field else said
-
-
-def _known_keys(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
-    schema = model.model_json_schema()
-    node: dict[str, Any] = schema
-    for part in loc:
-        node = (
-            node.get("items", {})
-            if isinstance(part, int)
-            else node.get("properties", {}).get(part) or _of_any_key(node)
-        )
-        for option in (node, *node.get("anyOf", ()), *node.get("allOf", ())):
-            if "$ref" in option:
-                node = schema["$defs"][option["$ref"].rsplit("/", 1)[1]]
-    return list(node.get("properties", {}))
-
-
-def _of_any_key(node: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of the values of a mapping whose keys the user chooses; {} if the field is no such mapping."""
-    found = node.get("additionalProperties")
-    return found if isinstance(found, dict) else {}
-
-
-def _without_union_noise(problems: list[tuple[int, str]]) -> list[tuple[int, str]]:
-    seen: list[tuple[int, str]] = []
-    for problem in sorted(problems):
-        if problem not in seen:
-            seen.append(problem)
-    return seen

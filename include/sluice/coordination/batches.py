@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from sluice.coordination.layout import BATCH, Layout, claim_suffix
-from sluice.coordination.permit import Permit, Permits
+from sluice.coordination.pause_switch import PauseState, PauseSwitch
 from sluice.coordination.port import Conflict, Create, Put, Remove, Step, Znodes, committed
 from sluice.errors import SegmentError
 from sluice.model.batches import Batch, BatchState
@@ -19,10 +19,10 @@ _REMOVED_AT_ONCE = 100
 class Batches:
     """The batches of one pipeline."""
 
-    def __init__(self, znodes: Znodes, layout: Layout, permits: Permits) -> None:
+    def __init__(self, znodes: Znodes, layout: Layout, pause_switch: PauseSwitch) -> None:
         self._z = znodes
         self._at = layout
-        self._permits = permits
+        self._pause_switch = pause_switch
 
     def get(self, number: int) -> Batch | None:
         """Return one batch, or None if it is not (or no longer) known."""
@@ -120,7 +120,7 @@ class Batches:
 
     # -- what became of a batch ----------------------------------------------------------------------------------------
 
-    def merged(self, number: int, changeset: str, *, under: Permit | None = None) -> Batch:
+    def merged(self, number: int, changeset: str, *, under: PauseState | None = None) -> Batch:
         """Record the changeset of a batch; the first one stays. Returns the batch as it then is.
 
         Raises Paused or Restarted if a person paused, restarted or rolled back the pipeline since ``under`` was read.
@@ -132,7 +132,7 @@ class Batches:
             under,
         )
 
-    def staged(self, number: int, stage: int, path: str, *, under: Permit | None = None) -> Batch:
+    def staged(self, number: int, stage: int, path: str, *, under: PauseState | None = None) -> Batch:
         """Record what stage ``stage`` (from 0) of a batch's rules left; the first one stays. As :meth:`merged`."""
         return self._recorded(
             number,
@@ -142,7 +142,7 @@ class Batches:
         )
 
     def _recorded(
-        self, number: int, is_done: Callable[[Batch], bool], change: Callable[[Batch], Batch], under: Permit | None
+        self, number: int, is_done: Callable[[Batch], bool], change: Callable[[Batch], Batch], under: PauseState | None
     ) -> Batch:
         while True:
             batch = self.require(number)
@@ -151,13 +151,13 @@ class Batches:
             done = self.rewrite(
                 number,
                 lambda b: b if is_done(b) else change(b),
-                [self._permits.unchanged(under)] if under else [],
+                [self._pause_switch.unchanged(under)] if under else [],
             )
             if done:
                 return done
             if under:
-                self._permits.require(since=under)
-                under = self._permits.read()  # a person resumed meanwhile, and no more than that
+                self._pause_switch.require(since=under)
+                under = self._pause_switch.read()  # a person resumed meanwhile, and no more than that
 
     def stage_failed(self, number: int) -> None:
         """Record that a rule failed: the next attempt takes the rule files as they are then."""

@@ -5,7 +5,7 @@
     {root}
     ├── {pipeline}
     │   ├── identity                      random id of this state; targets store it with the batch they have
-    │   ├── permit                        may the pipeline work, and who said so
+    │   ├── permit                        the pause switch: may the pipeline work, and who said so
     │   ├── channel                       the channel that it works in
     │   ├── holds                         targets in quarantine: they fail while the others continue
     │   ├── failures/{part}               what the drain, the merge, or the load of a target fails at now
@@ -132,9 +132,9 @@ class Format:
 
 
 IDENTITY = Format("identity")
-PERMIT = Format("permit", is_written=False)
+PAUSE_SWITCH = Format("pause switch", is_written=False)
 # of the quarantine list the other fields are names of targets, one of which may be "version"
-HOLDS = Format("quarantine list", field="#version")
+QUARANTINE = Format("quarantine list", field="#version")
 FAILURE = Format("failure of a stage")
 MAPPED = Format("list of mapped names")
 INCOMPLETE = Format("list of incomplete tables")
@@ -161,7 +161,7 @@ SUBSCRIPTION = Format("subscription")
 SERVER = Format("subscription service")
 
 FORMATS = (
-    IDENTITY, PERMIT, HOLDS, FAILURE, MAPPED, INCOMPLETE, CAPTURES, LEASE, CURSOR,
+    IDENTITY, PAUSE_SWITCH, QUARANTINE, FAILURE, MAPPED, INCOMPLETE, CAPTURES, LEASE, CURSOR,
     MEMBER, OWNER, RESTART, BATCH, PROGRESS, CHECKPOINT, ALERT, AUDIT, DUMP, PLANNED, PLACED, CHUNK, READER,
     ACKNOWLEDGEMENT, SIDE, MEMBERSHIP, SUBSCRIPTION, SERVER,
 )  # fmt: skip
@@ -206,12 +206,12 @@ class Layout:
         return f"{self.home}/identity"
 
     @property
-    def permit(self) -> str:
+    def pause_switch(self) -> str:
         """Node that says whether the pipeline may work."""
         return f"{self.home}/permit"
 
     @property
-    def holds(self) -> str:
+    def quarantine(self) -> str:
         """Node of the quarantined targets."""
         return f"{self.home}/holds"
 

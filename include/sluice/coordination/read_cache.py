@@ -1,6 +1,6 @@
 """A cache of what ZooKeeper answered, kept until it says that something changed.
 
-A batch asks for the same few nodes again and again: the permit, the batches, what its targets have. Each question is a
+A batch asks for the same few nodes again and again: the pause switch, the batches, what its targets have. Each question is a
 round trip, and on a machine with many pipelines the round trips are most of a small batch's work. Here an answer is
 kept together with its watch. It is forgotten when the watch fires, which is also when the connection is lost, and when
 this session writes the node itself.

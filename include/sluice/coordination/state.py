@@ -26,14 +26,14 @@ from sluice.coordination.layout import LEASE, Layout, lease_epoch, lease_node
 from sluice.coordination.leader_election import LeaderElection
 from sluice.coordination.leases import Lease, holding, owner_label, raise_epoch, taking, transact_as
 from sluice.coordination.mapped_names import MappedNames
-from sluice.coordination.permit import Permits
+from sluice.coordination.pause_switch import PauseSwitch
 from sluice.coordination.port import Remove, Step, Znodes, committed
+from sluice.coordination.quarantine import Quarantine
 from sluice.coordination.read_cache import ReadCache
 from sluice.coordination.run_progress import RunProgress
 from sluice.coordination.source_member import SourceMember
 from sluice.coordination.subscriptions import Subscriptions
 from sluice.coordination.target_checkpoints import TargetRecords
-from sluice.coordination.target_holds import Holds
 from sluice.errors import OutOfOrder
 from sluice.model.batches import Batch, BatchNumber, BatchState
 from sluice.model.offset import Offset
@@ -46,9 +46,9 @@ class PipelineState:
     """Reads and moves the state of ``pipeline`` below ``root``.
 
     Attributes:
-        batches, acks, permits, audit: the batches, what targets have acknowledged, the pause switch, what people did; each
+        batches, acks, pause_switch, audit: the batches, what targets have acknowledged, the pause switch, what people did; each
             is asked and changed by itself, and the state has the moves that need several of them.
-        layout: where its nodes are; election: which installation leads; holds: which targets are in quarantine;
+        layout: where its nodes are; election: which installation leads; quarantine: which targets are in quarantine;
             incomplete: which tables lack something; mapped_names: of the mapping, looked up; alerts: whose lag is too
             large; member: which server of the source group is read; subscriptions: of readers; side: of a channel,
             None: it is in none; runs: how far the stages of runs have come.
@@ -84,7 +84,7 @@ class PipelineState:
         self.layout = layout
         self.targets = tuple(targets)
         self.election = LeaderElection(znodes, layout, session_timeout_s=session_timeout_s)
-        self.holds = Holds(known, layout, self.targets)
+        self.quarantine = Quarantine(known, layout, self.targets)
         self._failures = StageFailures(known, layout)
         self.incomplete = IncompleteTables(znodes, layout)
         self.mapped_names = MappedNames(known, layout)
@@ -92,8 +92,8 @@ class PipelineState:
         self.member = SourceMember(known, layout)
         self._identity = Identity(known, layout)
         self._cursor = CursorNode(znodes, layout)
-        self.permits = Permits(known, layout, self.side)
-        self.batches = Batches(known, layout, self.permits)
+        self.pause_switch = PauseSwitch(known, layout, self.side)
+        self.batches = Batches(known, layout, self.pause_switch)
         self.acks = Acknowledgements(known, layout, self._identity)
         self.subscriptions = Subscriptions(znodes, layout, self._identity)
         self._bundling = Bundling(commit_every or {}, self.batches, self.acks)
@@ -114,7 +114,12 @@ class PipelineState:
         The captured position is not among it, see :meth:`notify_cursor`.
         """
         at = self.layout
-        for path in (at.permit, at.member, at.holds, *(at.acknowledgement(target) for target in self.targets)):
+        for path in (
+            at.pause_switch,
+            at.member,
+            at.quarantine,
+            *(at.acknowledgement(target) for target in self.targets),
+        ):
             self._z.notify(path, changed)
         for path in (at.batches, at.dumping, *((self.side.folder,) if self.side is not None else ())):
             self._z.notify(path, changed, children=True)
@@ -160,14 +165,14 @@ class PipelineState:
 
     @contextmanager
     def replicator(self, owner: str | None = None, *, wait_s: float | None = None) -> Iterator[Lease]:
-        """Hold the lease of the capture; wait up to ``wait_s`` for its current owner. Raises LeaseHeld."""
+        """Quarantined the lease of the capture; wait up to ``wait_s`` for its current owner. Raises LeaseHeld."""
         patience_s = self._wait_s if wait_s is None else wait_s
         with holding(self._z, self.layout.replicator, wait_s=patience_s, owner=owner) as lease:
             yield lease
 
     @contextmanager
     def consumer(self, target: str, owner: str | None = None, *, above: int = 0) -> Iterator[Lease]:
-        """Hold the lease of the loader of ``target``, with an epoch higher than ``above``."""
+        """Quarantined the lease of the loader of ``target``, with an epoch higher than ``above``."""
         folder = self.layout.consumer(target)
         with holding(self._z, folder, wait_s=self._wait_s, owner=owner) as lease:
             if lease.epoch > above:
@@ -375,7 +380,7 @@ class PipelineState:
 
     def lacking(self) -> list[int]:
         """Return the numbers of the batches that some target lacks, ascending; quarantined targets don't count."""
-        done = self.delivered(self.holds.active_targets())
+        done = self.delivered(self.quarantine.active_targets())
         return [n for n in self.batches.numbers() if n > done]
 
     def in_window(self) -> list[int]:
@@ -391,7 +396,7 @@ class PipelineState:
 
         Quarantined targets don't count.
         """
-        going = self.holds.active_targets()
+        going = self.quarantine.active_targets()
         waiting = {target: one for target, one in self._bundling.waiting(going).items() if not one.overdue}
         acknowledged = [found.batch for target in going if target not in waiting and (found := self.acks.get(target))]
         return min([*acknowledged, *(one.last for one in waiting.values())], default=0)
@@ -401,7 +406,7 @@ class PipelineState:
 
         See :mod:`sluice.coordination.bundling`.
         """
-        return self._bundling.waiting(self.holds.active_targets())
+        return self._bundling.waiting(self.quarantine.active_targets())
 
     def due(self) -> list[int]:
         """Return the first batches of :meth:`waiting` whose time has come, ascending."""
@@ -467,7 +472,7 @@ class PipelineState:
 
     def failures(self) -> list[StageFailure]:
         """Return what the pipeline fails at now: no part that has gone on since, and none of a quarantined target."""
-        held = self.holds.all()
+        held = self.quarantine.all()
         return [one for one in self._failures.all() if one.target not in held and self._progress(one.part) == one.at]
 
     def _progress(self, part: str) -> str:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sluice.coordination.permit import Permit
+from sluice.coordination.pause_switch import PauseState
 from sluice.coordination.state import PipelineState
 from sluice.errors import CoordinationUnavailable, SluiceError
 
@@ -37,7 +37,7 @@ class CancellationGuard:
     def __init__(self, state: PipelineState, doing: str) -> None:
         self._state = state
         self._doing = doing
-        self.permit: Permit = state.permits.require()
+        self.pause_state: PauseState = state.pause_switch.require()
         self._looked = time.monotonic()
 
     def __call__(self, *_: object, **__: object) -> None:
@@ -46,7 +46,7 @@ class CancellationGuard:
             raise CoordinationUnavailable(f"{self._doing}: the ZooKeeper session, and with it the lease, is gone")
         if time.monotonic() - self._looked >= LOOK_S:
             self._looked = time.monotonic()
-            self._state.permits.require(since=self.permit)
+            self._state.pause_switch.require(since=self.pause_state)
 
     def call(self, function: Callable[[], _T], *, interrupt: Callable[[], None] | None = None) -> _T:
         """Run ``function`` in a thread. When the work must stop, interrupt and abandon it. What it still does then must be fenced.

@@ -20,7 +20,7 @@ from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dumps import Dump
 from sluice.model.offset import Offset
 from sluice.model.planned import PlannedTable
-from sluice.targets.port import Finding, Target
+from sluice.targets.port import TableFinding, Target
 
 SHOWN_TABLES = 5
 """Tables whose statements are in one hint, at most."""
@@ -64,7 +64,9 @@ def _definitions(runtime: Runtime, state: PipelineState, at: Offset) -> Definiti
     return None
 
 
-def note_absent(state: PipelineState, target: str, findings: Sequence[Finding], plans: Sequence[PlannedTable]) -> None:
+def note_absent(
+    state: PipelineState, target: str, findings: Sequence[TableFinding], plans: Sequence[PlannedTable]
+) -> None:
     """Note the tables that a started target lacks, wholly or some columns of; a target that has not started has no rows to lose."""
     if state.acks.get(target) is None:
         return
@@ -78,7 +80,7 @@ def note_absent(state: PipelineState, target: str, findings: Sequence[Finding], 
         state.incomplete.add(target, missing)
 
 
-def way_back(pipeline: str, target: str, findings: Sequence[Finding], plans: Sequence[PlannedTable]) -> str:
+def way_back(pipeline: str, target: str, findings: Sequence[TableFinding], plans: Sequence[PlannedTable]) -> str:
     """Return the commands that add what is missing, then copy the values that the rows lack."""
     tables = list(dict.fromkeys(finding.table for finding in findings))
     statements = [one.statement for one in findings if one.statement and one.table in tables[:SHOWN_TABLES]]

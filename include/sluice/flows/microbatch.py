@@ -22,7 +22,7 @@ from typing import Any
 
 import structlog
 
-from sluice.coordination.permit import Permit
+from sluice.coordination.pause_switch import PauseState
 from sluice.coordination.run_progress import Progress, StageState
 from sluice.coordination.state import PipelineState
 from sluice.errors import Paused, Restarted, SluiceError
@@ -235,7 +235,7 @@ class _MicrobatchLoop:
     share: float = field(default_factory=share_of_run)
     """The share of ``run.max_time`` after which it ends."""
     _made: int = 0
-    _permit: Permit | None = None
+    _pause_state: PauseState | None = None
     _sums: dict[str, StageSums] = field(init=False)
     """The sums of each stage; written where the stage's own task reads them, every :data:`SAY_EVERY_S` and at the end."""
     _said_at: float = field(default_factory=time.monotonic)
@@ -254,7 +254,7 @@ class _MicrobatchLoop:
         """Deliver the first batch and what follows it."""
         first = self.last
         self.due = first.due
-        self._permit = self.state.permits.read()
+        self._pause_state = self.state.pause_switch.read()
         loops: list[Future[int]] = []
         pools = [ThreadPoolExecutor(1, thread_name_prefix=stage.name) for stage in self._stages[1:]]
         try:
@@ -302,7 +302,7 @@ class _MicrobatchLoop:
             self._board.wait_for_room(0 if ended_by else self.runtime.pipeline.window - 1)
             if ended_by:
                 return ended_by
-            self.state.permits.require(since=self._permit)  # a restart also ends the work of this process
+            self.state.pause_switch.require(since=self._pause_state)  # a restart also ends the work of this process
             at = time.monotonic()
             made = drain(
                 self.runtime,

@@ -151,7 +151,7 @@ def _end(runtime: Runtime, state: PipelineState) -> None:
     """Deliver at the end of a run what waits on purpose and what quarantined targets lack. Raises what a target's last attempt raises."""
     for target in state.waiting():
         commit_waiting(runtime, target)
-    for target in state.holds.all():
+    for target in state.quarantine.all():
         while catch_up(runtime, target).quarantined:
             pass
 
@@ -193,13 +193,13 @@ class HeldTargetRetry:
     def try_held(self, state: PipelineState) -> None:
         """Try the quarantined targets whose time for another attempt has come."""
         retry = self._runtime.pipeline.retry
-        for target, hold in state.holds.all().items():
+        for target, reason in state.quarantine.all().items():
             if time.monotonic() < self._not_before.get(target, 0.0):
                 continue
             try:
                 catch_up(self._runtime, target)
             except (*TARGET_ERRORS, LeaseHeld):
-                pause = wait_after(hold.attempts, retry.delay, retry.max_delay)
+                pause = wait_after(reason.attempts, retry.delay, retry.max_delay)
                 self._not_before[target] = time.monotonic() + pause.total_seconds()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from sluice.coordination.bundling import WaitingBatches
-from sluice.coordination.target_holds import Hold
+from sluice.coordination.quarantine import Quarantined
 from sluice.flows.load.ack import ack
 from sluice.flows.load.isolation import deliver
 from sluice.flows.runtime import Runtime
@@ -33,8 +33,8 @@ def _apply(runtime: Runtime, stage: Stage, batch: int) -> Done:
 
 def _load(runtime: Runtime, stage: Stage, batch: int) -> Done:
     outcome = deliver(runtime, stage.subject, batch)
-    if isinstance(outcome, Hold | WaitingBatches):
-        return Done(batch, later=QUARANTINED if isinstance(outcome, Hold) else WAITS)
+    if isinstance(outcome, Quarantined | WaitingBatches):
+        return Done(batch, later=QUARANTINED if isinstance(outcome, Quarantined) else WAITS)
     return Done(batch, rows=outcome.upserts + outcome.deletes, errors=outcome.dead_letters)
 
 

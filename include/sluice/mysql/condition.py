@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from sluice.errors import ConfigError
+from sluice.errors import ConfigError, DecodeError
 from sluice.model.nearest import meant
 from sluice.model.tables import TableId, quoted
+from sluice.mysql.ddl.lexer import Dialect, Kind, Token, scan
 
 MAX_LENGTH = 10_000
 MAX_DEPTH = 50
@@ -59,27 +60,28 @@ _RESERVED = frozenset(
     """.split()  # noqa: SIM905
 )
 _COMPARISONS = frozenset({"=", "<=>", "<", "<=", ">", ">=", "<>", "!="})
-_TOKEN = re.compile(
-    r"""(?P<space>[ \t\r\n]+)
-    |(?P<comment>/\*|\*/|\#|--)
-    |(?P<introduced>_utf8mb4\s+[xX]'(?:[0-9A-Fa-f]{2})*')
-    |(?P<hex>[xX]'(?:[0-9A-Fa-f]{2})*'|0x[0-9A-Fa-f]+)
-    |(?P<bits>[bB]'[01]*'|0b[01]+)
-    |(?P<text>'(?:[^'\\]|''|\\.)*'|"(?:[^"\\]|""|\\.)*")
-    |(?P<name>`(?:[^`]|``)+`)
-    |(?P<number>(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)
-    |(?P<word>[A-Za-z_$\u0080-\uffff][A-Za-z0-9_$\u0080-\uffff]*)
-    |(?P<sign><=>|<=|>=|<>|!=|<<|>>|&&|->>|->|[=<>+\-*/%(),.&|^~])""",
-    re.VERBOSE | re.DOTALL | re.ASCII,
-)
-_ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
+_SIGNS = frozenset({
+    "<=>", "<=", ">=", "<>", "!=", "<<", ">>", "&&", "->>", "->", *"=<>+-*/%(),.&|^~",
+})  # fmt: skip
+_KINDS = {
+    Kind.WORD: "word", Kind.NAME: "name", Kind.STRING: "text", Kind.NUMBER: "number", Kind.HEX: "hex", Kind.BITS: "bits",
+    Kind.VARIABLE: "variable", Kind.SIGN: "sign", Kind.END: "end",
+}  # fmt: skip
+_SPACES = " \t\r\n"
+_COMMENT = "comments are not allowed; separate two minus signs by a space"
+_DIGITS = "a number ends here in letters; a name that begins with a digit stands in backticks"
+_AS_SENT = Dialect()
+"""The text is read as a session of the default ``sql_mode`` would read it, whatever the server's own is."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Token:
+    """A token. ``text``: as written; ``value``: of a name or a text, without quotes."""
+
     kind: str
     text: str
     at: int
+    value: str = ""
 
     @property
     def word(self) -> str:
@@ -116,21 +118,62 @@ class _Parser:
     # -- tokens -------------------------------------------------------------------------------------------------------
 
     def _read(self) -> list[_Token]:
-        tokens: list[_Token] = []
-        at = 0
-        while at < len(self._text):
-            match = _TOKEN.match(self._text, at)
-            if match is None:
+        """Split the text as the server does. Refuse what the server takes and a condition may not have."""
+        found: list[_Token] = []
+        end = 0
+        split = scan(self._text, _AS_SENT)
+        while not found or found[-1].kind != "end":
+            try:
+                token = next(split)
+            except DecodeError:  # a quote, or a comment, that does not end
+                at = self._after_spaces(end)
                 self._refuse(at, self._why(self._text[at]))
-            kind = str(match.lastgroup)
-            if kind == "comment":
-                self._refuse(at, "comments are not allowed; separate two minus signs by a space")
-            if kind == "number" and re.match(r"[A-Za-z_$\u0080-\uffff]", self._text[match.end() :]):
-                self._refuse(at, "a number ends here in letters; a name that begins with a digit stands in backticks")
-            if kind != "space":
-                tokens.append(_Token(kind, match[0], at))
-            at = match.end()
-        return [*tokens, _Token("end", "", len(self._text))]
+            if self._after_spaces(end) < token.start:
+                self._refuse(self._after_spaces(end), _COMMENT)
+            self._require_usable(token, found[-1] if found and end == token.start else None)
+            raw = self._text[token.start : token.end]
+            if (
+                token.kind is Kind.HEX
+                and found
+                and found[-1].text == "_utf8mb4"
+                and raw[0] in "xX"
+                and end < token.start
+            ):
+                introducer = found.pop()
+                found.append(_Token("introduced", raw, introducer.at, self._decoded(token.text, introducer.at)))
+            else:
+                found.append(_Token(_KINDS[token.kind], raw, token.start, token.text))
+            end = token.end
+        return found
+
+    def _after_spaces(self, at: int) -> int:
+        """Return where the next token begins; refuse a comment before it, and spaces that are none elsewhere."""
+        while at < len(self._text) and self._text[at] in _SPACES:
+            at += 1
+        if self._text[at : at + 1] in {"\v", "\f"}:
+            self._refuse(at, self._why(self._text[at]))
+        if self._text.startswith("/*", at) or self._text[at : at + 1] == "#":
+            self._refuse(at, _COMMENT)
+        return at
+
+    def _require_usable(self, token: Token, touching: _Token | None) -> None:
+        """Refuse a token that no condition has; ``touching``: the one before it, without a space between."""
+        raw = self._text[token.start : token.end]
+        if token.kind is Kind.VARIABLE or raw[:1] == "\\" or (token.kind is Kind.SIGN and raw not in _SIGNS):
+            self._refuse(token.start, self._why(raw[0]))
+        if touching is not None and touching.kind == "sign" and (touching.text, raw[:1]) in {("-", "-"), ("*", "/")}:
+            self._refuse(touching.at, _COMMENT)
+        if token.kind is Kind.WORD:
+            if wide := re.search("[\U00010000-\U0010ffff]", raw):
+                self._refuse(token.start + wide.start(), self._why(wide[0]))
+            if raw[0].isdecimal() and raw[0].isascii():
+                self._refuse(token.start, _DIGITS)
+            if touching is not None and touching.kind == "number":
+                self._refuse(touching.at, _DIGITS)
+        if token.kind is Kind.STRING and re.search("[\ud800-\udfff]", token.text):
+            self._refuse(token.start, "a text contains half a character")
+        if token.kind is Kind.HEX and "'" in raw and len(token.text) % 2:
+            self._refuse(token.start, "a hexadecimal text has two digits for each byte")
 
     @staticmethod
     def _why(sign: str) -> str:
@@ -409,12 +452,12 @@ class _Parser:
     # -- names and values ---------------------------------------------------------------------------------------------
 
     def _column(self, token: _Token) -> str:
-        parts = [self._name(token)]
+        parts = [token.value]
         while self._accept("."):
             following = self._take()
             if following.kind not in {"word", "name"}:
                 self._refuse(following.at, "a name is missing")
-            parts.append(self._name(following))
+            parts.append(following.value)
         owner = [self._table.schema, self._table.table]
         if len(parts) > 3 or (len(parts) > 1 and parts[:-1] != owner[3 - len(parts) :]):
             self._refuse(token.at, f"{'.'.join(parts)} is not of {self._table}")
@@ -428,10 +471,6 @@ class _Parser:
             found = f"JSON_UNQUOTE({extracted})" if sign == "->>" else extracted
         return found
 
-    @staticmethod
-    def _name(token: _Token) -> str:
-        return token.text[1:-1].replace("``", "`") if token.kind == "name" else token.text
-
     def _value(self, token: _Token) -> str:
         if token.kind == "number":
             return token.text
@@ -440,24 +479,17 @@ class _Parser:
             if token.kind == "bits":
                 return f"b'{plain}'"
             return f"x'{plain.lower()}'" if "'" in token.text else f"0x{plain.lower()}"
-        value = self._decoded(token)
+        value = token.value
         while self._now.kind in {"text", "introduced"}:  # adjacent texts are one
-            value += self._decoded(self._take())
+            token = self._take()
+            value += token.value
         return literal(value)
 
-    def _decoded(self, token: _Token) -> str:
-        if token.kind == "introduced":
-            try:
-                return bytes.fromhex(token.text.partition("'")[2].rstrip("'")).decode()
-            except UnicodeDecodeError:
-                self._refuse(token.at, "this is not UTF-8")
-        sign, inside = token.text[0], token.text[1:-1]
-        value = re.sub(
-            rf"\\(.)|{sign}{sign}", lambda m: _ESCAPES.get(m[1], m[1]) if m[1] else sign, inside, flags=re.DOTALL
-        )
-        if re.search("[\ud800-\udfff]", value):
-            self._refuse(token.at, "a text contains half a character")
-        return value
+    def _decoded(self, digits: str, at: int) -> str:
+        try:
+            return bytes.fromhex(digits).decode()
+        except ValueError:  # an odd number of digits is refused before
+            self._refuse(at, "this is not UTF-8")
 
 
 _LEVELS: tuple[tuple[str, ...], ...] = (("|",), ("&",), ("<<", ">>"), ("+", "-"), ("*", "/", "%", "DIV", "MOD"), ("^",))

@@ -63,7 +63,7 @@ def adopt(runtime: Runtime, target: str, *, from_target: bool, by: str, reason: 
         plan = ActionPlan("adopt", (f"now: {before}", *steps))
         if dry_run:
             return plan
-        state.permits.set(open_=None, by=by, reason="adopt")  # processes at work start again
+        state.pause_switch.set(open_=None, by=by, reason="adopt")  # processes at work start again
         if wanted is None:
             state.acks.forget(target)
             state.forget_batches()

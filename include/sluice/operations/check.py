@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -33,6 +33,7 @@ from sluice.mapping import Mapping
 from sluice.mapping.names import misspelt_tables, tables_by_line, wrong_names
 from sluice.merge.compact import merged_schema
 from sluice.model.fields import key_columns
+from sluice.model.findings import Finding
 from sluice.model.nearest import meant
 from sluice.model.offset import Offset
 from sluice.model.tables import TableId
@@ -48,26 +49,10 @@ _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class CheckFinding:
-    """One line of the report: ``severity`` is ok, warning or error; ``part`` is pipeline, channel, zookeeper, source, rules, store or a target."""
-
-    severity: str
-    part: str
-    setting: str
-    value: str
-    why: str
-    fix: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the finding as commands print it."""
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
 class CheckReport:
     """The result of ``sluice check``: findings line by line, and what would be copied where."""
 
-    findings: tuple[CheckFinding, ...]
+    findings: tuple[Finding, ...]
     copies: tuple[PlannedCopy, ...]
 
     @property
@@ -95,6 +80,10 @@ class CheckReport:
         }
 
 
+def _finding(severity: str, part: str, setting: str, value: str, why: str, fix: str = "") -> Finding:
+    return Finding(severity, setting, value, why, fix, part=part)
+
+
 def check(runtime: Runtime) -> CheckReport:
     """Check every part. A part that fails gives an error line, and the other parts are still checked."""
     pipeline = runtime.pipeline
@@ -108,7 +97,7 @@ def check(runtime: Runtime) -> CheckReport:
         ),
     ]
     findings = [
-        CheckFinding("ok", "pipeline", "file", runtime.name, "the file is valid"),
+        _finding("ok", "pipeline", "file", runtime.name, "the file is valid"),
         *_guard("pipeline", lambda: _places(runtime)),
         *_guard("channel", lambda: _channel(runtime)),
     ]
@@ -123,9 +112,9 @@ def check(runtime: Runtime) -> CheckReport:
     return CheckReport(tuple(findings), tuple(copies))
 
 
-def _places(runtime: Runtime) -> list[CheckFinding]:
+def _places(runtime: Runtime) -> list[Finding]:
     return [
-        CheckFinding("warning" if one.fix else "ok", "pipeline", f"place of {one.stage}", one.value, one.why, one.fix)
+        _finding("warning" if one.fix else "ok", "pipeline", f"place of {one.stage}", one.value, one.why, one.fix)
         for one in places(runtime)
     ]
 
@@ -146,11 +135,11 @@ class _Asked:
 
     part: str
     server: str
-    question: Question[list[CheckFinding]]
+    question: Question[list[Finding]]
 
     @classmethod
     def begin(
-        cls, runtime: Runtime, part: str, what: str, connection: str, look: Callable[[Runtime], Sequence[CheckFinding]]
+        cls, runtime: Runtime, part: str, what: str, connection: str, look: Callable[[Runtime], Sequence[Finding]]
     ) -> _Asked:
         """Start the check in a thread, with its own session."""
         own = replace(runtime, _state=None)
@@ -159,14 +148,14 @@ class _Asked:
             server = server_name(what, runtime.resolver, connection) if connection else what
         return cls(part, server, looks.begin(f"check of {server}", lambda: _guard(part, lambda: look(own))))
 
-    def findings(self) -> list[CheckFinding]:
+    def findings(self) -> list[Finding]:
         """Return the findings of the check, or one that says that there was no answer."""
         found = self.question.answer(ANSWER_S)
         if not isinstance(found, NoAnswer):
             return found.value
         why = f"{self.server} did not answer within {ANSWER_S:.0f} s"
         fix = "is it running, and can it be reached from here? A firewall that drops packets looks the same"
-        return [CheckFinding("error", self.part, "no answer", "", why, fix)]
+        return [_finding("error", self.part, "no answer", "", why, fix)]
 
 
 def make_missing(runtime: Runtime, report: CheckReport) -> None:
@@ -189,7 +178,7 @@ def apply_missing(runtime: Runtime, statements: list[tuple[str, str]]) -> None:
         schema.apply(statement)
 
 
-def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[CheckFinding]:
+def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[Finding]:
     """Return one line per table without problems; otherwise one per finding."""
     found, tables = planned_copies(runtime)
     copies += found
@@ -205,7 +194,7 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[CheckFinding]:
         *_guard("channel", lambda: _into_itself(runtime, found)),
     ]
     lines += [
-        CheckFinding(
+        _finding(
             "error",
             "source",
             str(table.id),
@@ -227,21 +216,21 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[CheckFinding]:
             elif remark.statement and remark.column and copy.target in begun:
                 verify = f"sluice verify {runtime.name} --table {copy.plan.source} --target {copy.target} --repair"
                 fix += f"; then `{verify}`: rows that it had before keep what was cut"
-            lines.append(CheckFinding(remark.severity, part, "table", place, remark.why, fix))
+            lines.append(_finding(remark.severity, part, "table", place, remark.why, fix))
         if copy.key == "whole row":
             fix = f"name its unique key: mapping: [{{from: {copy.plan.source}, to: {copy.plan.target}, key: [{', '.join(copy.unique)}]}}]"
             fix = fix if copy.unique else "add a primary key at the source"
             why = "it has no primary key: rows are told apart by all of their values, and an update costs a scan at the target"
-            lines.append(CheckFinding("warning", part, "table", names, why, fix))
+            lines.append(_finding("warning", part, "table", names, why, fix))
         if not copy.remarks:
             words = f"{len(copy.plan.columns)} columns, about {copy.rows} rows, by {copy.key}"
             if copy.left_out:
                 words += f"; without {', '.join(copy.left_out)}"
             if copy.renamed:
                 words += f"; renamed {', '.join(f'{a} -> {b}' for a, b in copy.renamed)}"
-            lines.append(CheckFinding("ok", part, "table", names, words))
+            lines.append(_finding("ok", part, "table", names, words))
     lines += [
-        CheckFinding(
+        _finding(
             "warning",
             f"target {one.target}",
             "rows",
@@ -256,14 +245,14 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[CheckFinding]:
     lines += _unseen(runtime, [table.id for table in tables])
     if not found:
         lines.append(
-            CheckFinding(
+            _finding(
                 "warning", "source", "capture", "no table", "no table fits capture.include now", "look at the patterns"
             )
         )
     return lines
 
 
-def _unknown_names(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFinding]:
+def _unknown_names(runtime: Runtime, tables: list[SourceTable]) -> list[Finding]:
     """Return an error for each name in the mapping that no table of its line has, as the merge would raise it.
 
     A line that no table matches is an error if its table is probably a misspelling of one that no line names; otherwise a warning, because the
@@ -277,10 +266,10 @@ def _unknown_names(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFin
             continue
         place, wrong = f"mapping.{number} ({line.from_})", misspelt.get(number)
         if wrong is not None:
-            found.append(CheckFinding("error", "mapping", place, "no table", wrong.why, wrong.fix))
+            found.append(_finding("error", "mapping", place, "no table", wrong.why, wrong.fix))
         else:
             why = f"no captured table goes by this line{meant(line.from_, [str(table.id) for table in tables])}"
-            found.append(CheckFinding("warning", "mapping", place, "no table", why, "correct its from, or remove it"))
+            found.append(_finding("warning", "mapping", place, "no table", why, "correct its from, or remove it"))
     with runtime.state() as state:
         seen = state.mapped_names.read()
     for wrong in wrong_names(lines, known):
@@ -288,11 +277,11 @@ def _unknown_names(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFin
             c for t in by_line[wrong.name.number] for c in t.columns
         }
         severity, why = ("warning", f"{wrong.why}; it was there") if passed else ("error", wrong.why)
-        found.append(CheckFinding(severity, "mapping", wrong.name.place, wrong.name.column, why, wrong.fix))
+        found.append(_finding(severity, "mapping", wrong.name.place, wrong.name.column, why, wrong.fix))
     return found
 
 
-def _unknown_unique(runtime: Runtime, found: list[PlannedCopy]) -> list[CheckFinding]:
+def _unknown_unique(runtime: Runtime, found: list[PlannedCopy]) -> list[Finding]:
     """Return an error for each column in ``mapping.unique`` that no target table of its line has."""
     routes, lines = Mapping.compile(runtime.pipeline.mapping), runtime.pipeline.mapping
     columns: dict[int, dict[str, None]] = {}
@@ -301,7 +290,7 @@ def _unknown_unique(runtime: Runtime, found: list[PlannedCopy]) -> list[CheckFin
             columns.setdefault(lines.index(matched[0]), {}).update(dict.fromkeys(c.name for c in copy.plan.columns))
     lowered = {number: {name.lower() for name in names} for number, names in columns.items()}
     return [
-        CheckFinding(
+        _finding(
             "error",
             "mapping",
             f"mapping.{number} ({lines[number].from_}): unique",
@@ -315,13 +304,13 @@ def _unknown_unique(runtime: Runtime, found: list[PlannedCopy]) -> list[CheckFin
     ]
 
 
-def _into_itself(runtime: Runtime, found: list[PlannedCopy]) -> list[CheckFinding]:
+def _into_itself(runtime: Runtime, found: list[PlannedCopy]) -> list[Finding]:
     """Warn of each captured table that the pipeline writes at the server it reads. Other tables of that server make no ring."""
     mark = Channels(channels_folder()).mark(runtime.pipeline)
     mine = sent_to_itself(runtime.pipeline, mark, runtime.resolver)
     selection = Selection.compile(runtime.pipeline.capture)
     return [
-        CheckFinding(
+        _finding(
             "warning",
             "channel",
             "ring",
@@ -334,7 +323,7 @@ def _into_itself(runtime: Runtime, found: list[PlannedCopy]) -> list[CheckFindin
     ]
 
 
-def _sent_back(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFinding]:
+def _sent_back(runtime: Runtime, tables: list[SourceTable]) -> list[Finding]:
     """Return an error for each table whose rows would be loaded where they already are, and for each that cannot send single columns."""
     channel = Channels(channels_folder()).of(runtime.name)
     if channel is None or channel.consistency == "none":
@@ -342,20 +331,20 @@ def _sent_back(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFinding
     why = f"it has no primary key, and channel {channel.channel} repairs rows by their keys: rows that come back would be there twice"
     fix = "give it a primary key at both sites, or exclude it from capture in both pipelines"
     found = [
-        CheckFinding("error", "channel", "primary key", str(table.id), why, fix)
+        _finding("error", "channel", "primary key", str(table.id), why, fix)
         for table in tables
         if not table.schema.primary_key
     ]
     mapping = Mapping.compile(runtime.pipeline.mapping)
     routes = [(table, mapping.route(table.id)) for table in tables]
     return found + [
-        CheckFinding("error", "channel", "send: changed_columns", str(table.id), NOT_BY_COLUMN, whole_rows(route))
+        _finding("error", "channel", "send: changed_columns", str(table.id), NOT_BY_COLUMN, whole_rows(route))
         for table, route in routes
         if route.changed_only and len(table.unique) > 1
     ]
 
 
-def _rules_on_tables(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFinding]:
+def _rules_on_tables(runtime: Runtime, tables: list[SourceTable]) -> list[Finding]:
     """Run built-in and SQL rules on no row of each table, which shows columns that it lacks and values that do not fit it."""
     from sluice.rules import RuleSet, images, kinds
     from sluice.rules.lookups import resolved
@@ -384,7 +373,7 @@ def _rules_on_tables(runtime: Runtime, tables: list[SourceTable]) -> list[CheckF
                 elsewhere = "environment variable" in error.message and runtime.pipeline.spark.mode != "local"
                 severity = "error" if sure and not elsewhere else "warning"
                 lines.append(
-                    CheckFinding(
+                    _finding(
                         severity,
                         "rules",
                         f"{rule.name} on {table.id}",
@@ -397,7 +386,7 @@ def _rules_on_tables(runtime: Runtime, tables: list[SourceTable]) -> list[CheckF
     return lines
 
 
-def _rules_before_snapshot(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFinding]:
+def _rules_before_snapshot(runtime: Runtime, tables: list[SourceTable]) -> list[Finding]:
     """Report tables whose rows cannot be read from the snapshot: only rows tell which columns the rules make, and none were noted."""
     from sluice.rules import RuleSet
 
@@ -420,7 +409,7 @@ def _rules_before_snapshot(runtime: Runtime, tables: list[SourceTable]) -> list[
         version = reader.as_of(target, reader.whole(target, held.batch))
         if version is not None and version.rows:
             found.append(
-                CheckFinding(
+                _finding(
                     "error",
                     "rules",
                     str(table.id),
@@ -432,7 +421,7 @@ def _rules_before_snapshot(runtime: Runtime, tables: list[SourceTable]) -> list[
     return found
 
 
-def _not_replaced(runtime: Runtime, copies: Sequence[PlannedCopy]) -> list[CheckFinding]:
+def _not_replaced(runtime: Runtime, copies: Sequence[PlannedCopy]) -> list[Finding]:
     """Report tables of which a target that starts again from the snapshot could not remove rows that the snapshot lacks."""
     found = []
     for target in runtime.pipeline.targets:
@@ -450,11 +439,11 @@ def _not_replaced(runtime: Runtime, copies: Sequence[PlannedCopy]) -> list[Check
             if why:
                 doing = f"rows of {plan.target} that the snapshot does not have cannot be removed: {why}"
                 fix = "leave the line out; `sluice dump start` copies tables where batches are gone"
-                found.append(CheckFinding("error", f"target {target.name}", "on_lost_batches", "snapshot", doing, fix))
+                found.append(_finding("error", f"target {target.name}", "on_lost_batches", "snapshot", doing, fix))
     return found
 
 
-def _unseen(runtime: Runtime, tables: list[TableId]) -> list[CheckFinding]:
+def _unseen(runtime: Runtime, tables: list[TableId]) -> list[Finding]:
     """Warn of each pattern that matches no table if there may be tables that the source's login cannot see."""
     lost = [p for p in runtime.pipeline.capture.include if not any(re.fullmatch(p, str(table)) for table in tables)]
     if not lost:
@@ -464,7 +453,7 @@ def _unseen(runtime: Runtime, tables: list[TableId]) -> list[CheckFinding]:
     if blind is None:
         return []
     return [
-        CheckFinding(
+        _finding(
             "warning",
             "source",
             "capture.include",
@@ -476,7 +465,7 @@ def _unseen(runtime: Runtime, tables: list[TableId]) -> list[CheckFinding]:
     ]
 
 
-def _shadows(runtime: Runtime) -> list[CheckFinding]:
+def _shadows(runtime: Runtime) -> list[Finding]:
     """Warn of the tables that are not captured because of their name alone."""
     selection = Selection.compile(runtime.pipeline.capture)
     with runtime.source.open() as source:
@@ -486,7 +475,7 @@ def _shadows(runtime: Runtime) -> list[CheckFinding]:
         return []
     listed = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
     return [
-        CheckFinding(
+        _finding(
             "warning",
             "source",
             "capture.shadow_tables",
@@ -497,16 +486,16 @@ def _shadows(runtime: Runtime) -> list[CheckFinding]:
     ]
 
 
-def _guard(part: str, look: Any) -> list[CheckFinding]:
+def _guard(part: str, look: Any) -> list[Finding]:
     try:
         return list(look())
     except SluiceError as error:
-        return [CheckFinding("error", part, type(error).__name__, error.where or "", error.message, error.hint or "")]
+        return [_finding("error", part, type(error).__name__, error.where or "", error.message, error.hint or "")]
     except Exception as error:  # for example an answer that is not the protocol's
         _log.debug("check_failed", part=part, exc_info=True)
         why = f"what it answered is not understood: {type(error).__name__}: {error}"
         return [
-            CheckFinding(
+            _finding(
                 "error",
                 part,
                 type(error).__name__,
@@ -517,7 +506,7 @@ def _guard(part: str, look: Any) -> list[CheckFinding]:
         ]
 
 
-def _channel(runtime: Runtime) -> list[CheckFinding]:
+def _channel(runtime: Runtime) -> list[Finding]:
     """Check the channel as a whole: both pipelines exist, and each one's target is the other one's source."""
     channels = Channels(channels_folder())
     channel = channels.of(runtime.name)
@@ -526,18 +515,18 @@ def _channel(runtime: Runtime) -> list[CheckFinding]:
         why = "each of these reads what the one before it writes: changes of tables that all of them carry go round without end"
         fix = f"`sluice channel new NAME --pipelines {' '.join(round_)} --main {round_[0]}`"
         fix = fix if len(round_) == 2 else "take one of them away, or stop it with mark and ignore_marks"
-        return [CheckFinding("warning", "channel", "ring", " -> ".join(round_), why, fix)]
+        return [_finding("warning", "channel", "ring", " -> ".join(round_), why, fix)]
     if channel is None:
         return []
     pair = members(channel, pipelines_folder())
     ends = ends_of(channel, *pair, runtime.resolver)
     words = "; ".join(f"{end.pipeline.pipeline} into {end.target}" for end in ends)
     why = f"the ends meet: {words}; DDL goes with {channel.carrier}"
-    found = [CheckFinding("ok", "channel", channel.channel, f"main: {channel.main_pipeline}", why)]
+    found = [_finding("ok", "channel", channel.channel, f"main: {channel.main_pipeline}", why)]
     return [*found, *_same_offsets([Runtime.build(one, resolver=runtime.resolver, runner="local") for one in pair])]
 
 
-def _same_offsets(runtimes: list[Runtime]) -> list[CheckFinding]:
+def _same_offsets(runtimes: list[Runtime]) -> list[Finding]:
     """Warn if both sites number new rows in steps, but from the same first number."""
     given = []
     for runtime in runtimes:
@@ -549,21 +538,21 @@ def _same_offsets(runtimes: list[Runtime]) -> list[CheckFinding]:
     why = "both sites give the same numbers to new rows, and one row overwrites the other"
     fix = "SET PERSIST auto_increment_offset = 1 at one site and 2 at the other one; reconnect the applications"
     value = " and ".join(str(first) for _, first in filter(None, given))
-    return [CheckFinding("warning", "channel", "auto_increment_offset", value, why, fix)]
+    return [_finding("warning", "channel", "auto_increment_offset", value, why, fix)]
 
 
-def _zookeeper(runtime: Runtime) -> list[CheckFinding]:
+def _zookeeper(runtime: Runtime) -> list[Finding]:
     with runtime.state(connect_timeout_s=_SESSION_S) as state:
         cursor = state.cursor()
         value = str(cursor.position) if cursor else "none yet"
-        found = [CheckFinding("ok", "zookeeper", "captured position", value, "ZooKeeper answers")]
+        found = [_finding("ok", "zookeeper", "captured position", value, "ZooKeeper answers")]
         if missed := missed_copy(runtime, state):
             fix = f"`sluice dump start {runtime.name}` copies all tables now"
-            found.append(CheckFinding("warning", "source", "start", "dump", missed, fix))
+            found.append(_finding("warning", "source", "start", "dump", missed, fix))
         return found
 
 
-def _source(runtime: Runtime) -> list[CheckFinding]:
+def _source(runtime: Runtime) -> list[Finding]:
     try:
         with runtime.state(connect_timeout_s=_SESSION_S) as state:
             cursor = state.cursor()
@@ -571,16 +560,16 @@ def _source(runtime: Runtime) -> list[CheckFinding]:
         cursor = None
     with runtime.source.open() as source:
         found = source.preflight(cursor.position if cursor else None)
-        lines = [CheckFinding(f.severity, "source", f.setting, f.value, f.why, f.fix) for f in found]
+        lines = [replace(f, part="source") for f in found]
         if cursor and not any(line.severity == "error" for line in lines):
             lines += _same_log(source, cursor.position)
         who = source.identity
         words = f"{who.dialect} {who.version}: no problems found"
-        lines = lines or [CheckFinding("ok", "source", "pre-flight", str(source.head), words)]
+        lines = lines or [_finding("ok", "source", "pre-flight", str(source.head), words)]
     return lines + _others(runtime)
 
 
-def _others(runtime: Runtime) -> list[CheckFinding]:
+def _others(runtime: Runtime) -> list[Finding]:
     """Check whether the group's other servers could be read instead of the current one."""
     source = runtime.pipeline.source
     if not source.connections:
@@ -597,54 +586,52 @@ def _others(runtime: Runtime) -> list[CheckFinding]:
             if found is not None and found.lost:
                 why = f"a failover to it is possible, but {found.doubts}"
                 fix = f"compare the tables of the two servers; after a failover `sluice verify run {runtime.name}`"
-                lines.append(CheckFinding("warning", "source", f"server {name}", place, why, fix))
+                lines.append(_finding("warning", "source", f"server {name}", place, why, fix))
                 continue
-            lines.append(CheckFinding("ok", "source", f"server {name}", place, "a failover to it is possible"))
+            lines.append(_finding("ok", "source", f"server {name}", place, "a failover to it is possible"))
         except SluiceError as error:
             why = f"a failover to it is not possible now: {error.message}"
-            lines.append(CheckFinding("warning", "source", f"server {name}", source.failover, why, error.hint or ""))
+            lines.append(_finding("warning", "source", f"server {name}", source.failover, why, error.hint or ""))
     return lines
 
 
-def _same_log(source: SourceSession, position: Offset) -> list[CheckFinding]:
+def _same_log(source: SourceSession, position: Offset) -> list[Finding]:
     """Return an error if the log is no longer the one that was captured."""
     try:
         source.confirm(position)
     except LostPosition as lost:
-        return [CheckFinding("error", "source", "position", str(position), lost.message, lost.hint or "")]
+        return [_finding("error", "source", "position", str(position), lost.message, lost.hint or "")]
     return []
 
 
-def _store(runtime: Runtime) -> list[CheckFinding]:
+def _store(runtime: Runtime) -> list[Finding]:
     store = runtime.store
     store.check_space()
     store.require_writable()
-    return [CheckFinding("ok", "store", "segments", runtime.store_uri, f"batches stored: {len(store.batches())}")]
+    return [_finding("ok", "store", "segments", runtime.store_uri, f"batches stored: {len(store.batches())}")]
 
 
-def _rules(runtime: Runtime) -> list[CheckFinding]:
+def _rules(runtime: Runtime) -> list[Finding]:
     from sluice.rules import RuleSet
 
     if runtime.rules_path is None:
-        return [CheckFinding("ok", "rules", "rules", "none", "rows go as they are")]
+        return [_finding("ok", "rules", "rules", "none", "rows go as they are")]
     rules = RuleSet.load(runtime.rules_path)
     rules.validate()
     ruling = StageRules.of(rules, runtime.pipeline, runtime.rules_path, runtime.resolver)
-    found = [CheckFinding("ok", "rules", "rules", str(runtime.rules_path.name), f"rules loaded: {len(rules)}")]
+    found = [_finding("ok", "rules", "rules", str(runtime.rules_path.name), f"rules loaded: {len(rules)}")]
     for rule in rules:
         for name, config in rule.config.lookups.items():
             rows = len(ruling.reader(rule)(name, config))
-            found.append(
-                CheckFinding("ok", "rules", f"lookup {name} of {rule.name}", f"{rows:,} rows", "it can be read")
-            )
+            found.append(_finding("ok", "rules", f"lookup {name} of {rule.name}", f"{rows:,} rows", "it can be read"))
     return found
 
 
-def _target(runtime: Runtime, name: str) -> list[CheckFinding]:
+def _target(runtime: Runtime, name: str) -> list[Finding]:
     target = runtime.open_target(name)
     if target.checkpoints is not None:
         target.checkpoints.read()  # does it answer at all?
     with runtime.state(connect_timeout_s=_SESSION_S) as state:
         checkpoint = CheckpointCheck(runtime, state, name, target).read()
     batch = checkpoint.batch if checkpoint else 0
-    return [CheckFinding("ok", f"target {name}", "acknowledged batch", str(batch), "the target answers")]
+    return [_finding("ok", f"target {name}", "acknowledged batch", str(batch), "the target answers")]

@@ -57,7 +57,7 @@ def together(plans: Sequence[ActionPlan]) -> ActionPlan:
 def pause(runtime: Runtime, *, by: str, reason: str = "") -> ActionPlan:
     """Stop the pipeline: no task starts or continues, and running work stops at its next safe point. Nothing is lost."""
     with runtime.state() as state:
-        state.permits.set(open_=False, by=by, reason=reason)
+        state.pause_switch.set(open_=False, by=by, reason=reason)
         state.audit.note(by=by, what="pause", details={"reason": reason})
     return ActionPlan("pause", (f"{runtime.name} is paused; tasks under way stop within seconds",))
 
@@ -65,7 +65,7 @@ def pause(runtime: Runtime, *, by: str, reason: str = "") -> ActionPlan:
 def resume(runtime: Runtime, *, by: str) -> ActionPlan:
     """Undo :func:`pause`. In a channel, recorded failures are cleared, so that both pipelines may try."""
     with runtime.state() as state:
-        state.permits.set(open_=True, by=by, reason="")
+        state.pause_switch.set(open_=True, by=by, reason="")
         if state.side is not None:
             state.side.forget()
         state.audit.note(by=by, what="resume", details={})
@@ -87,7 +87,7 @@ def restart(runtime: Runtime, *, by: str, reason: str = "", grace_s: float | Non
         )
     with runtime.state() as state:
         state.election.announce_restart(grace)
-        state.permits.set(open_=None, by=by, reason=reason)
+        state.pause_switch.set(open_=None, by=by, reason=reason)
         state.audit.note(by=by, what="restart", details={"reason": reason, "grace_s": grace})
     return ActionPlan(
         "restart",
@@ -116,7 +116,9 @@ def rollback(runtime: Runtime, *, by: str, dry_run: bool) -> ActionPlan:
         if not steps:
             steps = ["every batch is acknowledged: there is nothing to roll back"]
         if not dry_run:
-            state.permits.set(open_=None, by=by, reason="rollback")  # processes that work on one of them start again
+            state.pause_switch.set(
+                open_=None, by=by, reason="rollback"
+            )  # processes that work on one of them start again
             for number in waiting:
                 state.batches.unmerge(number)
             state.audit.note(by=by, what="rollback", details={"batches": waiting})
@@ -334,7 +336,7 @@ def seek(runtime: Runtime, to: str, *, by: str, dry_run: bool, drop: bool = Fals
         if dry_run:
             return plan
         if waiting:
-            state.permits.set(open_=None, by=by, reason="seek")  # processes that work on one of them start again
+            state.pause_switch.set(open_=None, by=by, reason="seek")  # processes that work on one of them start again
         with state.replicator() as lease:
             cursor = state.cursor()
             if replaced:  # first: once the cursor has moved, nobody could tell
@@ -402,7 +404,9 @@ def failover(runtime: Runtime, to: str, *, by: str, reason: str, dry_run: bool) 
         )
         if dry_run:
             return plan
-        state.permits.set(open_=None, by=by, reason="failover")  # processes that read the present server start again
+        state.pause_switch.set(
+            open_=None, by=by, reason="failover"
+        )  # processes that read the present server start again
         with state.replicator() as lease:
             cursor = state.cursor()
             assert cursor is not None

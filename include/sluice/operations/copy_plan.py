@@ -32,7 +32,7 @@ from sluice.segments.snapshot_columns import Way
 from sluice.sources.base import SourceSession, SourceTable
 from sluice.sources.table_filter import Selection
 from sluice.sources.words import words_of
-from sluice.targets.port import Finding, Target
+from sluice.targets.port import TableFinding, Target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class PlannedCopy:
     left_out: tuple[str, ...]
     renamed: tuple[tuple[str, str], ...]
     key: str
-    remarks: tuple[Finding, ...] = ()
+    remarks: tuple[TableFinding, ...] = ()
     unique: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -205,16 +205,16 @@ def _with_columns(plan: PlannedTable, columns: Sequence[PlannedColumn]) -> Plann
     return replace(plan, columns=(*plan.columns, *(column for column in columns if column.name not in names)))
 
 
-def _emitted(target: str, plan: PlannedTable, remarks: Sequence[Finding]) -> PlannedCopy:
+def _emitted(target: str, plan: PlannedTable, remarks: Sequence[TableFinding]) -> PlannedCopy:
     """Return the copy of a table that only rules send rows to. The number of rows is unknown."""
     key = f"({', '.join(plan.key)})" if plan.key else "whole row"
     return PlannedCopy(target=target, plan=plan, rows=0, left_out=(), renamed=(), key=key, remarks=tuple(remarks))
 
 
-def _said(target: Target, plans: Sequence[PlannedTable]) -> dict[TableId, list[Finding]]:
+def _said(target: Target, plans: Sequence[PlannedTable]) -> dict[TableId, list[TableFinding]]:
     """Return the target's findings by table; empty if it compares no tables."""
     schema = target.schema()
-    said: dict[TableId, list[Finding]] = {}
+    said: dict[TableId, list[TableFinding]] = {}
     for finding in schema.compare(plans) if schema is not None else ():
         said.setdefault(finding.table, []).append(finding)
     return said
@@ -268,7 +268,7 @@ def _explained(
     table: SourceTable,
     plan: PlannedTable,
     routes: Mapping,
-    absent: Sequence[Finding],
+    absent: Sequence[TableFinding],
     known: Definitions | None,
 ) -> PlannedTable:
     """Add what is needed to create what the target lacks: the source's own CREATE TABLE, or the definitions of columns."""
@@ -303,7 +303,7 @@ def _with_statement(source: SourceSession, table: SourceTable, plan: PlannedTabl
 
 
 def _copy(
-    target: str, table: SourceTable, plan: PlannedTable, routes: Mapping, remarks: Sequence[Finding]
+    target: str, table: SourceTable, plan: PlannedTable, routes: Mapping, remarks: Sequence[TableFinding]
 ) -> PlannedCopy:
     route = routes.route(table.id)
     names = [column.name for column in table.schema.columns]

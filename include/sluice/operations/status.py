@@ -15,8 +15,8 @@ from sluice.coordination.acknowledgements import Acknowledgement
 from sluice.coordination.bundling import WaitingBatches
 from sluice.coordination.cursor import Cursor
 from sluice.coordination.failures import StageFailure
+from sluice.coordination.quarantine import Quarantined
 from sluice.coordination.state import PipelineState
-from sluice.coordination.target_holds import Hold
 from sluice.errors import CheckpointError, MissingConnection, SluiceError
 from sluice.flows.capture.drain import worker_grace_s
 from sluice.flows.checkpoints import CheckpointCheck
@@ -27,6 +27,7 @@ from sluice.flows.runtime import Runtime
 from sluice.flows.stage_sums import StageSums
 from sluice.flows.stages import Stage, StageKind, has_passed, stages_of
 from sluice.model.batches import Batch
+from sluice.model.findings import Finding
 from sluice.model.offset import Offset, with_stored_offsets
 from sluice.model.restart_position import Queue, restart_position
 from sluice.operations.conflicts import counted
@@ -35,7 +36,7 @@ from sluice.operations.retention import space_warnings
 from sluice.operations.rule_stats import newest_rules, waiting_letters
 from sluice.operations.subscriptions import SubscriptionStatus, subscriptions
 from sluice.operations.verify.result import kept
-from sluice.sources.base import Finding, Source
+from sluice.sources.base import Source
 
 _log = structlog.get_logger()
 
@@ -185,14 +186,14 @@ class _Delivery:
     Attributes:
         known: the newest batches and all that some target lacks, ascending.
         done: the last batch that every target has that is not quarantined, or that waits for it on purpose.
-        acknowledged, holds, waiting: by target.
+        acknowledged, quarantined, waiting: by target.
     """
 
     cursor: Cursor | None
     known: list[Batch]
     done: int
     acknowledged: dict[str, Acknowledgement | None]
-    holds: dict[str, Hold]
+    quarantined: dict[str, Quarantined]
     waiting: dict[str, WaitingBatches]
 
     @classmethod
@@ -200,17 +201,17 @@ class _Delivery:
         """Read the state of delivery. ``recent``: how many of the newest batches are read, whoever has them."""
         cursor = state.cursor()
         numbers = state.batches.numbers()
-        holds = state.holds.all()
+        quarantined = state.quarantine.all()
         acknowledged = {name: state.acks.get(name) for name in targets}
         done = state.passed()
-        found = cls(cursor, [], done, acknowledged, holds, state.waiting())
+        found = cls(cursor, [], done, acknowledged, quarantined, state.waiting())
         asked = {*numbers[-recent:], *(n for n in numbers if n > done), *found.first_lacking.intersection(numbers)}
         return replace(found, known=[batch for batch in map(state.batches.get, sorted(asked)) if batch])
 
     @property
     def first_lacking(self) -> set[int]:
         """The first batch that each quarantined target lacks, and each for which some wait."""
-        apart = {*self.holds, *self.waiting}
+        apart = {*self.quarantined, *self.waiting}
         return {found.following for name, found in self.acknowledged.items() if found and name in apart}
 
     @property
@@ -449,7 +450,7 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
         draining_by, installation, dumps = state.owner(), state.election.leader_name(), recent_dumps(state)
         loading_by = {target.name: state.owner(target.name) for target in runtime.pipeline.targets}
         alerts = {target.name: state.alerts.since(target.name) for target in runtime.pipeline.targets}
-        permit, failures, incomplete = state.permits.read(), state.failures(), state.incomplete.all()
+        switch, failures, incomplete = state.pause_switch.read(), state.failures(), state.incomplete.all()
         silent: list[Silence] = []
         now, errors = _answered_source(asked_source, silent)
         disagree = _disagreements(runtime, asked_targets, silent)
@@ -463,7 +464,7 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
         except SluiceError as error:
             errors.append(str(error))
         filters = _left_out(runtime, member, asked_filters)
-    paused = "" if permit.open else f"by {permit.by} since {permit.since}" + (permit.reason and f": {permit.reason}")
+    paused = "" if switch.open else f"by {switch.by} since {switch.since}" + (switch.reason and f": {switch.reason}")
     since = {one.part.removeprefix("target "): one.since for one in silent if one.part.startswith("target ")}
     targets = [
         replace(
@@ -554,7 +555,7 @@ def _verified(runtime: Runtime) -> dict[str, Any]:
 
 
 def _target_status(config: TargetConfig, found: _Delivery, source: _Source) -> TargetStatus:
-    cursor, acknowledged, hold = found.cursor, found.acknowledged[config.name], found.holds.get(config.name)
+    cursor, acknowledged, reason = found.cursor, found.acknowledged[config.name], found.quarantined.get(config.name)
     waiting = found.waiting.get(config.name)
     position = acknowledged.position if acknowledged else None
     if acknowledged and cursor and acknowledged.batch >= cursor.next_batch - 1:
@@ -569,7 +570,7 @@ def _target_status(config: TargetConfig, found: _Delivery, source: _Source) -> T
         loading_by=None,
         enqueued_batch=cursor.next_batch - 1 if cursor else None,
         enqueued=_end_of(found.known, cursor.next_batch - 1, acknowledged) if cursor else None,
-        quarantined=f"since {hold.since}, {hold.attempts} attempts: {hold.error}" if hold else None,
+        quarantined=f"since {reason.since}, {reason.attempts} attempts: {reason.error}" if reason else None,
         waits=str(waiting) if waiting else None,
         starts_again=(acknowledged.restart or None) if acknowledged else None,
     )

@@ -476,11 +476,11 @@ class TargetOperator(BatchOperator):
 
     def deliver(self, number: int) -> LoadOutcome | WaitingBatches:
         """Load the target up to this batch. Skips the task if the target is quarantined."""
-        from sluice.coordination.target_holds import Hold
+        from sluice.coordination.quarantine import Quarantined
         from sluice.flows.load.isolation import deliver
 
         outcome = deliver(open_runtime(self.pipeline), self.target, number)
-        if isinstance(outcome, Hold):
+        if isinstance(outcome, Quarantined):
             raise AirflowSkipException(quarantine_text(self.target, outcome))
         return outcome
 
@@ -520,11 +520,11 @@ def waiting_text(target: str, waiting: Any) -> str:
     return f"{target}: {waiting}; a later run does it, or `sluice targets commit`"
 
 
-def quarantine_text(target: str, hold: Any) -> str:
+def quarantine_text(target: str, reason: Any) -> str:
     """Return the text for people about a quarantined target."""
     return (
-        f"{target} is quarantined since {hold.since} and the other targets go on; its batches wait in the segments, "
-        f"and its task catch_up.{target} delivers them when the cause is fixed: {hold.error}"
+        f"{target} is quarantined since {reason.since} and the other targets go on; its batches wait in the segments, "
+        f"and its task catch_up.{target} delivers them when the cause is fixed: {reason.error}"
     )
 
 

@@ -27,6 +27,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sluice.config.loading import load_pipeline, yaml_files
+from sluice.config.problems import problems_of
 from sluice.errors import ConfigError, SluiceError
 from sluice.flows.runtime import Runtime
 
@@ -63,10 +64,12 @@ class ServeVariables(BaseModel):
         try:
             return cls.model_validate(given)
         except ValidationError as error:
-            first = error.errors(include_input=False)[0]
-            name = _PREFIX + "_".join(map(str, first["loc"])).upper()
+            first = problems_of(
+                error.errors(include_url=False, include_input=False), cls, unknown="there is no such variable"
+            )[0]
+            name = _PREFIX + "_".join(map(str, first.location)).upper()
             raise ConfigError(
-                f"the variable {name} is wrong: {first['msg']}", hint="docs/subscribe.md has the variables"
+                f"the variable {name} is wrong: {first.why}", hint="docs/subscribe.md has the variables"
             ) from None
 
 

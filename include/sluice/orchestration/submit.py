@@ -84,7 +84,7 @@ class SubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
         """Wait in the triggerer while the pipeline is paused, without using up an attempt: before a job is started, and after a pause ended one."""
         try:
             with open_runtime(self.pipeline).state(connect_timeout_s=5) as state:
-                paused = not state.permits.read().open
+                paused = not state.pause_switch.read().open
         except SluiceError as error:  # the job reports it, or has reported something more important
             self.log.debug("cannot ask whether the pipeline is paused: %s", error)
             return

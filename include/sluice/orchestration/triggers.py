@@ -165,7 +165,7 @@ class DumpTrigger(BaseTrigger):  # type: ignore[misc]
 
 def _permitted(opened: Runtime) -> bool:
     with opened.state() as state:
-        return bool(state.permits.read().open)
+        return bool(state.pause_switch.read().open)
 
 
 def _my_turn(opened: Runtime) -> bool:
@@ -291,4 +291,4 @@ class HeldTrigger(BaseTrigger):  # type: ignore[misc]
 
     def _is_held(self, opened: Runtime) -> bool:
         with opened.state() as state:
-            return state.holds.of(self.target) is not None
+            return state.quarantine.reason(self.target) is not None

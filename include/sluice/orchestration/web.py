@@ -26,8 +26,9 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from sluice.config.loading import load_pipeline, shown, yaml_files
+from sluice.config.loading import load_pipeline, yaml_files
 from sluice.config.pipeline import MAX_GRACE, PipelineConfig
+from sluice.config.problems import shown
 from sluice.errors import SluiceError
 from sluice.orchestration.dag_runs import dag_id_of, verify_id_of
 from sluice.orchestration.dags.control import ACTIONS, act, open_to_act

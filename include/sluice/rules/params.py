@@ -26,6 +26,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from ruamel.yaml import YAML
 
+from sluice.config.problems import problems_of
+
 _SQL = re.compile(r"^\s*--\s*param\s+([A-Za-z_]\w*)\s*:\s*([^=#]+?)\s*(?:=\s*(.+?))?\s*$")
 _SQL_TYPES: dict[str, Any] = {
     "str": str, "int": int, "float": float, "bool": bool, "date": dt.date, "datetime": dt.datetime, "decimal": decimal.Decimal,
@@ -100,18 +102,13 @@ def checked(model: type[BaseModel] | None, given: Mapping[str, Any]) -> tuple[Pa
     try:
         value = model.model_validate(dict(given))
     except ValidationError as error:
-        problems = []
-        for item in sorted(
-            error.errors(), key=lambda e: e["type"] != "extra_forbidden"
-        ):  # a misspelt name explains a missing one
-            name = ".".join(str(part) for part in item["loc"]) or "params"
-            known = ", ".join(model.model_fields)
-            text = {
-                "extra_forbidden": f"the rule has no such parameter; it has {known}",
-                "missing": "this parameter is required",
-            }.get(item["type"], item["msg"].removeprefix("Value error, "))
-            problems.append((name, text))
-        return Params(), problems
+        found = problems_of(
+            error.errors(include_url=False, include_input=False),
+            unknown=f"the rule has no such parameter; it has {', '.join(model.model_fields)}",
+            required="this parameter is required",
+        )
+        found.sort(key=lambda one: not one.unknown)  # a misspelt name explains a missing one
+        return Params(), [(one.field or "params", one.why) for one in found]
     return Params({name: getattr(value, name) for name in model.model_fields}), []
 
 

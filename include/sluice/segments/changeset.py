@@ -24,6 +24,7 @@ from sluice.segments.checksums import ChecksumSink
 from sluice.segments.footers import footer_crc32, opened
 from sluice.segments.manifest import OffsetRecord, ReplaceRecord, SegmentFile
 from sluice.segments.packed import SMALL_BYTES, packed
+from sluice.segments.sealed import unsealed
 from sluice.segments.store import SegmentStore, made_anew, quoted
 
 ROW_GROUP_ROWS = 16_384
@@ -211,7 +212,7 @@ def changeset_file_path(store: SegmentStore, batch: int, attempt: str, target: T
 def read_changeset(store: SegmentStore, path: str) -> Changeset:
     """Read a manifest. Raises SegmentError if it is missing, damaged or of a newer format."""
     try:
-        return Changeset(path, ChangesetManifest.model_validate_json(store.read_text(path)))
+        return Changeset(path, ChangesetManifest.model_validate_json(unsealed(store.read_text(path))))
     except ValueError as error:
         raise SegmentError(
             f"the changeset manifest cannot be read: {str(error).splitlines()[0]}",

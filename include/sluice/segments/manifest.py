@@ -14,6 +14,7 @@ from sluice.model.dialects import Dialect
 from sluice.model.offset import Offset
 from sluice.model.sessions import StatementSession
 from sluice.model.tables import KEY_BUCKETS, TableId
+from sluice.segments.sealed import unsealed
 
 FORMAT_VERSION: Literal[1] = 1
 
@@ -235,7 +236,7 @@ class SegmentManifest(_Stored):
     def from_json(cls, text: str | bytes, *, where: str | None = None) -> SegmentManifest:
         """Parse a stored manifest. Raises SegmentError if it is damaged or of a newer format."""
         try:
-            return cls.model_validate_json(text)
+            return cls.model_validate_json(unsealed(text))
         except ValueError as error:
             raise SegmentError(
                 f"the segment manifest cannot be read: {_short(error)}",

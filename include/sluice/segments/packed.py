@@ -15,6 +15,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from sluice.segments.sealed import sealed
+
 SMALL_BYTES = 2**20
 """Rows that take so much memory, at most, are packed: the smallest tables of a batch first."""
 
@@ -60,13 +62,13 @@ def fitting(sizes: Sequence[int], most: int = SMALL_BYTES) -> frozenset[int]:
 def packed(path: str, manifest: Callable[[Sequence[str]], str], parts: Sequence[bytes]) -> tuple[bytes, list[str]]:
     """Return the contents of the file ``path``, and the addresses of ``parts`` in it.
 
-    ``manifest`` returns the text that lists parts at given addresses.
+    ``manifest`` returns the text that lists parts at given addresses; it is stored with its checksum.
     """
     if not parts:
-        return manifest(()).encode(), []
-    start = len(manifest([address(path, 0, len(part)) for part in parts]).encode()) + 1
+        return sealed(manifest(())).encode(), []
+    start = len(sealed(manifest([address(path, 0, len(part)) for part in parts])).encode()) + 1
     places = []
     for part in parts:
         places.append(address(path, start, len(part)))
         start += len(part)
-    return b"\0".join([manifest(places).encode(), b"".join(parts)]), places
+    return b"\0".join([sealed(manifest(places)).encode(), b"".join(parts)]), places

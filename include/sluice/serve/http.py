@@ -35,8 +35,8 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
 from sluice import __version__
-from sluice.config.loading import shown
 from sluice.config.pipeline import IDENTIFIER
+from sluice.config.problems import problems_of, shown
 from sluice.errors import AccessDenied, BatchesGone, ConfigError, SluiceError, TooManyReads
 from sluice.formats import FORMATS
 from sluice.model.nearest import meant
@@ -379,8 +379,5 @@ async def _error_response(_: Request, error: Exception) -> Response:
 
 async def _told_of_query(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"])
-    return await _error_response(
-        request, ConfigError(f"{place}: {first['msg']}", hint="GET /openapi.json says what there is")
-    )
+    first = problems_of(error.errors())[0]
+    return await _error_response(request, ConfigError(first.sentence(), hint="GET /openapi.json says what there is"))

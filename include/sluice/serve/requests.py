@@ -11,10 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from sluice.config.loading import shown
 from sluice.config.pipeline import Identifier
+from sluice.config.problems import problems_of
 from sluice.errors import ConfigError, SluiceError
-from sluice.model.nearest import meant
 from sluice.model.tables import TableId
 
 MAX_BYTES = 64 * 2**10
@@ -233,15 +232,16 @@ def for_programs(error: SluiceError) -> dict[str, bool | int]:
 
 def wrong_request(error: ValidationError, what: str) -> ConfigError:
     """Describe the first thing that is wrong with a request, without its values."""
-    found = error.errors(include_url=False, include_input=False)
-    first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
-    place = ".".join(str(part) for part in first["loc"])
-    likely = meant(str(first["loc"][-1]), _KEYS) if first["type"] == "extra_forbidden" else ""
+    found = problems_of(error.errors(include_url=False, include_input=False), unknown=_UNKNOWN_KEY, known=_KEYS)
+    first = next((one for one in found if one.unknown), found[0])
     return ConfigError(
-        f"{what} cannot be read: {shown(place)[:200] + ': ' if place else ''}{first['msg']}{likely}",
+        f"{what} cannot be read: {first.sentence()}",
         hint='a ticket is for one {"pipeline": "shop", "tables": ["shop.orders"], "from": "earliest"}; docs/subscribe.md has all of it',
     )
 
+
+_UNKNOWN_KEY = "Extra inputs are not permitted"
+"""What clients of every version look for: one that is newer than the service leaves out what the service does not know."""
 
 _KEYS = sorted({
     field.alias or name

@@ -21,12 +21,12 @@ import structlog
 from typing_extensions import TypeVar
 
 from sluice.config.pipeline import StartPosition
-from sluice.errors import PreflightError, TerminalError
 from sluice.model.column_types import ColumnType
 from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dialects import Dialect
 from sluice.model.digests import RangeDigest
 from sluice.model.dumps import Chunk, Marking, TablePlanned, TableRequest
+from sluice.model.findings import Finding as Finding
 from sluice.model.load_marks import PartnerLoads
 from sluice.model.offset import Offset
 from sluice.model.row_effects import ColumnEffect, Ran
@@ -65,21 +65,6 @@ class SourceIdentity:
     dialect: Dialect
     version: str
     origin: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the pre-flight: ``severity`` is warning or error; ``kind`` the error it becomes.
-
-    ``setting`` and ``value`` as the server has them; ``why`` it matters; ``fix``: the statement that corrects it.
-    """
-
-    severity: str
-    setting: str
-    value: str
-    why: str
-    fix: str = ""
-    kind: type[TerminalError] = PreflightError
 
 
 def raise_first(findings: Sequence[Finding], where: str) -> None:

@@ -6,7 +6,7 @@ from sluice.config.pipeline import SNAPSHOT, TargetConfig
 from sluice.errors import ConfigError, LoadError, MappingError
 from sluice.model.planned import PlannedTable
 from sluice.model.schema_changes import ChangeKind
-from sluice.targets.port import BatchInput, Capabilities, Feature, Finding, SchemaChange, Target
+from sluice.targets.port import BatchInput, Capabilities, Feature, SchemaChange, TableFinding, Target
 
 _NOBODY = frozenset({ChangeKind.ROWS_REPLACED, ChangeKind.UNKNOWN, ChangeKind.NOTHING})
 """The kinds that no target follows: rows changed without a row event, or a statement that is not understood, are only checked; or nothing is to be
@@ -71,9 +71,9 @@ def require_features(config: TargetConfig, offered: Capabilities, batch: BatchIn
             )
 
 
-def without_key(plan: PlannedTable) -> Finding:
+def without_key(plan: PlannedTable) -> TableFinding:
     """Return the finding for a table without a key at a target that takes its merged rows by their keys."""
-    return Finding(
+    return TableFinding(
         "error", plan.target, "", "it has no key, and changes: latest needs one",
         hint="give it a primary key, name one (mapping: key), or give the target changes: all",
     )  # fmt: skip

@@ -30,7 +30,7 @@ from tests.support.tables.orders import (
     change,
     delivered,
     orders_case,
-    permit,
+    pause_state,
     settled,
     written,
 )
@@ -78,8 +78,8 @@ def test_the_form_pauses_resumes_restarts_and_rolls_back(
         assert east.wait_for_run("sluice_control", run) == "success"
 
     act("pause")
-    assert not permit(orders).open
-    assert permit(orders).by == "admin@airflow"
+    assert not pause_state(orders).open
+    assert pause_state(orders).by == "admin@airflow"
     wait_until(lambda: gauges.last.get(f"{base}.paused") == 1, "the pause in a gauge")
     change(orders)
     wait_until(lambda: gauges.last[f"{base}.copy.lag_bytes"] > 0, "the lag of a paused pipeline in a gauge")
@@ -107,10 +107,10 @@ def test_the_api_acts_for_those_who_may(orders: Case, east: TestAirflow) -> None
     status, plan = post(east, path, {"reason": "tea"}, token)
     assert (status, plan["what"]) == (200, "pause")
     with orders.runtime().state() as state:
-        assert (state.permits.read().open, state.permits.read().reason) == (False, "tea")
+        assert (state.pause_switch.read().open, state.pause_switch.read().reason) == (False, "tea")
     assert post(east, "/sluice/api/pipelines/protocol/resume", {}, token)[0] == 200
     with orders.runtime().state() as state:
-        assert state.permits.read().open
+        assert state.pause_switch.read().open
 
 
 def test_one_who_may_only_look_changes_nothing(orders: Case, east: TestAirflow) -> None:
@@ -122,7 +122,7 @@ def test_one_who_may_only_look_changes_nothing(orders: Case, east: TestAirflow) 
         assert (status, "not change it" in said) == (403, True)
     conf = {"conf": {"pipeline": "protocol", "action": "pause"}, "logical_date": None}
     assert post(east, "/api/v2/dags/sluice_control/dagRuns", conf, token)[0] == 403
-    assert permit(orders).open
+    assert pause_state(orders).open
 
 
 def test_lag_and_positions_are_metrics(orders: Case, east: TestAirflow, shared_airflow: SharedAirflow) -> None:
@@ -148,11 +148,11 @@ def test_the_form_in_the_browser(orders: Case, east: TestAirflow, browser: Any) 
     dialog.locator("[name='element_reason']").fill("tea")
     shot(page, "control-form-2")
     dialog.get_by_role("button", name="Trigger").last.click()
-    wait_until(lambda: not permit(orders).open, "the pause from the form")
+    wait_until(lambda: not pause_state(orders).open, "the pause from the form")
     shot(page, "control-run")
     page.context.close()
-    assert permit(orders).reason == "tea"
-    assert permit(orders).by == "admin@airflow"
+    assert pause_state(orders).reason == "tea"
+    assert pause_state(orders).by == "admin@airflow"
     east.wait_for_run("sluice_control", east.trigger("sluice_control", {"pipeline": "protocol", "action": "resume"}))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from devstack.mysql import MySQLServer
-from sluice.coordination.target_holds import Hold
+from sluice.coordination.quarantine import Quarantined
 from sluice.errors import TargetUnavailable
 from sluice.flows.capture.drain import drain
 from sluice.flows.load.ack import ack
@@ -39,7 +39,7 @@ class Two:
             f"UPDATE `{self.case.schema}`.t SET note = CONCAT(note, '+')",
         )
 
-    def run_once(self, name: str) -> dict[str, LoadOutcome | Hold]:
+    def run_once(self, name: str) -> dict[str, LoadOutcome | Quarantined]:
         """What a DAG run does: one batch, both targets."""
         batch = drain(self.runtime, claim=f"test:here:{name}", idle_wait_s=2).batch
         assert batch is not None
@@ -102,16 +102,16 @@ def test_a_failing_target_holds_only_itself(two: Two) -> None:
         two.change(number)
         outcomes = two.run_once(str(number))
         assert isinstance(outcomes["copy"], LoadOutcome)
-        assert isinstance(outcomes["archive"], Hold)
+        assert isinstance(outcomes["archive"], Quarantined)
     assert two.rows(two.case.target) == two.rows(two.case.source)
     assert two.acked() == {"copy": 8, "archive": 1}
     hold = outcomes["archive"]
-    assert isinstance(hold, Hold)
+    assert isinstance(hold, Quarantined)
     assert "archive" in hold.error or "connect" in hold.error.lower()
     with pytest.raises(TargetUnavailable):
         catch_up(two.runtime, "archive")
     with two.runtime.state() as state:
-        held = state.holds.of("archive")
+        held = state.quarantine.reason("archive")
     assert held is not None
     assert held.attempts == 2
     kept = set(two.runtime.store.batches())

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sluice.coordination.target_holds import Hold
+from sluice.coordination.quarantine import Quarantined
 from sluice.flows.load.isolation import catch_up, commit_waiting
 from sluice.flows.load.load import LoadOutcome
 from tests.support.pipelines.lake_bundles import bundled, later
@@ -99,7 +99,7 @@ def test_a_commit_whose_end_is_not_known(
         with monkeypatch.context() as patch:
             _lose_answers(patch)
             held = commit_waiting(one.runtime, "lake")
-        assert isinstance(held, Hold)
+        assert isinstance(held, Quarantined)
         assert "the answer is lost" in held.error
         assert (len(one.every()), one.acknowledged()["lake"]) == (3, 0)
         one.commit(("delete", "a", (1,)))

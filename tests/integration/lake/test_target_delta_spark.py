@@ -162,7 +162,8 @@ def test_both_writers_read_one_note(tmp_path: Path, statements: SparkStatements)
             writer = pipe.writer(batch)
             stored = [unit.write() for phase in writer.plan(1) for unit in phase]
             if config is not units:
-                writer._work.framing.commit(statements, writer.fence, [one for one in stored if one.message])
+                stored_by_spark = [one for one in stored if one.message]
+                writer.spark.commit(writer._about, statements, writer.fence, stored_by_spark)
         versions = bench.table(table.table).version()
         pipe.write(batch)
         assert bench.table(table.table).version() == versions

@@ -605,8 +605,8 @@ def test_one_side_that_fails_stops_the_other_one_and_both_go_on_together(pair: N
         pair.execute("a", "INSERT INTO items (id, site) VALUES (1, 'a')")
         with pytest.raises(LoadError):
             pair.once("a_to_b")
-        state.permits.require()  # not at once
-        wait_until(lambda: not state.permits.read().open, "the other side stopped", 20)
+        state.pause_switch.require()  # not at once
+        wait_until(lambda: not state.pause_switch.read().open, "the other side stopped", 20)
         with pytest.raises(Paused, match="a_to_b does not work"):
             under_way()
     pair.servers["b"].execute("ALTER TABLE items DROP CONSTRAINT none", database=pair.schema)

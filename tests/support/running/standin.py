@@ -18,7 +18,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
 from sluice.coordination.bundling import WaitingBatches
-from sluice.coordination.target_holds import Hold
+from sluice.coordination.quarantine import Quarantined
 from sluice.errors import OutOfOrder, Paused, SluiceError
 from sluice.flows import microbatch as microbatch_flow
 from sluice.flows.stage_loop import Done
@@ -283,12 +283,12 @@ class CatchUp:
         return {"quarantined": self.quarantined}
 
 
-def deliver(runtime: Any, target: str, batch: int) -> Outcome | Hold | WaitingBatches:
+def deliver(runtime: Any, target: str, batch: int) -> Outcome | Quarantined | WaitingBatches:
     """``{"quarantined": {target: error}}`` in ``settings.json``: that target is quarantined; ``{"waits": [target]}``: its batches wait."""
     error = _settings().get("quarantined", {}).get(target)
     if target in _settings().get("waits", []):
         return WaitingBatches(target, 1, batch, 0)
-    return Hold(error, "2026-01-01T00:00:00Z") if error else load(runtime, target, batch)
+    return Quarantined(error, "2026-01-01T00:00:00Z") if error else load(runtime, target, batch)
 
 
 def catch_up(runtime: Any, target: str) -> CatchUp:
@@ -363,7 +363,7 @@ class Runtime:
         def read() -> Any:
             return SimpleNamespace(open=not _settings().get("paused", False))
 
-        yield SimpleNamespace(permits=SimpleNamespace(read=read))
+        yield SimpleNamespace(pause_switch=SimpleNamespace(read=read))
 
 
 def last_claimed(runtime: Any, claim: str) -> int | None:

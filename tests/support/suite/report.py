@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import platform
+import re
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -14,6 +15,7 @@ import psutil
 
 from tests.support.suite import balance
 
+_FAILED, _AGAIN = "## Failed", "## Run again"
 LAST_FULL_RUN = Path(__file__).resolve().parents[2] / "last-full-run.md"
 
 
@@ -28,6 +30,7 @@ class Report:
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
         self.skipped: Counter[str] = Counter()
+        self.failed: list[str] = []
         self.tests: dict[str, float] = {}
         self.files: dict[str, float] = {}
         self.rooms: dict[str, float] = {}
@@ -47,6 +50,8 @@ class Report:
             self.skipped[_reason(report)] += 1
         elif report.when == "call" or report.outcome == "failed":
             self.outcomes[report.outcome] += 1
+        if report.outcome == "failed" and report.nodeid not in self.failed:
+            self.failed.append(report.nodeid)
 
     def lines(self) -> list[str]:
         """What the terminal shows."""
@@ -66,16 +71,38 @@ class Report:
 
     def page(self) -> str:
         """The page of a full run."""
-        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
         memory = psutil.virtual_memory().total >> 30
         system = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
         head = [
             "# The last full run",
             "",
-            f"- {self.began:%Y-%m-%d %H:%M} UTC, commit {commit.stdout.strip() or 'unknown'}",
+            f"- {self._when()}",
             f"- {os.cpu_count()} cores, {memory} GB, {system}, load {os.getloadavg()[2]:.1f} over the last quarter of an hour",
         ]
-        return "\n".join([*head, "", "```", *self.lines(), "```", ""])
+        failed = [_FAILED, "", *(f"- `{test}`" for test in sorted(self.failed)), ""] if self.failed else []
+        return "\n".join([*head, "", "```", *self.lines(), "```", "", *failed])
+
+    def again(self) -> str:
+        """The section of a run of the tests that failed in the last full run: what is still failing is a list again."""
+        counts = ", ".join(f"{number} {outcome}" for outcome, number in sorted(self.outcomes.items()))
+        failed = [f"- `{test}`" for test in sorted(self.failed)]
+        return "\n".join([
+            _AGAIN,
+            "",
+            f"{self._when()}: {counts or 'no tests'}.",
+            *(["", *failed] if failed else []),
+            "",
+        ])
+
+    def _when(self) -> str:
+        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+        return f"{self.began:%Y-%m-%d %H:%M} UTC, commit {commit.stdout.strip() or 'unknown'}"
+
+
+def failed_in(page: str) -> frozenset[str]:
+    """The tests that a full run left failing: those of its last list."""
+    _, _, newest = page.rpartition("\n## ")
+    return frozenset(re.findall(r"^- `(tests/.+)`$", newest, re.M))
 
 
 def _longest(seconds: dict[str, float]) -> list[tuple[str, float]]:

@@ -124,9 +124,9 @@ def settled(made: Case) -> bool:
         return delivered(made) and not state.undelivered()
 
 
-def permit(made: Case) -> Any:
+def pause_state(made: Case) -> Any:
     with made.runtime().state() as state:
-        return state.permits.read()
+        return state.pause_switch.read()
 
 
 def owner(made: Case) -> str | None:

@@ -36,16 +36,16 @@ def works(state: PipelineState, part: str) -> None:
 
 def test_the_other_one_stops_and_says_why() -> None:
     one, other = sides()
-    other.permits.require()
+    other.pause_switch.require()
     fails(one, "drain")
     with pytest.raises(
         Paused, match=r"by channel c: a_to_b does not work \(drain\): the source does not answer"
     ) as said:
-        other.permits.require()
+        other.pause_switch.require()
     assert said.value.hint is not None
     assert "sluice status a_to_b" in said.value.hint
-    assert not other.permits.read().open
-    one.permits.require()  # it may try again
+    assert not other.pause_switch.read().open
+    one.pause_switch.require()  # it may try again
 
 
 def test_both_go_on_when_it_works_again() -> None:
@@ -53,27 +53,27 @@ def test_both_go_on_when_it_works_again() -> None:
     fails(one, "drain")
     fails(one, "load-t", LoadError("refused"))
     works(one, "drain")
-    assert not other.permits.read().open
+    assert not other.pause_switch.read().open
     works(one, "load-t")
-    assert other.permits.read().open
+    assert other.pause_switch.read().open
 
 
 def test_what_a_person_says_stays_theirs() -> None:
     one, other = sides()
     fails(one, "drain")
-    other.permits.set(open_=False, by="me", reason="lunch")
+    other.pause_switch.set(open_=False, by="me", reason="lunch")
     works(one, "drain")
     with pytest.raises(Paused, match="by me: lunch"):
-        other.permits.require()
-    other.permits.set(open_=True, by="me", reason="")
-    other.permits.require()
+        other.pause_switch.require()
+    other.pause_switch.set(open_=True, by="me", reason="")
+    other.pause_switch.require()
 
 
 @pytest.mark.parametrize("error", [Paused("p"), LeaseHeld("l")])
 def test_who_was_told_to_stop_has_not_failed(error: SluiceError) -> None:
     one, other = sides()
     fails(one, "drain", error)
-    other.permits.require()
+    other.pause_switch.require()
 
 
 def test_a_person_lets_both_try() -> None:
@@ -81,7 +81,7 @@ def test_a_person_lets_both_try() -> None:
     fails(one, "drain", ConfigError("wrong"))
     assert other.side is not None
     other.side.forget()
-    other.permits.require()
+    other.pause_switch.require()
     assert other.side.failures() == []
 
 
@@ -91,9 +91,9 @@ def test_one_of_them_may_always_work(events: list[tuple[bool, str, bool]]) -> No
     pair = sides()
     for second, part, well in events:
         (works if well else fails)(pair[second], part)
-        assert any(state.permits.read().open for state in pair)
+        assert any(state.pause_switch.read().open for state in pair)
         failing = {failure.pipeline for state in pair if state.side for failure in state.side.failures()}
-        assert all(state.permits.read().open for state in pair) == (len(failing) != 1)
+        assert all(state.pause_switch.read().open for state in pair) == (len(failing) != 1)
 
 
 def test_a_pipeline_does_not_go_on_without_the_channel_it_worked_in() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from sluice.coordination import layout
 from sluice.coordination.channel_side import ChannelMembership
-from sluice.coordination.layout import FORMATS, HOLDS, Format, Layout
+from sluice.coordination.layout import FORMATS, QUARANTINE, Format, Layout
 from sluice.coordination.leases import try_acquire
 from sluice.coordination.memory import MemoryTree
 from sluice.coordination.port import Znode
@@ -52,7 +52,7 @@ def tree() -> MemoryTree:
     state.election.become_leader("airflow:one")
     state.election.beat("cli:two/three")
     state.election.announce_restart(60)
-    state.permits.set(open_=None, by="me", reason="a new round")
+    state.pause_switch.set(open_=None, by="me", reason="a new round")
     lease = try_acquire(session, state.layout.replicator, "drain")
     cursor = state.begin(lease, position(4), targets=TARGETS, schema="schema/a")
     for number in (1, 2):
@@ -70,7 +70,7 @@ def tree() -> MemoryTree:
         state.acks.acknowledge(target, state.batches.require(1))
         state.target_records(target).write(TargetRecord(1, 1, position(5), state.identity()))
     assert state.alerts.raise_("copy", 5000)
-    assert state.holds.hold("version", "it does not answer")
+    assert state.quarantine.add("version", "it does not answer")
     state.incomplete.add("copy", [(TableId("shop", "a"), ("v",))])
     state.mapped_names.add(["shop.a key id"])
     held = state.subscriptions.connect("reporting", "me", None, 0, 5)
@@ -108,8 +108,8 @@ def everything(tree: MemoryTree) -> dict[str, Any]:
     dumps = state.dumps
     return {
         "identity": state.identity(),
-        "permit": state.permits.read(),
-        "holds": state.holds.all(),
+        "permit": state.pause_switch.read(),
+        "holds": state.quarantine.all(),
         "owners": [state.owner(), *map(state.owner, TARGETS)],
         "cursor": state.cursor(),
         "event": Position.of(state.cursor().position).last_event,
@@ -151,7 +151,7 @@ def put(tree: MemoryTree, path: str, data: dict[str, Any]) -> None:
 
 
 def version_field(path: str) -> str:
-    return "#version" if path == Layout(ROOT, PIPELINE).holds else "version"
+    return "#version" if path == Layout(ROOT, PIPELINE).quarantine else "version"
 
 
 def drawn() -> dict[str, str]:
@@ -186,7 +186,7 @@ def test_every_json_node_says_its_version_where_the_version_before_this_one_can_
     silent = {path for path, data in found.items() if version_field(path) not in data}
     at = Layout(ROOT, PIPELINE)
     assert silent == {
-        at.permit,
+        at.pause_switch,
         at.captures,
         *(at.dump(name) for name in ("running", "done-0")),
         *(at.placed(name, 0) for name in ("running", "done-0")),
@@ -257,7 +257,7 @@ def test_a_format_that_was_raised_is_always_written() -> None:
     assert kind.decode("/p", b'{"version":1,"open":true}') == {"open": True}
     with pytest.raises(ValueError, match="'version'"):
         kind.encode({"version": 1})
-    assert HOLDS.decode("/p", HOLDS.encode({"version": {"error": "x"}})) == {"version": {"error": "x"}}
+    assert QUARANTINE.decode("/p", QUARANTINE.encode({"version": {"error": "x"}})) == {"version": {"error": "x"}}
 
 
 def test_names_of_nodes_are_read_as_they_are_written() -> None:

@@ -110,32 +110,32 @@ class Protocol(RuleBasedStateMachine):
         state, session = self.actor()
         number = len(self.committed) - back
         try:
-            permit = state.permits.require()
+            switch = state.pause_switch.require()
         except Paused:
             return multiple()
         if number not in self.committed:
             return multiple()
-        return state, session, number, permit
+        return state, session, number, switch
 
     @rule(merge=consumes(merges))
     def end_merge(self, merge) -> None:
         """What it made counts only if nobody rolled back, restarted or paused since it began."""
-        state, session, number, permit = merge
+        state, session, number, switch = merge
         if not session.alive:
             return
         made = f"{number}/{len(self.round_of)}"
-        self.round_of[made] = permit.round
+        self.round_of[made] = switch.round
         truth, _ = self.session()
-        now = truth.permits.read()
+        now = truth.pause_switch.read()
         known = truth.batches.require(number).changeset
         try:
-            kept = state.batches.merged(number, made, under=permit).changeset
+            kept = state.batches.merged(number, made, under=switch).changeset
         except Paused:
             assert not now.open
         except Restarted:
-            assert now.round != permit.round
+            assert now.round != switch.round
         else:
-            assert kept == known or now.round == permit.round
+            assert kept == known or now.round == switch.round
 
     # -- load and acknowledge --------------------------------------------------------------------------------------------
     @rule(target=loads, name=st.sampled_from(TARGETS))
@@ -217,16 +217,16 @@ class Protocol(RuleBasedStateMachine):
 
     @rule()
     def pause(self) -> None:
-        self.session()[0].permits.set(open_=False, by="p", reason="")
+        self.session()[0].pause_switch.set(open_=False, by="p", reason="")
 
     @rule()
     def resume(self) -> None:
-        self.session()[0].permits.set(open_=True, by="p", reason="")
+        self.session()[0].pause_switch.set(open_=True, by="p", reason="")
 
     @rule()
     def roll_back(self) -> None:
         state, _ = self.session()
-        self.rolled_back = state.permits.set(open_=None, by="p", reason="").round
+        self.rolled_back = state.pause_switch.set(open_=None, by="p", reason="").round
         for number in state.undelivered():
             state.batches.unmerge(number)
 

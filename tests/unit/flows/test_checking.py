@@ -15,8 +15,9 @@ from sluice.flows.dump.automatic import due_dumps
 from sluice.flows.dump.progress import views
 from sluice.flows.dump.start import start
 from sluice.model.dumps import Tuning
+from sluice.model.findings import Finding
 from sluice.operations import check as checking
-from sluice.operations.check import CheckFinding, check
+from sluice.operations.check import check
 from sluice.operations.stored import segments
 from tests.support.running.waiting import wait_until
 from tests.support.twins.pipes import Pipe, pipe
@@ -27,7 +28,7 @@ def one(tmp_path: Path) -> Iterator[Pipe]:
     yield from pipe(tmp_path, "copy")
 
 
-def errors(one: Pipe) -> list[CheckFinding]:
+def errors(one: Pipe) -> list[Finding]:
     return [finding for finding in check(one.made.runtime()).findings if finding.severity == "error"]
 
 
@@ -42,15 +43,15 @@ def with_(one: Pipe, **settings: Any) -> None:
 def test_a_mute_server_is_named_and_the_others_are_looked_at(one: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
 
-    def mute(_: Any) -> list[CheckFinding]:
+    def mute(_: Any) -> list[Finding]:
         release.wait(600)
         return []
 
     monkeypatch.setattr(checking, "_source", mute)
     monkeypatch.setattr(checking, "ANSWER_S", 0.2)
-    monkeypatch.setattr(checking, "_target", lambda *_, **__: [CheckFinding("ok", "target copy", "", "", "")])
-    monkeypatch.setattr(checking, "_zookeeper", lambda _: [CheckFinding("ok", "zookeeper", "", "", "")])
-    monkeypatch.setattr(checking, "_store", lambda _: [CheckFinding("ok", "store", "", "", "")])
+    monkeypatch.setattr(checking, "_target", lambda *_, **__: [Finding("ok", "", "", "", part="target copy")])
+    monkeypatch.setattr(checking, "_zookeeper", lambda _: [Finding("ok", "", "", "", part="zookeeper")])
+    monkeypatch.setattr(checking, "_store", lambda _: [Finding("ok", "", "", "", part="store")])
     try:
         report = check(one.made.runtime())
     finally:
@@ -63,7 +64,7 @@ def test_a_mute_server_is_named_and_the_others_are_looked_at(one: Pipe, monkeypa
 
 
 def test_an_answer_that_no_server_gives_is_no_traceback(one: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    def rogue(_: Any) -> list[CheckFinding]:
+    def rogue(_: Any) -> list[Finding]:
         raise TypeError("'NoneType' object is not subscriptable")
 
     monkeypatch.setattr(checking, "_source", rogue)

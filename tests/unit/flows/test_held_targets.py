@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sluice.coordination.target_holds import Hold
+from sluice.coordination.quarantine import Quarantined
 from sluice.errors import CheckpointError, ConfigError, LeaseHeld, MappingError, SluiceError, TargetUnavailable
 from sluice.flows.capture.drain import drain
 from sluice.flows.load.ack import ack
@@ -39,7 +39,7 @@ class Two:
             f"UPDATE `{self.case.schema}`.t SET note = CONCAT(note, '+')",
         )
 
-    def run_once(self, name: str) -> dict[str, LoadOutcome | Hold]:
+    def run_once(self, name: str) -> dict[str, LoadOutcome | Quarantined]:
         """What a DAG run does: one batch, both targets."""
         batch = drain(self.runtime, claim=f"test:here:{name}", idle_wait_s=2).batch
         assert batch is not None
@@ -106,15 +106,15 @@ def test_a_batch_whose_load_looked_just_before_the_release_is_delivered_by_it(tw
     two.run_once("1")
     two.archive.store.away = False
     with two.runtime.state() as state:
-        release = state.holds.release
+        release = state.quarantine.release
 
         def late(target: str) -> None:
             monkeypatch.undo()
             two.change(2)
-            assert isinstance(two.run_once("2")["archive"], Hold)  # it saw the hold, a moment before it is gone
+            assert isinstance(two.run_once("2")["archive"], Quarantined)  # it saw the hold, a moment before it is gone
             release(target)
 
-        monkeypatch.setattr(state.holds, "release", late)
+        monkeypatch.setattr(state.quarantine, "release", late)
         outcome = catch_up(two.runtime, "archive")
     assert (outcome.quarantined, outcome.batches) == (False, 2)
     assert two.acked() == {"copy": 2, "archive": 2}
@@ -144,7 +144,7 @@ def test_the_last_target_that_goes_holds_the_pipeline(two: Two) -> None:
     with pytest.raises(SluiceError):
         two.run_once("2")
     with two.runtime.state() as state:
-        assert state.holds.active_targets() == ("copy",)
+        assert state.quarantine.active_targets() == ("copy",)
         assert state.in_window() == [2]
         assert state.undelivered() == [1, 2]
 
@@ -154,7 +154,7 @@ def test_a_table_that_one_target_lacks_is_its_own_trouble(two: Two) -> None:
     two.change(1)
     outcomes = two.run_once("1")
     assert isinstance(outcomes["copy"], LoadOutcome)
-    assert isinstance(outcomes["archive"], Hold)
+    assert isinstance(outcomes["archive"], Quarantined)
     with pytest.raises(MappingError):
         catch_up(two.runtime, "archive")
     two.archive.execute(f"CREATE TABLE `{two.case.schema}`.t (id INT PRIMARY KEY, note VARCHAR(200))")
@@ -202,7 +202,7 @@ def test_a_broken_rule_that_a_load_meets_holds_no_target(two: Two) -> None:
         with pytest.raises(ConfigError):
             deliver(two.runtime, target, batch)
     with two.runtime.state() as state:
-        assert state.holds.all() == {}
+        assert state.quarantine.all() == {}
         state.batches.rewrite(batch, lambda b: replace(b, targets=("copy",)))
     assert isinstance(deliver(two.runtime, "archive", batch), LoadOutcome)  # it is not for it: nothing needs a merge
     rules.write_text("rules: []\n")
@@ -218,7 +218,7 @@ def test_a_target_whose_checkpoint_does_not_fit_is_held_alone(two: Two) -> None:
     outcomes = two.run_once("2")
     assert isinstance(outcomes["copy"], LoadOutcome)
     hold = outcomes["archive"]
-    assert isinstance(hold, Hold)
+    assert isinstance(hold, Quarantined)
     assert "sluice adopt case archive --from-target" in hold.error
     with pytest.raises(CheckpointError):
         catch_up(two.runtime, "archive")

@@ -10,9 +10,10 @@ import pytest
 from sluice.config.pipeline import TableMapping
 from sluice.errors import MappingError, SluiceError
 from sluice.mapping.names import KnownTable, wrong_names
+from sluice.model.findings import Finding
 from sluice.model.nearest import meant_table
 from sluice.model.tables import TableId
-from sluice.operations.check import CheckFinding, check
+from sluice.operations.check import check
 from tests.support.twins.pipes import Pipe, pipe
 
 
@@ -24,7 +25,7 @@ def mapped(one: Pipe, **line: Any) -> None:
     one.made.case.config = type(one.made.case.config).model_validate(data)
 
 
-def findings(one: Pipe) -> list[CheckFinding]:
+def findings(one: Pipe) -> list[Finding]:
     return [finding for finding in check(one.made.runtime()).findings if finding.part == "mapping"]
 
 

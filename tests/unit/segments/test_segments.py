@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import json
@@ -23,6 +24,7 @@ from sluice.segments.checksums import LARGEST_FOOTER, ChecksumSink
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.packed import SMALL_BYTES, fitting, packed, parted
 from sluice.segments.reader import first_seq, iter_changes, read_file, read_projected, verify_file
+from sluice.segments.sealed import unsealed
 from sluice.segments.store import SegmentStore, quoted
 from sluice.segments.writer import SegmentWriter, row_groups
 from tests.support.tables.small_segments import POSITION, rows, schema_of
@@ -98,9 +100,11 @@ def test_the_smallest_are_packed(sizes, most):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.binary(min_size=1, max_size=50), max_size=12), st.text(max_size=20))
 def test_a_part_is_found_at_its_address(store, parts, text):
-    data, places = packed("m.json", lambda at: json.dumps([text, *at], ensure_ascii=False), parts)
+    data, places = packed(
+        "m.json", lambda at: json.dumps({"x": [text, *at]}, ensure_ascii=False, indent=1) + "\n", parts
+    )
     store.write_bytes("m.json", data)
-    assert json.loads(store.read_text("m.json")) == [text, *places]
+    assert json.loads(unsealed(store.read_text("m.json")))["x"] == [text, *places]
     assert [store.read_bytes(place) for place in places] == parts
     for place, part in zip(places, parts, strict=True):
         with store.open_input(place) as source:
@@ -108,10 +112,10 @@ def test_a_part_is_found_at_its_address(store, parts, text):
 
 
 def test_a_long_manifest_is_read_up_to_its_data(store):
-    text = json.dumps(["x" * 1000] * 500)
+    text = json.dumps({"x": ["x" * 1000] * 500}, indent=1) + "\n"
     data, places = packed("m.json", lambda at: text, [b"\0" * 100_000])
     store.write_bytes("m.json", data)
-    assert store.read_text("m.json").decode() == text
+    assert unsealed(store.read_text("m.json")).decode() == text
     assert store.read_bytes(places[0]) == b"\0" * 100_000
 
 
@@ -199,6 +203,21 @@ def test_a_full_disk_is_said_before_it_is_full(tmp_path):
     store = SegmentStore(f"file://{tmp_path}", "p", min_free_bytes=2**62)
     with pytest.raises(StorageUnavailable, match="free"):
         SegmentWriter(store, 1, 1)
+
+
+def test_every_flipped_bit_of_a_manifest_is_noticed(store):
+    writer = SegmentWriter(store, 3, 2, small_files=0)  # files of both tables are packed behind it
+    for number in range(2):
+        writer.add(schema_of(f"t{number}"), rows(schema_of(f"t{number}"), [number, 7], number * 2))
+    made = writer.finish(POSITION, POSITION, transactions=20)
+    text = store.read_text(store.manifest_path(3, 2))
+    unseen = []
+    for at, byte in enumerate(text):
+        with contextlib.suppress(SegmentError):
+            SegmentManifest.from_json(text[:at] + bytes([byte ^ 1 << at % 8]) + text[at + 1 :])
+            unseen.append((at, text[max(at - 20, 0) : at + 20]))
+    assert unseen == []
+    assert SegmentManifest.from_json(unsealed(text)) == made  # as an older version wrote it
 
 
 def test_a_manifest_of_another_format_is_refused(store):

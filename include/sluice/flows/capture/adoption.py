@@ -30,7 +30,9 @@ def orphan_of(state: PipelineState, claim: str, grace_s: float) -> Batch | None:
         if batch is None:
             continue
         free = number in due or batch.claim.split(":")[:2] != claim.split(":")[:2]
-        if (free or is_old(batch, grace_s)) and not any(state.owner(target) for target in state.holds.active_targets()):
+        if (free or is_old(batch, grace_s)) and not any(
+            state.owner(target) for target in state.quarantine.active_targets()
+        ):
             return state.batches.reclaim(number, claim)
     return None
 

@@ -144,7 +144,7 @@ class DrainContext:
 
 def take_turn(context: DrainContext) -> None:
     """Make this installation the leader of the pipeline. Raises Paused, or LeaseHeld if another installation leads."""
-    context.state.permits.require()
+    context.state.pause_switch.require()
     if context.runtime.owner:
         context.state.election.become_leader(context.runtime.owner)
 

@@ -102,7 +102,7 @@ class Waiting:
         with self.runtime.state() as state:
             state.notify(self._note)
             state.notify_cursor(self._note_cursor)
-            if not state.permits.read().open:
+            if not state.pause_switch.read().open:
                 return False
             self._cursor = state.cursor()
             if self._cursor is None:
@@ -114,7 +114,7 @@ class Waiting:
             self._any = dumps
             if any(one.is_due for one in later):
                 return True
-            if not dumps and not waiting and not later and not state.holds.all():
+            if not dumps and not waiting and not later and not state.quarantine.all():
                 held = {target: state.acks.get(target) for target in state.targets}
                 if not any(map(state.alerts.since, state.targets)):
                     self.delivered = {target: one.batch for target, one in held.items() if one}

@@ -198,14 +198,14 @@ def has_work(state: PipelineState, dump_id: str, tables: tuple[int, ...] | None)
     if is_over(state, dump_id, tables):
         return True
     dump = state.dumps.require(dump_id)
-    if dump.state is DumpState.PAUSED or not state.permits.read().open:
+    if dump.state is DumpState.PAUSED or not state.pause_switch.read().open:
         return False
     return _waiting(state.dumps, dump) <= _most_waiting(dump) // 2 and _unread(state.dumps, dump, tables)
 
 
 def _only_waits(state: PipelineState, dump: Dump, tables: tuple[int, ...] | None) -> bool:
     """Return True if no chunk is being read and none can be read now."""
-    if dump.state is DumpState.PAUSED or not state.permits.read().open:
+    if dump.state is DumpState.PAUSED or not state.pause_switch.read().open:
         return True
     if state.dumps.working(dump.id):
         return False
@@ -308,7 +308,7 @@ class _Worker:
             dump = self.dumps.require(self.dump_id)
             if dump.state in {DumpState.CANCELLED, DumpState.DONE} or self.number >= dump.tuning.parallelism:
                 return
-            if dump.state is DumpState.PAUSED or not self.state.permits.read().open or self.state.cursor() is None:
+            if dump.state is DumpState.PAUSED or not self.state.pause_switch.read().open or self.state.cursor() is None:
                 self.shared.stop.wait(PAUSED_LOOK_EVERY_S)
                 continue
             chunks = self.dumps.chunks(dump.id)

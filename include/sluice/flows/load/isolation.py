@@ -10,7 +10,7 @@ import structlog
 
 from sluice.config.pipeline import SNAPSHOT
 from sluice.coordination.bundling import WaitingBatches
-from sluice.coordination.target_holds import Hold
+from sluice.coordination.quarantine import Quarantined
 from sluice.errors import ConfigError, LeaseHeld, LoadError, MappingError, SluiceError, TargetUnavailable
 from sluice.flows.load.ack import ack
 from sluice.flows.load.bundling import ready, waits
@@ -26,13 +26,14 @@ SLICE = 20
 """Batches that a catch-up delivers before it acknowledges and checks for a pause."""
 
 
-def deliver(runtime: Runtime, target: str, batch: int) -> LoadOutcome | Hold | WaitingBatches:
+def deliver(runtime: Runtime, target: str, batch: int) -> LoadOutcome | Quarantined | WaitingBatches:
     """Load as :func:`load` does, but quarantine a target that fails while others continue, and leave a quarantined one alone.
 
     A target with ``commit_every`` gets nothing before its waiting batches are due, and then all that are merged; batches after ``batch`` are
     acknowledged, too.
 
-    Returns the Hold if the batch stays in the segments for a later :func:`catch_up`, and the waiting batches if it is loaded by a later call.
+    Returns why it is quarantined if the batch stays in the segments for a later :func:`catch_up`, and the waiting
+    batches if it is loaded by a later call.
 
     Raises:
         What :func:`load` raises, for the last target that is not quarantined.
@@ -44,14 +45,14 @@ def deliver(runtime: Runtime, target: str, batch: int) -> LoadOutcome | Hold | W
         return waiting or _together(runtime, target, batch, ready(state, target, batch))
 
 
-def commit_waiting(runtime: Runtime, target: str) -> LoadOutcome | Hold | None:
+def commit_waiting(runtime: Runtime, target: str) -> LoadOutcome | Quarantined | None:
     """Deliver to a target with ``commit_every`` all that there is, although its time has not come. None: it lacks nothing. Raises as :func:`load`."""
     with runtime.state() as state:
         waiting = state.waiting().get(target)
         return _together(runtime, target, waiting.first - 1, waiting.last) if waiting is not None else None
 
 
-def _together(runtime: Runtime, target: str, batch: int, last: int) -> LoadOutcome | Hold:
+def _together(runtime: Runtime, target: str, batch: int, last: int) -> LoadOutcome | Quarantined:
     """Deliver up to ``last``, and acknowledge what no other caller does: what comes after ``batch``."""
     outcome = _deliver(runtime, target, last)
     if isinstance(outcome, LoadOutcome) and last > batch:
@@ -59,23 +60,23 @@ def _together(runtime: Runtime, target: str, batch: int, last: int) -> LoadOutco
     return outcome
 
 
-def _deliver(runtime: Runtime, target: str, batch: int) -> LoadOutcome | Hold:
+def _deliver(runtime: Runtime, target: str, batch: int) -> LoadOutcome | Quarantined:
     """Load the batch now, whatever waits. See :func:`deliver`."""
     if len(runtime.pipeline.targets) == 1:
         return load(runtime, target, batch)
     with runtime.state() as state:
-        hold = state.holds.of(target)
-        if hold is not None:
-            return hold
+        reason = state.quarantine.reason(target)
+        if reason is not None:
+            return reason
         try:
             return _load(runtime, target, batch)
         except _OfTheTarget as found:
             error = found.error
-            hold = state.holds.hold(target, str(error))
-            if hold is None:
+            reason = state.quarantine.add(target, str(error))
+            if reason is None:
                 raise error from None
             _log.error("target_quarantined", pipeline=runtime.name, target=target, batch=batch, error=str(error))
-            return hold
+            return reason
 
 
 class _OfTheTarget(Exception):
@@ -134,7 +135,7 @@ def catch_up(runtime: Runtime, target: str, *, batches: int = SLICE) -> CatchUp:
         LeaseHeld: another installation works on this pipeline. What :func:`load` raises. The target stays quarantined.
     """
     with runtime.state() as state:
-        if state.holds.of(target) is None:
+        if state.quarantine.reason(target) is None:
             return CatchUp(target, quarantined=False)
         if runtime.owner:
             state.election.become_leader(runtime.owner)
@@ -146,11 +147,11 @@ def catch_up(runtime: Runtime, target: str, *, batches: int = SLICE) -> CatchUp:
         try:
             _deliver_up_to(runtime, target, process.batch, until)
         except _OfTheTarget as found:
-            state.holds.hold(target, str(found.error))
+            state.quarantine.add(target, str(found.error))
             raise found.error from None
         if until < last:
             return CatchUp(target, True, until - process.batch, last - until)
-        state.holds.release(target)
+        state.quarantine.release(target)
         _log.info("target_released", pipeline=runtime.name, target=target, batch=until)
         now = state.cursor()
         assert now is not None
@@ -158,7 +159,7 @@ def catch_up(runtime: Runtime, target: str, *, batches: int = SLICE) -> CatchUp:
             ack(
                 runtime, target, now.next_batch - 1
             )  # batches of runs that checked just before the release and left them to this one
-        return CatchUp(target, state.holds.of(target) is not None, now.next_batch - 1 - process.batch)
+        return CatchUp(target, state.quarantine.reason(target) is not None, now.next_batch - 1 - process.batch)
 
 
 def _deliver_up_to(runtime: Runtime, target: str, done: int, until: int) -> None:

@@ -83,7 +83,7 @@ def write_snapshot_rows(runtime: Runtime, state: PipelineState, record: Batch, w
     manifest = store.read_manifest(record.manifest)
     results = [MergeResult(tuple(parts), (), 0.0)]
     changeset = write_changeset_manifest(store, manifest, attempt, results, replaces=replaces)
-    return state.batches.merged(record.number, changeset.path, under=watch.permit)
+    return state.batches.merged(record.number, changeset.path, under=watch.pause_state)
 
 
 def _require_replaceable(runtime: Runtime, tables: Sequence[TableId]) -> None:

@@ -169,7 +169,7 @@ class _Merge:
         """Record the finished changeset of a batch whose rules have no task of their own."""
         store, batch = self.store, self.manifest.batch
         changeset = write_changeset_manifest(store, self.manifest, self.attempt, results)
-        kept = self.state.batches.merged(batch, changeset.path, under=self.watch.permit)
+        kept = self.state.batches.merged(batch, changeset.path, under=self.watch.pause_state)
         path = kept.changeset or changeset.path
         if any(rule.config.on_error is OnError.DEAD_LETTER for rule in self.rules):
             forget_attempts(store, batch, read_changeset(store, path).manifest.dead_letters)
@@ -180,7 +180,7 @@ class _Merge:
         store, batch = self.store, self.manifest.batch
         passed = _passed_on(self.attempt, batch, stages, self.rules, results)
         staged = write_stage(store, changeset_folder(store, batch, self.attempt), passed, results)
-        self.state.batches.staged(batch, 0, staged, under=self.watch.permit)
+        self.state.batches.staged(batch, 0, staged, under=self.watch.pause_state)
         return "", sum(result.rows for result in results), passed.totals
 
 

@@ -23,6 +23,7 @@ from sluice.model.tables import TableId
 from sluice.rules import RuleConfig, RuleSet
 from sluice.rules.script import Rule
 from sluice.segments.changeset import ChangesetFile, RuleTotal, write_manifest_with
+from sluice.segments.sealed import unsealed
 from sluice.segments.store import SegmentStore
 
 
@@ -95,7 +96,7 @@ def rules_of_stage(manifest: StageManifest, stage: int, engine_path: Path | None
 def read_stage(store: SegmentStore, path: str) -> StageManifest:
     """Read a stage manifest. Raises SegmentError if it is missing, damaged or of a newer format."""
     try:
-        return StageManifest.model_validate_json(store.read_text(path))
+        return StageManifest.model_validate_json(unsealed(store.read_text(path)))
     except ValueError as error:
         raise SegmentError(
             f"the manifest between two stages cannot be read: {str(error).splitlines()[0]}",

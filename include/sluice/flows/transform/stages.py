@@ -219,7 +219,7 @@ class _Stage:
         done = write_changeset_manifest(
             self.store, self.manifest, self.attempt, results, (*before.totals, *spark), letters_before
         )
-        kept = self.state.batches.merged(self.batch, done.path, under=self.watch.permit).changeset or done.path
+        kept = self.state.batches.merged(self.batch, done.path, under=self.watch.pause_state).changeset or done.path
         forget_attempts(self.store, self.batch, read_changeset(self.store, kept).manifest.dead_letters)
 
     def _record_stage(
@@ -237,4 +237,4 @@ class _Stage:
             dead_letter_rows=before.dead_letter_rows + sum(letter.rows for letter in letters),
         )
         staged = write_stage(self.store, changeset_folder(self.store, self.batch, self.attempt), passed, results)
-        self.state.batches.staged(self.batch, self.stage, staged, under=self.watch.permit)
+        self.state.batches.staged(self.batch, self.stage, staged, under=self.watch.pause_state)

@@ -40,7 +40,7 @@ def recover(runtime: Runtime, answers: Mapping[str, str], *, by: str, dry_run: b
         if dry_run or plan.whole:
             return plan
         plan.require_answers()
-        state.permits.set(open_=None, by=by, reason="recover")  # processes at work start again
+        state.pause_switch.set(open_=None, by=by, reason="recover")  # processes at work start again
         done: list[Measure] = []
         left = plan
         for _ in range(_LOOKS):

@@ -14,8 +14,9 @@ from ruamel.yaml import YAML
 
 from sluice.config.connections import ConnectionResolver, from_environment
 from sluice.config.engine import OnError, RuleConfig, RuleKind
-from sluice.config.loading import load_yaml, read_text, shown
+from sluice.config.loading import load_yaml, read_text
 from sluice.config.masking import SHOWN, Masking
+from sluice.config.problems import shown
 from sluice.errors import ConfigError, SluiceError
 from sluice.flows.runtime import Runtime
 from sluice.flows.stored import manifest_of

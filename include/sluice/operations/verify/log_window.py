@@ -155,10 +155,10 @@ class LogWindow:
         )
 
     def _require_movement(self, place: str, since: float) -> None:
-        permit, name = self.state.permits.read(), self.runtime.name
-        if not permit.open:
+        switch, name = self.state.pause_switch.read(), self.runtime.name
+        if not switch.open:
             raise Paused(
-                f"{name} is paused by {permit.by}: target {self.target} does not reach the rows that were read at the source",
+                f"{name} is paused by {switch.by}: target {self.target} does not reach the rows that were read at the source",
                 where=f"target {self.target}",
                 hint=f"`sluice resume {name}`, then verify again",
             )

@@ -11,8 +11,9 @@ from airflow.sdk import DAG, Param
 
 from sluice.config.channel import Channels
 from sluice.config.folders import channels_folder
-from sluice.config.loading import load_pipeline, shown, yaml_files
+from sluice.config.loading import load_pipeline, yaml_files
 from sluice.config.pipeline import PipelineConfig
+from sluice.config.problems import shown
 from sluice.errors import ConfigError, SluiceError
 from sluice.model.nearest import meant
 

@@ -15,8 +15,9 @@ from airflow.sdk.configuration import conf
 
 from sluice.config.engine import RuleConfig
 from sluice.config.folders import rules_folder
-from sluice.config.loading import load_pipeline, shown, yaml_files
+from sluice.config.loading import load_pipeline, yaml_files
 from sluice.config.pipeline import PipelineConfig, parse_span
+from sluice.config.problems import shown
 from sluice.errors import ConfigError, SluiceError
 from sluice.flows.stages import Stage, StageKind, display_name, pipeline_stages, rules_of
 from sluice.orchestration import dag_docs

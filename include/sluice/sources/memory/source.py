@@ -25,6 +25,7 @@ from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dialects import MYSQL, Dialect
 from sluice.model.dumps import Chunk, Mark, Marking, TablePlanned, TableRequest
+from sluice.model.findings import Finding
 from sluice.model.key_literals import literal, read_key
 from sluice.model.load_marks import MarkRules, PartnerLoads, Token
 from sluice.model.offset import Offset
@@ -36,7 +37,6 @@ from sluice.sources.base import (
     Blindness,
     ChangeSink,
     ChunkKey,
-    Finding,
     M,
     SourceIdentity,
     SourceTable,

@@ -21,6 +21,7 @@ from sluice.model import dialects
 from sluice.model.column_types import ColumnType
 from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dumps import Marking
+from sluice.model.findings import Finding
 from sluice.model.load_marks import MarkRules
 from sluice.model.offset import Offset
 from sluice.model.row_effects import ColumnEffect, Ran
@@ -37,7 +38,6 @@ from sluice.mysql.key_sql import key_literals, key_table, shown_literal, typed_l
 from sluice.sources.base import (
     Blindness,
     ChangeSink,
-    Finding,
     M,
     SourceIdentity,
     SourceTable,

@@ -29,7 +29,7 @@ from sluice.targets.lake.format import Commit, CommitNote, Edits, Following, Nam
 from sluice.targets.lake.rows import Part
 from sluice.targets.lake.statements import quoted
 from sluice.targets.lake.types import LakeColumn, TableInfo, partitionable, wanting
-from sluice.targets.port import Finding, Upkeep
+from sluice.targets.port import TableFinding, Upkeep
 
 _FIRST_LOOK = 32
 """Commits to read first: the newest ones answer most questions, and a log may have a million."""
@@ -86,10 +86,10 @@ class DeltaFormat:
     def require_fenced(self, table: TableId, found: Any) -> None:
         """Raise nothing: the client commits no lost race."""
 
-    def refusal(self, table: TableId, found: Any, *, every: bool) -> Finding | None:
+    def refusal(self, table: TableId, found: Any, *, every: bool) -> TableFinding | None:
         why = refusal(found.metadata().configuration, appends=every)
         hint = "switch it off and rewrite the table with Spark, or make it anew"
-        return Finding("error", table, "", why, hint=hint) if why else None
+        return TableFinding("error", table, "", why, hint=hint) if why else None
 
     def info(self, found: Any) -> TableInfo:
         return info_of(found)

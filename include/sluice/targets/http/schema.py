@@ -9,7 +9,7 @@ from sluice.errors import LoadError
 from sluice.model.planned import PlannedTable
 from sluice.targets.feature_check import without_key
 from sluice.targets.http.writer import HttpPlace
-from sluice.targets.port import Finding, Input
+from sluice.targets.port import Input, TableFinding
 
 
 @dataclass(frozen=True)
@@ -19,19 +19,19 @@ class HttpSchema:
     place: HttpPlace
     input: Input
 
-    def compare(self, tables: Sequence[PlannedTable]) -> Sequence[Finding]:
+    def compare(self, tables: Sequence[PlannedTable]) -> Sequence[TableFinding]:
         """Return a line for each table: its address, what goes into a request, the order and the guarantee."""
         return [self._about(plan) for plan in tables]
 
-    def _about(self, plan: PlannedTable) -> Finding:
+    def _about(self, plan: PlannedTable) -> TableFinding:
         options = self.place.options
         if self.input is Input.MERGED and not plan.key:
             return without_key(plan)
         if "key" in options.named and not plan.key:
-            return Finding("error", plan.target, "", "it has no key, and options.path or headers name {key}")
+            return TableFinding("error", plan.target, "", "it has no key, and options.path or headers name {key}")
         method = options.methods.insert
         rows = "one row" if options.single else f"up to {options.batch.max_rows} rows"
-        return Finding(
+        return TableFinding(
             "ok",
             plan.target,
             "",

@@ -27,7 +27,7 @@ from sluice.targets.lake.names import RESERVED, legal
 from sluice.targets.lake.rows import Part
 from sluice.targets.lake.statements import quoted, set_text
 from sluice.targets.lake.types import LakeColumn, Shape, TableInfo, wanting
-from sluice.targets.port import Finding, Upkeep
+from sluice.targets.port import TableFinding, Upkeep
 
 RETRIES = "commit.retry.num-retries"
 """The property that keeps the library from committing a lost race by itself."""
@@ -79,10 +79,10 @@ class IcebergFormat:
         if self.property_of(found, RETRIES) != "0":
             raise LoadError(_unfenced(self.uri(table)), where=str(table), hint=_HINT)
 
-    def refusal(self, table: TableId, found: Any, *, every: bool) -> Finding | None:
+    def refusal(self, table: TableId, found: Any, *, every: bool) -> TableFinding | None:
         if self.property_of(found, RETRIES) == "0":
             return None
-        return Finding(
+        return TableFinding(
             "error", table, "", _unfenced(self.uri(table)), set_text(self.sql_name(table), RETRIES, "0"), _HINT
         )
 

@@ -13,7 +13,7 @@ from sluice.targets.kafka.options import MissingTopics
 from sluice.targets.kafka.place import Place
 from sluice.targets.kafka.registry import Registry
 from sluice.targets.kafka.topics import Topics, configs_of, create, statement, wait_for
-from sluice.targets.port import Finding, Input
+from sluice.targets.port import Input, TableFinding
 
 
 @dataclass(frozen=True)
@@ -23,18 +23,18 @@ class KafkaSchema:
     place: Place
     input: Input
 
-    def compare(self, tables: Sequence[PlannedTable]) -> Sequence[Finding]:
+    def compare(self, tables: Sequence[PlannedTable]) -> Sequence[TableFinding]:
         """Return findings on what is missing, what cannot be loaded, and where each table goes."""
         topics = Topics.look(self.place)
         configs = configs_of(self.place, [t for t in {topics.topic_of(p.target) for p in tables} if t in topics.counts])
-        found: list[Finding] = []
+        found: list[TableFinding] = []
         for plan in tables:
             found += self._about(plan, topics, configs)
         for option, topic in topics.side.items() if tables else ():
             if topic not in topics.counts:
                 missing = statement(topic, self.place.options.create_topics.model_copy(update={"partitions": 1}))
                 found.append(
-                    Finding(
+                    TableFinding(
                         "error", tables[0].target, "", f"the topic {topic} of options.{option} is not there", missing
                     )
                 )
@@ -42,22 +42,24 @@ class KafkaSchema:
             try:
                 Registry(self.place).check()
             except SluiceError as error:
-                found += [Finding("error", p.target, "", error.message, hint=error.hint or "") for p in tables[:1]]
+                found += [TableFinding("error", p.target, "", error.message, hint=error.hint or "") for p in tables[:1]]
         if self.input is Input.MERGED and self.place.options.form.keys_are_alike:
             try:
                 topics.require_own([plan.target for plan in tables])
             except MappingError as error:
-                found += [Finding("error", p.target, "", error.message, hint=error.hint or "") for p in tables[:1]]
+                found += [TableFinding("error", p.target, "", error.message, hint=error.hint or "") for p in tables[:1]]
         return found
 
-    def _about(self, plan: PlannedTable, topics: Topics, configs: Mapping[str, Mapping[str, str]]) -> list[Finding]:
+    def _about(
+        self, plan: PlannedTable, topics: Topics, configs: Mapping[str, Mapping[str, str]]
+    ) -> list[TableFinding]:
         options, topic, merged = self.place.options, topics.topic_of(plan.target), self.input is Input.MERGED
         key = () if options.form.arrow else options.key_columns.get(str(plan.target), plan.key)
         names = {column.name for column in plan.columns}
         found = []
         for option, columns in (("key_columns", options.key_columns), ("partition_columns", options.partition_columns)):
             found += [
-                Finding("error", plan.target, name, f"options.{option} names a column that is not sent")
+                TableFinding("error", plan.target, name, f"options.{option} names a column that is not sent")
                 for name in columns.get(str(plan.target), ())
                 if name not in names
             ]
@@ -69,24 +71,24 @@ class KafkaSchema:
             missing = made.model_copy(update={"config": wanted})
             return [
                 *found,
-                Finding("error", plan.target, "", f"the topic {topic} is not there", statement(topic, missing)),
+                TableFinding("error", plan.target, "", f"the topic {topic} is not there", statement(topic, missing)),
             ]
         config = configs.get(topic, {})
         largest = int(config.get("max.message.bytes", "0") or 0)
         if 0 < largest < options.max_message_bytes:
-            found.append(Finding(
+            found.append(TableFinding(
                 "warning", plan.target, "", f"topic {topic} takes messages of {largest:,} bytes (compressed), and options.max_message_bytes is "
                 f"{options.max_message_bytes:,}: a message between the two stops the batch",
                 hint="make the two equal",
             ))  # fmt: skip
         if "compact" in config.get("cleanup.policy", "") and not key:
-            found.append(Finding(
+            found.append(TableFinding(
                 "error", plan.target, "", f"topic {topic} is compacted, and rows without a key have messages without one, which it refuses",
                 hint=f"kafka-configs --alter --topic {topic} --add-config cleanup.policy=delete",
             ))  # fmt: skip
         keyed = f"key ({', '.join(key)})" if key else "no key"
         words = f"topic {topic}, {topics.counts[topic]} partitions by {options.partitioning}, {keyed}, {options.format}"
-        return found or [Finding("ok", plan.target, "", words)]
+        return found or [TableFinding("ok", plan.target, "", words)]
 
     def apply(self, statement: str) -> None:
         """Make a topic. Raises LoadError."""

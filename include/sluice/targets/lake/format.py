@@ -18,7 +18,7 @@ from sluice.targets.lake.changelog import columns_of
 from sluice.targets.lake.options import LakeOptions
 from sluice.targets.lake.rows import Part
 from sluice.targets.lake.types import LakeColumn, Shape, TableInfo
-from sluice.targets.port import Finding, Upkeep
+from sluice.targets.port import TableFinding, Upkeep
 from sluice.targets.schema.plan import AddColumn
 
 Names = tuple[str, ...]
@@ -177,7 +177,7 @@ class LakeFormat(Protocol):
     def require_fenced(self, table: TableId, found: Any) -> None:
         """Raise LoadError if the library would commit a lost race by itself."""
 
-    def refusal(self, table: TableId, found: Any, *, every: bool) -> Finding | None:
+    def refusal(self, table: TableId, found: Any, *, every: bool) -> TableFinding | None:
         """Return why the library cannot write to a table, None if it can."""
 
     def info(self, found: Any) -> TableInfo:

@@ -24,7 +24,7 @@ from sluice.targets.lake.types import (
     takes,
     wanting,
 )
-from sluice.targets.port import Finding
+from sluice.targets.port import TableFinding
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class LakeSchema:
 
     tables: LakeTables
 
-    def compare(self, tables: Sequence[PlannedTable]) -> list[Finding]:
+    def compare(self, tables: Sequence[PlannedTable]) -> list[TableFinding]:
         """Return missing tables and columns, types that do not fit, and losses."""
         return [finding for plan in tables for finding in self._compare(plan)]
 
@@ -72,7 +72,7 @@ class LakeSchema:
             ) from None
 
     # -- inside ----------------------------------------------------------------------------------------------------
-    def _compare(self, plan: PlannedTable) -> list[Finding]:
+    def _compare(self, plan: PlannedTable) -> list[TableFinding]:
         target, tables, options = plan.target, self.tables, self.tables.options
         found = self._unfit(plan)
         if found:
@@ -102,16 +102,16 @@ class LakeSchema:
             or [self._well(plan, info)]
         )
 
-    def _absent(self, plan: PlannedTable, columns: Sequence[LakeColumn]) -> Finding:
+    def _absent(self, plan: PlannedTable, columns: Sequence[LakeColumn]) -> TableFinding:
         format_ = self.tables.format
         partitions = self.tables.options.partitions(plan.target)
         statement = create_text(format_.sql_name(plan.target), columns, partitions, format_.FORMAT.upper())
         why = f"there is no {format_.NAME} table at {format_.uri(plan.target)}"
-        return Finding("error", plan.target, "", why, statement, absent=True)
+        return TableFinding("error", plan.target, "", why, statement, absent=True)
 
     def _unfit_clusters(
         self, plan: PlannedTable, info: TableInfo, severity: Literal["error", "warning"]
-    ) -> list[Finding]:
+    ) -> list[TableFinding]:
         """Return the columns of the option that do not fit. For an existing table that is a warning.
 
         Rows keep arriving, and a column may have been renamed at the source since.
@@ -128,12 +128,12 @@ class LakeSchema:
             else:
                 continue
             hint = "cluster by columns of numbers, texts, dates or times, or leave it out"
-            found.append(Finding(severity, plan.target, name, why, hint=hint))
+            found.append(TableFinding(severity, plan.target, name, why, hint=hint))
         return found
 
-    def _unfit(self, plan: PlannedTable) -> list[Finding]:
+    def _unfit(self, plan: PlannedTable) -> list[TableFinding]:
         """Return what no table could hold."""
-        found: list[Finding] = []
+        found: list[TableFinding] = []
         if not plan.key and not self.tables.every:
             found.append(without_key(plan))
         for column in plan.columns:
@@ -147,8 +147,8 @@ class LakeSchema:
                 found.append(_error(plan, column.name, f"{column.sql_type or column.arrow_type}: {TOO_WIDE}", hint))
         return found
 
-    def _columns(self, plan: PlannedTable, info: TableInfo) -> list[Finding]:
-        found: list[Finding] = []
+    def _columns(self, plan: PlannedTable, info: TableInfo) -> list[TableFinding]:
+        found: list[TableFinding] = []
         every = self.tables.every
         inner = info.find(BEFORE)
         parts = TableInfo(inner.kind) if inner is not None and not isinstance(inner.kind, str) else None
@@ -176,7 +176,7 @@ class LakeSchema:
 
     def _column(
         self, plan: PlannedTable, column: PlannedColumn, name: str, info: TableInfo, parts: TableInfo | None
-    ) -> list[Finding]:
+    ) -> list[TableFinding]:
         made, own = column.sent_type, made_type(column, self.tables.options.wide_decimals)
         there = info.find(name)
         said = column.sql_type or column.arrow_type
@@ -187,7 +187,7 @@ class LakeSchema:
             why = f"it has no column {name!r}, which {plan.source} has"
             hint = "or leave it out: mapping.columns.exclude"
             add = add_text(self.tables.format.sql_name(plan.target), new)
-            return [Finding("error", plan.target, column.name, why, add, hint, absent=True)]
+            return [TableFinding("error", plan.target, column.name, why, add, hint, absent=True)]
         for one in filter(None, (there, parts.find(name) if parts is not None else None)):
             if not isinstance(one.kind, str) or not takes(made, one.kind):
                 why = f"column {one.name!r} is {type_text(one.kind)}, which cannot hold values of {said}"
@@ -201,15 +201,17 @@ class LakeSchema:
         elif not there.nullable and column.nullable and not column.key:
             why = "NULL is refused"
         return (
-            [Finding("warning", plan.target, column.name, f"{said} -> {type_text(there.kind)}: {why}")] if why else []
+            [TableFinding("warning", plan.target, column.name, f"{said} -> {type_text(there.kind)}: {why}")]
+            if why
+            else []
         )
 
-    def _well(self, plan: PlannedTable, info: TableInfo) -> Finding:
+    def _well(self, plan: PlannedTable, info: TableInfo) -> TableFinding:
         by = f", partitioned by {', '.join(info.partitions)}" if info.partitions else ""
         clusters = self.tables.options.clusters(plan.target, info)
         by += f", clustered by {', '.join(clusters)}" if clusters else ""
         what = "every change is appended to" if self.tables.every else "rows are merged into"
-        return Finding(
+        return TableFinding(
             "ok",
             plan.target,
             "",
@@ -217,11 +219,11 @@ class LakeSchema:
         )
 
 
-def _error(plan: PlannedTable, column: str, why: str, hint: str = "") -> Finding:
-    return Finding("error", plan.target, column, why, hint=hint)
+def _error(plan: PlannedTable, column: str, why: str, hint: str = "") -> TableFinding:
+    return TableFinding("error", plan.target, column, why, hint=hint)
 
 
-def _unfit_partitions(plan: PlannedTable, names: Sequence[str], columns: Sequence[LakeColumn]) -> list[Finding]:
+def _unfit_partitions(plan: PlannedTable, names: Sequence[str], columns: Sequence[LakeColumn]) -> list[TableFinding]:
     found = []
     for one in columns:
         if one.name in names and not partitionable(one.kind):

@@ -14,7 +14,7 @@ from sluice.model.tables import TableId
 from sluice.model.temporal import is_special
 from sluice.targets.memory.column_types import own_type
 from sluice.targets.memory.store import MemoryStore, Table
-from sluice.targets.port import Finding, SchemaChange
+from sluice.targets.port import SchemaChange, TableFinding
 from sluice.targets.schema.conversions import effects_on, not_converted
 from sluice.targets.schema.names import lacking, require_names
 from sluice.targets.schema.plan import (
@@ -38,7 +38,7 @@ class MemorySchema:
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
 
-    def compare(self, tables: Sequence[PlannedTable]) -> list[Finding]:
+    def compare(self, tables: Sequence[PlannedTable]) -> list[TableFinding]:
         """Return tables and columns that are missing, and what the types of the store lose."""
         found = []
         for plan in tables:
@@ -47,7 +47,7 @@ class MemorySchema:
             for name in new:
                 statement = json.dumps({"add": [plan.target.schema, plan.target.table], "columns": [name]})
                 why = f"it has no column {name!r}, which {plan.source} has"
-                found.append(Finding("error", plan.target, name, why, statement, absent=True))
+                found.append(TableFinding("error", plan.target, name, why, statement, absent=True))
             if new:
                 continue
             try:
@@ -59,10 +59,10 @@ class MemorySchema:
                     "types": [own_type(column.value_type).python.__name__ for column in plan.columns],
                     "key": list(plan.key),
                 })
-                found.append(Finding("error", plan.target, "", error.message, statement, absent=held is None))
+                found.append(TableFinding("error", plan.target, "", error.message, statement, absent=held is None))
                 continue
             found += [
-                Finding("warning", plan.target, column.name, f"{column.sql_type}: {loses}")
+                TableFinding("warning", plan.target, column.name, f"{column.sql_type}: {loses}")
                 for column in plan.columns
                 if (loses := own_type(column.value_type).loses)
             ]

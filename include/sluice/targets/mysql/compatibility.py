@@ -17,7 +17,7 @@ from sluice.mysql.ddl.parser import parse_statement
 from sluice.targets.mysql.column_types import column_type, lost
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo
 from sluice.targets.mysql.tables import add_column, compare, create_table, rows_about
-from sluice.targets.port import Finding
+from sluice.targets.port import TableFinding
 
 _TRANSACTIONAL = {"INNODB", "ROCKSDB", "TOKUDB", "NDBCLUSTER"}
 
@@ -30,7 +30,7 @@ def review(
     *,
     fire: bool = False,
     hidden: Mapping[TableId, str] | None = None,
-) -> list[Finding]:
+) -> list[TableFinding]:
     """Return a finding for each thing to know, in the order of ``plans``.
 
     Args:
@@ -38,16 +38,20 @@ def review(
         fire: triggers are meant.
         hidden: tables that the login may not see, with the GRANT that it needs.
     """
-    remarks: list[Finding] = []
+    remarks: list[TableFinding] = []
     for plan in plans:
         info = infos.get(plan.target)
         if info is None and hidden and plan.target in hidden:
-            remarks.append(Finding("error", plan.target, "", HIDDEN, hint=f"{hidden[plan.target]}; then look again"))
+            remarks.append(
+                TableFinding("error", plan.target, "", HIDDEN, hint=f"{hidden[plan.target]}; then look again")
+            )
             continue
         if info is None:
             same = bool(plan.create_sql) and plan.dialect == dialect
             statement = plan.create_sql if same else create_table(plan)
-            remarks.append(Finding("error", plan.target, "", "the target has no such table", statement, absent=True))
+            remarks.append(
+                TableFinding("error", plan.target, "", "the target has no such table", statement, absent=True)
+            )
             remarks += _without_transactions(plan.target, _engine_of(statement, plan.dialect))
             if same:  # the source's own statement lacks them
                 remarks += [_missing_column(plan, column) for column in plan.columns if column.name in plan.made]
@@ -56,7 +60,9 @@ def review(
         try:
             compare(plan, info, columns=False)
         except MappingError as error:
-            remarks.append(Finding("error", plan.target, "", error.message, _statement(error.hint), error.hint or ""))
+            remarks.append(
+                TableFinding("error", plan.target, "", error.message, _statement(error.hint), error.hint or "")
+            )
         remarks += _without_transactions(plan.target, info.engine)
         remarks += _losses(plan, info)
         names = triggers.get(plan.target, ())
@@ -64,11 +70,11 @@ def review(
             why = (
                 f"{_fires(names)} (options.triggers: fire)" if fire else f"{_fires(names)}; {_hint(plan.target, names)}"
             )
-            remarks.append(Finding("warning" if fire else "error", plan.target, "", why))
+            remarks.append(TableFinding("warning" if fire else "error", plan.target, "", why))
     return remarks
 
 
-def _without_transactions(table: TableId, engine: str) -> list[Finding]:
+def _without_transactions(table: TableId, engine: str) -> list[TableFinding]:
     if not engine or engine.upper() in _TRANSACTIONAL:
         return []
     why = (
@@ -76,7 +82,7 @@ def _without_transactions(table: TableId, engine: str) -> list[Finding]:
         "of its rows there, and a server with enforce_gtid_consistency=ON refuses the batch (error 1785)"
     )
     hint = f"ALTER TABLE {quoted_table(table)} ENGINE = InnoDB at the target; the source's table may stay as it is"
-    return [Finding("warning", table, "", why, hint=hint)]
+    return [TableFinding("warning", table, "", why, hint=hint)]
 
 
 def _engine_of(statement: str, dialect: dialects.Dialect) -> str:
@@ -136,7 +142,7 @@ def _statement(hint: str | None) -> str:
     return text if text.startswith(("ALTER", "CREATE")) and "…" not in text else ""
 
 
-def _missing_columns(plan: PlannedTable, info: TableInfo) -> list[Finding]:
+def _missing_columns(plan: PlannedTable, info: TableInfo) -> list[TableFinding]:
     there = {column.name.casefold() for column in info.columns}
     return [
         _missing_column(plan, column, there)
@@ -145,8 +151,8 @@ def _missing_columns(plan: PlannedTable, info: TableInfo) -> list[Finding]:
     ]
 
 
-def _missing_column(plan: PlannedTable, column: PlannedColumn, there: Collection[str] = ()) -> Finding:
-    return Finding(
+def _missing_column(plan: PlannedTable, column: PlannedColumn, there: Collection[str] = ()) -> TableFinding:
+    return TableFinding(
         "error",
         plan.target,
         column.name,
@@ -156,7 +162,7 @@ def _missing_column(plan: PlannedTable, column: PlannedColumn, there: Collection
     )
 
 
-def _losses(plan: PlannedTable, info: TableInfo) -> list[Finding]:
+def _losses(plan: PlannedTable, info: TableInfo) -> list[TableFinding]:
     there = {column.name.casefold(): column for column in info.columns}
     remarks = []
     for column in plan.columns:
@@ -171,7 +177,9 @@ def _losses(plan: PlannedTable, info: TableInfo) -> list[Finding]:
             if column.sql_type and not column.key:
                 change = f"ALTER TABLE {quoted_table(plan.target)} MODIFY COLUMN {quoted(found.name)} {_widened(column, found)}"
             remarks.append(
-                Finding("warning", plan.target, column.name, f"{column.sql_type} -> {found.sql_type}: {why}", change)
+                TableFinding(
+                    "warning", plan.target, column.name, f"{column.sql_type} -> {found.sql_type}: {why}", change
+                )
             )
     return remarks
 

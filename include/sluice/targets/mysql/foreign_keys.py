@@ -28,7 +28,7 @@ from sluice.mysql.key_sql import among
 from sluice.targets.mysql import literals
 from sluice.targets.mysql.statements import MAX_KEYS
 from sluice.targets.mysql.tables import views_about
-from sluice.targets.port import Finding
+from sluice.targets.port import TableFinding
 from sluice.targets.sql.rows import user_fields
 from sluice.targets.sql.tables import Reference, TableChanges
 
@@ -141,7 +141,7 @@ def _look(cursor: Any, reference: Reference, keys: Sequence[tuple[str, ...]], *,
     )
 
 
-def remarks(plans: Sequence[PlannedTable], references: Sequence[Reference]) -> list[Finding]:
+def remarks(plans: Sequence[PlannedTable], references: Sequence[Reference]) -> list[TableFinding]:
     """Return, before the first row, what the pipeline's rows alone cannot keep right."""
     planned = {plan.target: {column.name.casefold() for column in plan.columns} for plan in plans}
     found = []
@@ -151,10 +151,10 @@ def remarks(plans: Sequence[PlannedTable], references: Sequence[Reference]) -> l
                 f"foreign key {one.name}: rows of {one.child}, which this pipeline does not write, refer to this table; the batch that removes a row "
                 "they refer to stops"
             )
-            found.append(Finding("warning", one.parent, "", why))
+            found.append(TableFinding("warning", one.parent, "", why))
         for table, columns in ((one.child, one.columns), (one.parent, one.parent_columns)):
             absent = [name for name in columns if table in planned and name.casefold() not in planned[table]]
             if absent:
                 why = f"foreign key {one.name} ({one.child} -> {one.parent}) is not checked for rows of {table}: no such column comes over"
-                found.append(Finding("warning", table, absent[0], why))
+                found.append(TableFinding("warning", table, absent[0], why))
     return found

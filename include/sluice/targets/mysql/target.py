@@ -34,11 +34,11 @@ from sluice.targets.port import (
     Consistency,
     Feature,
     Fence,
-    Finding,
     Guarantee,
     Input,
     Ordering,
     SchemaChange,
+    TableFinding,
 )
 from sluice.targets.sql.foreign_keys import ordered
 from sluice.targets.sql.session_pool import SessionPool
@@ -136,7 +136,7 @@ class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
         """See :class:`sluice.targets.port.Comparer`."""
         return MySQLComparer(self)
 
-    def compare(self, tables: Sequence[PlannedTable]) -> list[Finding]:
+    def compare(self, tables: Sequence[PlannedTable]) -> list[TableFinding]:
         """Return missing tables and columns, losses and triggers, with the DDL that corrects them."""
         with self.session("reading the target's tables") as session:
             places = [plan.target for plan in tables]

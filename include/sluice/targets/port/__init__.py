@@ -40,7 +40,7 @@ from sluice.targets.port.reconcile import (
     StoredRange,
 )
 from sluice.targets.port.rows import ChangePiece, RowFile, RowGroup, RowReader, Share, TableInput
-from sluice.targets.port.schema import CopiesAgain, Finding, SchemaChange, SourceStatement, TargetSchema
+from sluice.targets.port.schema import CopiesAgain, Finding, SchemaChange, SourceStatement, TableFinding, TargetSchema
 from sluice.targets.port.target import (
     BatchWriter,
     MarksLoads,
@@ -106,6 +106,7 @@ __all__ = [
     "SourceStatement",
     "StatementRunner",
     "StoredRange",
+    "TableFinding",
     "TableInput",
     "TableVersion",
     "Target",

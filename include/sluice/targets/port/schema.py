@@ -101,7 +101,7 @@ class SchemaChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class TableFinding:
     """A finding about a planned table before its first row: ``severity`` is warning or error, ``column`` "" for the table itself.
 
     Attributes:
@@ -120,10 +120,14 @@ class Finding:
     absent: bool = False
 
 
+Finding = TableFinding
+"""The earlier name, which kinds of other repositories may import."""
+
+
 class TargetSchema(Protocol):
     """Optional: compares tables, for targets that have any."""
 
-    def compare(self, tables: Sequence[PlannedTable]) -> Sequence[Finding]:
+    def compare(self, tables: Sequence[PlannedTable]) -> Sequence[TableFinding]:
         """Return everything to say about the planned tables before the first batch. Raises nothing for them and changes nothing."""
 
     def apply(self, statement: str) -> None:

@@ -11,7 +11,7 @@ from sluice.errors import MappingError
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId
-from sluice.targets.port import Finding
+from sluice.targets.port import TableFinding
 from sluice.targets.postgresql import extras
 from sluice.targets.postgresql.collations import NO_COLLATIONS, Collation, Collations, clause
 from sluice.targets.postgresql.column_types import LABEL, OIDS, lost, made_type, pg_type, takes
@@ -193,32 +193,32 @@ def compare_all(
     return {plan.target: compare(plan, infos.get(plan.target), wanted) for plan in plans}
 
 
-def review(plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo], wanted: Wanted) -> list[Finding]:
+def review(plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo], wanted: Wanted) -> list[TableFinding]:
     """Return everything to say about the planned tables, with the statements that correct it."""
-    found: list[Finding] = []
+    found: list[TableFinding] = []
     for plan in plans:
         info = infos.get(plan.target)
         try:
             refuse_long(plan)
         except MappingError as error:
-            found.append(Finding("error", plan.target, "", error.message, hint=error.hint or ""))
+            found.append(TableFinding("error", plan.target, "", error.message, hint=error.hint or ""))
             continue
         if info is None:
             sql = create_table(plan, wanted)
             found += [
-                Finding("error", plan.target, "", f"the table is to have the collation {name}", made)
+                TableFinding("error", plan.target, "", f"the table is to have the collation {name}", made)
                 for name, made in _collations(plan, wanted)
             ]
             why = f"the target has no such table for {plan.source}"
-            found.append(Finding("error", plan.target, "", why, sql, absent=True))
+            found.append(TableFinding("error", plan.target, "", why, sql, absent=True))
             found += [_loss_of(plan, column, wanted) for column in plan.columns if _loss(plan, column, wanted)]
             found += [
-                Finding("error", plan.target, "", f"the table is to have {what}", sql)
+                TableFinding("error", plan.target, "", f"the table is to have {what}", sql)
                 for what, sql in extras.of_plan(plan, indexes=wanted.indexes)
             ]
             continue
         found += [
-            Finding(severity, plan.target, column, why, statement, hint, absent)
+            TableFinding(severity, plan.target, column, why, statement, hint, absent)
             for severity, column, why, statement, hint, absent in _problems(plan, info, wanted)
         ]
     return found
@@ -256,13 +256,13 @@ def _typed(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> str:
     return made_type(column, wanted.json, wanted.spatial) + clause(_collation(plan, column, wanted))
 
 
-def _loss_of(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> Finding:
+def _loss_of(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> TableFinding:
     said = f"{column.sql_type or column.arrow_type} -> {_typed(plan, column, wanted)}"
-    return Finding("warning", plan.target, column.name, f"{said}: {_loss(plan, column, wanted)}")
+    return TableFinding("warning", plan.target, column.name, f"{said}: {_loss(plan, column, wanted)}")
 
 
 class _Problem(NamedTuple):
-    """A problem of a table: ``severity`` and ``column`` as in a Finding; ``statement`` corrects it, or ``hint`` says what the choices are."""
+    """A problem of a table: ``severity`` and ``column`` as in a TableFinding; ``statement`` corrects it, or ``hint`` says what the choices are."""
 
     severity: str
     column: str

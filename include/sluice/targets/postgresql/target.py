@@ -22,11 +22,11 @@ from sluice.targets.port import (
     Consistency,
     Feature,
     Fence,
-    Finding,
     Guarantee,
     Input,
     Ordering,
     SchemaChange,
+    TableFinding,
 )
 from sluice.targets.postgresql import range_delete, waiting
 from sluice.targets.postgresql.ack_table import AckTable
@@ -165,7 +165,7 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
         """See :class:`sluice.targets.port.Comparer`."""
         return PostgreSQLComparer(self, self.options.zero_dates)
 
-    def compare(self, tables: Sequence[PlannedTable]) -> list[Finding]:
+    def compare(self, tables: Sequence[PlannedTable]) -> list[TableFinding]:
         """Return missing tables and columns, losses and triggers, with the DDL that corrects them."""
         self._refuse_clash(tables)
         plans = {self.naming.table(plan.target): plan.target for plan in tables}

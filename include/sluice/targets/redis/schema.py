@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from sluice.errors import LoadError, MappingError, SluiceError
 from sluice.model.planned import PlannedTable
 from sluice.targets.feature_check import without_key
-from sluice.targets.port import Finding, Input
+from sluice.targets.port import Input, TableFinding
 from sluice.targets.redis.client import Client, cluster_refused, connected
 from sluice.targets.redis.column_types import own_type
 from sluice.targets.redis.place import Place
@@ -26,26 +26,26 @@ class RedisSchema:
     place: Place
     input: Input
 
-    def compare(self, tables: Sequence[PlannedTable]) -> Sequence[Finding]:
+    def compare(self, tables: Sequence[PlannedTable]) -> Sequence[TableFinding]:
         """Return findings on the server, once, and on each table."""
         if not tables:
             return ()
         first = tables[0].target
         with connected(self.place) as client:
             found = [
-                Finding(severity, first, "", why, hint=hint)
+                TableFinding(severity, first, "", why, hint=hint)
                 for severity, why, hint in server_findings(client, self.place)
             ]
             try:
                 held = definitions(client, self.place) if self.input is Input.MERGED else {}
             except SluiceError as error:
-                return [*found, Finding("error", first, "", error.message, hint=error.hint or "")]
+                return [*found, TableFinding("error", first, "", error.message, hint=error.hint or "")]
         for plan in tables:
             if self.input is Input.MERGED:
                 found += self._about(plan, held)
             else:
                 found.append(
-                    Finding(
+                    TableFinding(
                         "ok",
                         plan.target,
                         "",
@@ -54,7 +54,7 @@ class RedisSchema:
                 )
         return found
 
-    def _about(self, plan: PlannedTable, held: Mapping[str, Definition]) -> Iterator[Finding]:
+    def _about(self, plan: PlannedTable, held: Mapping[str, Definition]) -> Iterator[TableFinding]:
         place, there = self.place, held.get(str(plan.target))
         if not plan.key:
             yield without_key(plan)
@@ -64,32 +64,32 @@ class RedisSchema:
             assert there is not None
             statement = statement_of(place, plan.target, replace(there, columns=(*there.columns, *new)))
             why = f"it has no column {name!r}, which {plan.source} has"
-            yield Finding("error", plan.target, name, why, statement, absent=True)
+            yield TableFinding("error", plan.target, name, why, statement, absent=True)
         if new:
             return
         try:
             require(place, held, plan)
         except MappingError as error:
             statement = statement_of(place, plan.target, definition_of(plan)) if there is None else ""
-            yield Finding(
+            yield TableFinding(
                 "error", plan.target, "", error.message, statement, hint=error.hint or "", absent=there is None
             )
             return
         yield from self._losses(plan)
         head, tail = place.row_affixes(plan.target)
-        yield Finding(
+        yield TableFinding(
             "ok",
             plan.target,
             "",
             f"keys {head}{':'.join(f'<{name}>' for name in plan.key)}{tail}, form: {place.options.form}",
         )
 
-    def _losses(self, plan: PlannedTable) -> Iterator[Finding]:
+    def _losses(self, plan: PlannedTable) -> Iterator[TableFinding]:
         options = self.place.options
         if options.form == "string":
             left = [column.name for column in plan.columns if column.name != options.value_column and not column.key]
             if left:
-                yield Finding(
+                yield TableFinding(
                     "warning",
                     plan.target,
                     "",
@@ -99,12 +99,12 @@ class RedisSchema:
         for column in plan.columns:
             loses = own_type(column.sent_type).loses
             if loses:
-                yield Finding("warning", plan.target, column.name, f"{column.sql_type}: {loses}")
+                yield TableFinding("warning", plan.target, column.name, f"{column.sql_type}: {loses}")
         scores = {index.score for index in self.place.indexes_of(plan.target)}
         for column in plan.columns:
             if column.name in scores and column.sent_type.kind.value in {"bigint", "decimal"}:
                 why = f"{column.sql_type}: a score is a double, which orders numbers beyond {_EXACT:,} alike"
-                yield Finding("warning", plan.target, column.name, why)
+                yield TableFinding("warning", plan.target, column.name, why)
 
     def apply(self, statement: str) -> None:
         """Store a definition. Raises LoadError."""

@@ -24,10 +24,10 @@ from sluice.targets.port import (
     BatchInput,
     Capabilities,
     Fence,
-    Finding,
     OtherWriter,
     RejectedRows,
     SchemaChange,
+    TableFinding,
     WriteResult,
 )
 from sluice.targets.sql.ack_rows import AckRows
@@ -153,7 +153,7 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
         """See :meth:`sluice.targets.sql.loader.SqlLoader.replaceable`."""
 
     @abstractmethod
-    def compare(self, tables: Sequence[PlannedTable]) -> list[Finding]:
+    def compare(self, tables: Sequence[PlannedTable]) -> list[TableFinding]:
         """Return missing tables and columns, losses and triggers, with the DDL that corrects them."""
 
     @abstractmethod

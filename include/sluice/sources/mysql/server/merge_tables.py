@@ -15,9 +15,9 @@ from typing import Any
 import pymysql
 
 from sluice.errors import ConfigError
+from sluice.model.findings import Finding
 from sluice.model.tables import TableId, quoted_table
 from sluice.mysql.client import create_table_of
-from sluice.sources.base import Finding
 from sluice.sources.mysql.server.connection import rows_of
 
 ENGINE = "MRG_MYISAM"

@@ -6,8 +6,8 @@ import time
 from typing import Any
 
 from sluice.errors import LogPurged, LostPosition, WrongServer
+from sluice.model.findings import Finding
 from sluice.model.log_files import split_file
-from sluice.sources.base import Finding
 from sluice.sources.mysql.events.gtids import GtidSet, MariaDbGtidState
 from sluice.sources.mysql.events.xa import parse_prepared
 from sluice.sources.mysql.position import Position

@@ -13,8 +13,9 @@ from typing import Any
 import pymysql
 
 from sluice.config.pipeline import PipelineConfig
+from sluice.model.findings import Finding
 from sluice.model.tables import TableId
-from sluice.sources.base import Finding, raise_first
+from sluice.sources.base import raise_first
 from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.server.connection import ServerInfo, first_that_works, is_replica, rows_of
 from sluice.sources.mysql.server.merge_tables import ENGINE, merge_findings

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from sluice.model.findings import Finding
 from sluice.model.tables import TableId
-from sluice.sources.base import Finding
 
 ENGINES = ("FEDERATED", "SPIDER", "CONNECT", "SPHINX", "S3", "OQGRAPH")
 """As information_schema says them."""

@@ -14,8 +14,8 @@ from typing import Any
 import pymysql
 from pymysql.constants import ER
 
+from sluice.model.findings import Finding
 from sluice.model.tables import TableId
-from sluice.sources.base import Finding
 from sluice.sources.mysql.server.connection import ServerInfo, rows_of
 from sluice.sources.table_filter import Selection
 

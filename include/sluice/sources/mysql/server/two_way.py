@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from sluice.model.findings import Finding
 from sluice.model.load_marks import TABLE
 from sluice.model.tables import TableId
-from sluice.sources.base import Finding
 from sluice.sources.mysql.server.connection import NOT_OF_THE_SYSTEM, ServerInfo, rows_of
 from sluice.sources.table_filter import Selection
 

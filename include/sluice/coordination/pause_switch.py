@@ -1,4 +1,4 @@
-"""May the pipeline work? What people said last: pause, resume, restart, roll back."""
+"""The pause switch: whether the pipeline may work, as people last said by pause, resume, restart or rollback."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ import time
 from dataclasses import dataclass, replace
 
 from sluice.coordination.channel_side import ChannelSide
-from sluice.coordination.layout import PERMIT, Layout
+from sluice.coordination.layout import PAUSE_SWITCH, Layout
 from sluice.coordination.port import Check, Put, Znodes, committed
 from sluice.errors import Paused, Restarted
 from sluice.model.stored_fields import known_fields
 
 
 @dataclass(frozen=True, slots=True)
-class Permit:
-    """May the pipeline work? ``by`` and ``reason`` say who paused it and why.
+class PauseState:
+    """What the pause switch says. ``open``: the pipeline may work; ``by`` and ``reason`` say who paused it and why.
 
     ``round`` grows with every pause, restart and rollback: work that began in an earlier round stops and begins again.
-    ``partner``: the other pipeline of its channel, if it is for that one's failure that it may not; "": a person said
-    so.
+    ``partner``: the other pipeline of its channel, if that one's failure closed it; "": a person did.
     """
 
     open: bool = True
@@ -30,33 +29,33 @@ class Permit:
     partner: str = ""
 
 
-class Permits:
-    """The permit of one pipeline."""
+class PauseSwitch:
+    """The pause switch of one pipeline: people pause and resume it, and work asks it before each step."""
 
     def __init__(self, znodes: Znodes, layout: Layout, side: ChannelSide | None = None) -> None:
         self._z = znodes
         self._side = side
-        self._path = layout.permit
+        self._path = layout.pause_switch
         self._pipeline = layout.pipeline
 
-    def read(self) -> Permit:
-        """Return the permit; open by default, and closed while the pipeline's partner fails."""
-        permit = self._said()
-        stops = self._side.stops() if self._side is not None and permit.open else None
+    def read(self) -> PauseState:
+        """Return what it says: open by default, and closed while the pipeline's partner fails."""
+        state = self._said()
+        stops = self._side.stops() if self._side is not None and state.open else None
         if stops is None or self._side is None:
-            return permit
+            return state
         reason = f"{stops.pipeline} does not work ({stops.part}): {stops.why}"
         by = f"channel {self._side.channel}"
-        return replace(permit, open=False, by=by, reason=reason, since=stops.since, partner=stops.pipeline)
+        return replace(state, open=False, by=by, reason=reason, since=stops.since, partner=stops.pipeline)
 
-    def _said(self) -> Permit:
+    def _said(self) -> PauseState:
         """Return what people said."""
         node = self._z.get(self._path)
         if node is None or not node.data:
-            return Permit(version=node.version if node else -1)
-        return Permit(**known_fields(Permit, PERMIT.decode(self._path, node.data)), version=node.version)
+            return PauseState(version=node.version if node else -1)
+        return PauseState(**known_fields(PauseState, PAUSE_SWITCH.decode(self._path, node.data)), version=node.version)
 
-    def set(self, *, open_: bool | None, by: str, reason: str) -> Permit:
+    def set(self, *, open_: bool | None, by: str, reason: str) -> PauseState:
         """Pause, resume, or (``open_`` None) begin a new round as it is.
 
         The last word counts; only a resume keeps the round.
@@ -72,30 +71,30 @@ class Permits:
                 "reason": reason,
                 "since": since,
             }
-            if committed(self._z, Put(self._path, PERMIT.encode(data), current.version)):
+            if committed(self._z, Put(self._path, PAUSE_SWITCH.encode(data), current.version)):
                 return self._said()
 
-    def require(self, *, since: Permit | None = None) -> Permit:
-        """Return the permit.
+    def require(self, *, since: PauseState | None = None) -> PauseState:
+        """Return what it says.
 
         Raises Paused if a person paused the pipeline, Restarted if a new round began after ``since``.
         """
-        permit = self.read()
-        if permit.version == -1:
+        state = self.read()
+        if state.version == -1:
             self._z.ensure(self._path)
-            permit = self.read()
-        because = f"{permit.by}: {permit.reason}" if permit.reason else permit.by
-        where = f"{self._path} since {permit.since}"
-        if not permit.open:
+            state = self.read()
+        because = f"{state.by}: {state.reason}" if state.reason else state.by
+        where = f"{self._path} since {state.since}"
+        if not state.open:
             hint = f"`sluice resume {self._pipeline}` lets it go on"
-            if permit.partner:
-                hint = f"it goes on once {permit.partner} works: `sluice status {permit.partner}`"
+            if state.partner:
+                hint = f"it goes on once {state.partner} works: `sluice status {state.partner}`"
             raise Paused(f"{self._pipeline} was paused by {because}", where=where, hint=hint)
-        if since is not None and permit.round != since.round:
+        if since is not None and state.round != since.round:
             hint = "nothing: this work begins again from the same batch"
             raise Restarted(f"{self._pipeline} was restarted by {because}", where=where, hint=hint)
-        return permit
+        return state
 
-    def unchanged(self, permit: Permit) -> Check:
-        """Return the requirement that no one has changed it since ``permit`` was read."""
-        return Check(self._path, permit.version)
+    def unchanged(self, state: PauseState) -> Check:
+        """Return the requirement that no one has moved it since ``state`` was read."""
+        return Check(self._path, state.version)

@@ -1,0 +1,114 @@
+"""Problems that pydantic finds in what a person wrote, as fields and sentences: one wording for files, options, parameters, variables and requests.
+
+pydantic's own text repeats values, which may be secret; no value is shown here but what a validator of ours puts into its
+message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from sluice.model.nearest import meant
+
+_SHOWN_CHARACTERS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One problem: the field that has it, and what is wrong, as a sentence without the field.
+
+    ``unknown``: no field of that name exists.
+    """
+
+    location: tuple[int | str, ...]
+    why: str
+    unknown: bool = False
+
+    @property
+    def field(self) -> str:
+        """The field with dots, as messages show it; ``""`` for the whole."""
+        return ".".join(shown(str(part))[:_SHOWN_CHARACTERS] for part in self.location)
+
+    def sentence(self, prefix: str = "") -> str:
+        """Return ``field: what is wrong``; ``prefix`` is the path of what was validated, such as ``options``."""
+        field = ".".join(part for part in (prefix, self.field) if part)
+        return f"{field}: {self.why}" if field else self.why
+
+
+def problems_of(
+    items: Iterable[Mapping[str, Any]],
+    model: type[BaseModel] | None = None,
+    *,
+    unknown: str = "there is no such key",
+    required: str = "this key is required",
+    known: Collection[str] | None = None,
+) -> list[Problem]:
+    """Describe the items of a ``ValidationError.errors()``, in their order, each problem once.
+
+    Args:
+        model: what was validated; its keys are what a misspelt one may have meant. None: nothing is guessed.
+        unknown: what to say of a key of the outermost mapping that does not exist; inside others it is a key, whatever
+            the outermost are called.
+        required: what to say of one that is missing there.
+        known: the names to guess from instead of the model's.
+    """
+    listed = list(items)
+    deepest = [item["loc"] for item in listed]
+    found: list[Problem] = []
+    for item in listed:
+        if item["type"] == "too_short" and any(loc[: len(item["loc"])] == item["loc"] != loc for loc in deepest):
+            continue  # a list that looks empty only because its items are wrong
+        location = tuple(
+            part for part in (*item["loc"], *item.get("ctx", {}).get("at", ())) if not _is_step_of_pydantic(part)
+        )
+        outermost = len(location) <= 1
+        is_unknown = item["type"] == "extra_forbidden"
+        if is_unknown:
+            names = known if known is not None else _keys_at(model, location[:-1])
+            why = f"{unknown if outermost else 'there is no such key'}{meant(str(location[-1]), sorted(names))}"
+        elif item["type"] == "missing":
+            why = required if outermost else "this key is required"
+        else:
+            why = str(item["msg"]).removeprefix("Value error, ")
+        problem = Problem(location, why, is_unknown)
+        if problem not in found:  # each member of a union finds it again
+            found.append(problem)
+    return found
+
+
+def shown(text: str) -> str:
+    """Escape the bytes of file names that are not UTF-8, since a message that has them cannot be stored or printed."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _is_step_of_pydantic(part: int | str) -> bool:
+    """Return True for parts of a location that are no key of the text: a validator's name, and the mark of a mapping's key."""
+    return isinstance(part, str) and (part.startswith("function-") or part == "[key]")
+
+
+def _keys_at(model: type[BaseModel] | None, location: tuple[int | str, ...]) -> list[str]:
+    """Return the keys that the mapping at ``location`` may have."""
+    if model is None:
+        return []
+    schema = model.model_json_schema()
+    node: dict[str, Any] = schema
+    for part in location:
+        node = (
+            node.get("items", {})
+            if isinstance(part, int)
+            else node.get("properties", {}).get(part) or _values_of_mapping(node)
+        )
+        for option in (node, *node.get("anyOf", ()), *node.get("allOf", ())):
+            if "$ref" in option:
+                node = schema["$defs"][option["$ref"].rsplit("/", 1)[1]]
+    return list(node.get("properties", {}))
+
+
+def _values_of_mapping(node: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of the values of a mapping whose keys the user chooses; {} if the field is no such mapping."""
+    found = node.get("additionalProperties")
+    return found if isinstance(found, dict) else {}
