@@ -39,9 +39,9 @@ def _application() -> Any:
     page = _Page()
     if not os.environ.get("SLUICE_SERVE_PORT"):
         return page
-    from sluice.orchestration.serving import Served, Serving
+    from sluice.orchestration.api_service import ApiService, Served
 
-    serving = Serving(_PIPELINES, Path(AIRFLOW_HOME))
+    serving = ApiService(_PIPELINES, Path(AIRFLOW_HOME))
     page.service = serving.state
     return Served(page, serving)
 

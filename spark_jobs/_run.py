@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sluice.config.loading import load_pipeline
-from sluice.coordination.bundling import WaitingBatches
+from sluice.coordination.bundles import WaitingBatches
 from sluice.coordination.quarantine import Quarantined
 from sluice.errors import SluiceError
 from sluice.flows.runtime import Runtime

@@ -160,7 +160,7 @@ import sys, json, time; sys.path[:0] = json.loads(sys.argv[1])
 import tempfile
 from sluice.sources.base import StreamLimits
 from sluice.sources.mysql.reader.batch_reader import capture
-from sluice.sources.mysql.reader.reading import LogReading
+from sluice.sources.mysql.reader.log_part import LogReading
 from sluice.sources.table_filter import Selection
 from sluice.config.connections import parse_connection
 from sluice.config.pipeline import CaptureConfig

@@ -18,7 +18,7 @@ from sluice.model.planned import PlannedTable
 from sluice.targets.contract import CHECKS
 from sluice.targets.memory import target as module
 from sluice.targets.memory.checkpoints import MemoryCheckpoints
-from sluice.targets.memory.comparing import MemoryComparer
+from sluice.targets.memory.compare import MemoryComparer
 from sluice.targets.memory.store import MemoryStore, Message, Row, Table
 from sluice.targets.memory.target import MemoryOptions, MemorySession, MemoryTarget, MemoryUnit, MemoryWriter, Work
 from sluice.targets.port import (

@@ -56,7 +56,7 @@ def serve(
     verbose: Verbose = False,
 ) -> None:
     """Let others read the stored batches of the pipelines by Arrow Flight, and by HTTP (docs/subscribe.md)."""
-    from sluice.serve.running import Running, Settings
+    from sluice.serve.servers import RunningService, Settings
 
     log_to_stderr(verbose)
     if new_token is not None:
@@ -75,7 +75,7 @@ def serve(
         register,
         advertise,
     )
-    running = Running(settings, open_pipeline, pipeline_names)
+    running = RunningService(settings, open_pipeline, pipeline_names)
     end_signals = _EndSignals()
     first, *others = running.addresses
     err.print(f"serving {escape(', '.join(pipeline_names()) or 'no pipeline')} on {first}")

@@ -109,7 +109,7 @@ def maintain(
 
     The DAG retention does it every hour.
     """
-    from sluice.operations.upkeep import maintain as look_after
+    from sluice.operations.maintenance import maintain as look_after
 
     log_to_stderr(False)
     done = look_after(open_pipeline(pipeline), dry_run=dry_run)

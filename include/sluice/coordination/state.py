@@ -15,7 +15,7 @@ from sluice.coordination.acknowledgements import Acknowledgement, Acknowledgemen
 from sluice.coordination.alerts import Alerts
 from sluice.coordination.audit import Audit
 from sluice.coordination.batches import Batches
-from sluice.coordination.bundling import Bundling, WaitingBatches
+from sluice.coordination.bundles import Bundles, WaitingBatches
 from sluice.coordination.channel_side import ChannelMembership, ChannelSide, leave_channel, require_channel
 from sluice.coordination.cursor import Cursor, CursorNode
 from sluice.coordination.dumps import DumpStates
@@ -96,7 +96,7 @@ class PipelineState:
         self.batches = Batches(known, layout, self.pause_switch)
         self.acks = Acknowledgements(known, layout, self._identity)
         self.subscriptions = Subscriptions(znodes, layout, self._identity)
-        self._bundling = Bundling(commit_every or {}, self.batches, self.acks)
+        self._bundles = Bundles(commit_every or {}, self.batches, self.acks)
         self.audit = Audit(znodes, layout)
 
     def on_change(self, told: Callable[[], None]) -> None:
@@ -397,16 +397,16 @@ class PipelineState:
         Quarantined targets don't count.
         """
         going = self.quarantine.active_targets()
-        waiting = {target: one for target, one in self._bundling.waiting(going).items() if not one.overdue}
+        waiting = {target: one for target, one in self._bundles.waiting(going).items() if not one.overdue}
         acknowledged = [found.batch for target in going if target not in waiting and (found := self.acks.get(target))]
         return min([*acknowledged, *(one.last for one in waiting.values())], default=0)
 
     def waiting(self) -> dict[str, WaitingBatches]:
         """Return what targets get later, together, without quarantined ones.
 
-        See :mod:`sluice.coordination.bundling`.
+        See :mod:`sluice.coordination.bundles`.
         """
-        return self._bundling.waiting(self.quarantine.active_targets())
+        return self._bundles.waiting(self.quarantine.active_targets())
 
     def due(self) -> list[int]:
         """Return the first batches of :meth:`waiting` whose time has come, ascending."""

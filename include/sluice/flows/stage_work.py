@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from sluice.coordination.bundling import WaitingBatches
+from sluice.coordination.bundles import WaitingBatches
 from sluice.coordination.quarantine import Quarantined
 from sluice.flows.load.ack import ack
 from sluice.flows.load.isolation import deliver

@@ -39,8 +39,8 @@ from sluice.model.offset import Offset
 from sluice.model.tables import TableId
 from sluice.operations.channel import ends_of, members, ring, sent_to_itself
 from sluice.operations.copy_plan import PlannedCopy, planned_copies
-from sluice.operations.looks import NoAnswer, Question, looks, server_name
-from sluice.operations.places import places
+from sluice.operations.server_questions import NoAnswer, Question, server_name, server_questions
+from sluice.operations.stage_placement import placement_remarks
 from sluice.sources.base import SourceSession, SourceTable
 from sluice.sources.table_filter import Selection
 from sluice.targets.port import other_writers, refuses
@@ -115,7 +115,7 @@ def check(runtime: Runtime) -> CheckReport:
 def _places(runtime: Runtime) -> list[Finding]:
     return [
         _finding("warning" if one.fix else "ok", "pipeline", f"place of {one.stage}", one.value, one.why, one.fix)
-        for one in places(runtime)
+        for one in placement_remarks(runtime)
     ]
 
 
@@ -146,7 +146,7 @@ class _Asked:
         server = what
         with suppress(SluiceError):  # the check itself reports what the connection lacks
             server = server_name(what, runtime.resolver, connection) if connection else what
-        return cls(part, server, looks.begin(f"check of {server}", lambda: _guard(part, lambda: look(own))))
+        return cls(part, server, server_questions.begin(f"check of {server}", lambda: _guard(part, lambda: look(own))))
 
     def findings(self) -> list[Finding]:
         """Return the findings of the check, or one that says that there was no answer."""

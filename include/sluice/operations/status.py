@@ -12,7 +12,7 @@ import structlog
 
 from sluice.config.pipeline import TargetConfig
 from sluice.coordination.acknowledgements import Acknowledgement
-from sluice.coordination.bundling import WaitingBatches
+from sluice.coordination.bundles import WaitingBatches
 from sluice.coordination.cursor import Cursor
 from sluice.coordination.failures import StageFailure
 from sluice.coordination.quarantine import Quarantined
@@ -31,9 +31,9 @@ from sluice.model.findings import Finding
 from sluice.model.offset import Offset, with_stored_offsets
 from sluice.model.restart_position import Queue, restart_position
 from sluice.operations.conflicts import counted
-from sluice.operations.looks import ANSWER_S, Answer, NoAnswer, Question, looks, server_name
 from sluice.operations.retention import space_warnings
 from sluice.operations.rule_stats import newest_rules, waiting_letters
+from sluice.operations.server_questions import ANSWER_S, Answer, NoAnswer, Question, server_name, server_questions
 from sluice.operations.subscriptions import SubscriptionStatus, subscriptions
 from sluice.operations.verify.result import kept
 from sluice.sources.base import Source
@@ -299,7 +299,7 @@ def status(runtime: Runtime, *, recent: int = 10, keep_s: float = 0.0) -> Status
     try:
         part = server_name("ZooKeeper", runtime.resolver, runtime.pipeline.coordination.connection)
         read = partial(_read, runtime, source, recent, keep_s)
-        found = looks.ask(part, read, STATUS_TIMEOUT_S + 2 * ANSWER_S)
+        found = server_questions.ask(part, read, STATUS_TIMEOUT_S + 2 * ANSWER_S)
         if not isinstance(found, NoAnswer):
             return found.value
         silent, errors = [Silence.of("zookeeper", found)], [str(found)]
@@ -352,7 +352,7 @@ def _ask_source(runtime: Runtime, connection: str) -> Question[_Source] | Sluice
 
     try:
         name = server_name("source", runtime.resolver, connection)
-        return looks.begin(name, partial(look, runtime.source_at(connection)))
+        return server_questions.begin(name, partial(look, runtime.source_at(connection)))
     except SluiceError as error:
         return error
 
@@ -387,7 +387,9 @@ def _ask_filters(runtime: Runtime, member: str, keep_s: float) -> Question[list[
             return session.replication_findings()
 
     try:
-        return looks.begin(server_name("source", runtime.resolver, member), partial(look, runtime.source_at(member)))
+        return server_questions.begin(
+            server_name("source", runtime.resolver, member), partial(look, runtime.source_at(member))
+        )
     except SluiceError:  # reading its log reports the error
         return None
 
@@ -443,7 +445,7 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
         member = runtime.member(state) if runtime.pipeline.source.connections else ""
         asked_source = source if source is not None else _ask_source(runtime, member)
         asked_filters = _ask_filters(runtime, member, keep_s) if member else None
-        asked_store = looks.begin(
+        asked_store = server_questions.begin(
             f"segment store {runtime.store_uri}", partial(_Stored.read, runtime, state, found.known)
         )
         asked_targets = _ask_targets(runtime, state, keep_s)
@@ -647,7 +649,7 @@ def _ask_targets(
             continue
         name = server_name("target", runtime.resolver, config.connection)
         try:
-            asked.append((config.name, looks.begin(name, CheckpointCheck(runtime, state, config.name).read)))
+            asked.append((config.name, server_questions.begin(name, CheckpointCheck(runtime, state, config.name).read)))
         except SluiceError as error:
             asked.append((config.name, error))
     return asked

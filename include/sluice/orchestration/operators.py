@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.triggers.base import BaseTrigger
 
-    from sluice.coordination.bundling import WaitingBatches
+    from sluice.coordination.bundles import WaitingBatches
     from sluice.flows.load.ack import AckOutcome
     from sluice.flows.load.load import LoadOutcome
     from sluice.flows.microbatch import DeliveredBatch, MicrobatchOutcome
@@ -499,7 +499,7 @@ class LoadOperator(TargetOperator):
 
     def work(self, context: Context, **memory: Any) -> dict[str, Any]:
         """Deliver the batch to the target, or skip while the target waits or is quarantined."""
-        from sluice.coordination.bundling import WaitingBatches
+        from sluice.coordination.bundles import WaitingBatches
         from sluice.flows.stage_loop import Done
         from sluice.flows.stage_sums import StageSums
 
@@ -545,7 +545,7 @@ class AckOperator(TargetOperator):
 
     def work(self, context: Context, waited: int = 0, **_: Any) -> dict[str, Any]:
         """Acknowledge the run's batches, or wait for the load. ``waited``: pauses so far."""
-        from sluice.coordination.bundling import WaitingBatches
+        from sluice.coordination.bundles import WaitingBatches
         from sluice.flows.microbatch import acknowledged
         from sluice.flows.stage_loop import Done
         from sluice.flows.stage_sums import StageSums
@@ -583,7 +583,7 @@ class AckOperator(TargetOperator):
 
     def _acknowledged(self, context: Context, number: int) -> AckOutcome | WaitingBatches:
         """Acknowledge the batch. Raises OutOfOrder if the target lacks it and its load is not green."""
-        from sluice.coordination.bundling import WaitingBatches
+        from sluice.coordination.bundles import WaitingBatches
         from sluice.flows.load.ack import ack
 
         try:

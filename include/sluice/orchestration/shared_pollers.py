@@ -17,7 +17,7 @@ import structlog
 from sluice.errors import SluiceError
 
 if TYPE_CHECKING:
-    from sluice.flows.capture.waiting import Waiting
+    from sluice.flows.capture.watch import WaitingPipeline
     from sluice.sources.base import LogWatch
 
 log = structlog.get_logger()
@@ -37,7 +37,7 @@ _SAY_EVERY_S = 1.0
 class Waiter:
     """One trigger among those that wait: ``done`` ends with None for news, or with what went wrong."""
 
-    def __init__(self, waiting: Waiting) -> None:
+    def __init__(self, waiting: WaitingPipeline) -> None:
         self.waiting = waiting
         self.looked = False
         self._loop = asyncio.get_running_loop()
@@ -146,8 +146,8 @@ class SourcePoller:
         self._failed = False
         self._report(waiters)
 
-    def _poll_log(self, waiting: list[Waiting]) -> bool:
-        from sluice.flows.capture.waiting import oldest
+    def _poll_log(self, waiting: list[WaitingPipeline]) -> bool:
+        from sluice.flows.capture.watch import oldest
 
         if not self._key:
             return False
@@ -244,7 +244,7 @@ class SharedPollers:
             self._sources.pop(key, None)
             return True
 
-    def report(self, waiting: Waiting) -> None:
+    def report(self, waiting: WaitingPipeline) -> None:
         """Report metrics if they are due: those of a pipeline that only waits are known, others are asked for."""
         from sluice.orchestration.metrics import is_due, say_quiet
 
@@ -256,7 +256,7 @@ class SharedPollers:
         self._reporting.add(name)
         self._reports.submit(self._report, waiting)
 
-    def _report(self, waiting: Waiting) -> None:
+    def _report(self, waiting: WaitingPipeline) -> None:
         from sluice.orchestration.metrics import report
 
         try:
@@ -264,17 +264,17 @@ class SharedPollers:
         finally:
             self._reporting.discard(waiting.runtime.name)
 
-    def report_silence(self, waiting: Waiting) -> None:
+    def report_silence(self, waiting: WaitingPipeline) -> None:
         """Report that the pipeline's source does not answer."""
         from sluice.orchestration.metrics import say_down
 
         say_down(waiting.runtime.name)
 
-    def _open(self, pipeline: str) -> Waiting:
-        from sluice.flows.capture.waiting import Waiting
+    def _open(self, pipeline: str) -> WaitingPipeline:
+        from sluice.flows.capture.watch import WaitingPipeline
         from sluice.orchestration.runtime import open_runtime
 
-        made = Waiting(open_runtime(pipeline))
+        made = WaitingPipeline(open_runtime(pipeline))
         made.join(self.sessions)
         return made
 

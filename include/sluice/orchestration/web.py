@@ -141,7 +141,8 @@ def create_app(
         pipelines: folder of the pipeline files.
         static: folder of index.html and the files it names.
         ask: pipeline file -> its status.
-        service: what the subscription service in this API server says (:meth:`sluice.orchestration.serving.Serving.state`); None: there is none.
+        service: what the subscription service in this API server says
+            (:meth:`sluice.orchestration.api_service.ApiService.state`); None: there is none.
     """
     app = FastAPI(
         title="Sluice",
@@ -321,7 +322,7 @@ def _verified_file(folder: Path, pipeline: str, user: BaseUser) -> Path:
 
 def _batches_of_run(path: Path, pipeline: str, run: str) -> dict[str, Any]:
     from sluice.operations import status
-    from sluice.operations.looks import server_name
+    from sluice.operations.server_questions import server_name
     from sluice.orchestration.runtime import claim, open_runtime
 
     try:
@@ -366,9 +367,9 @@ def _of_store(path: Path, call: Callable[[Runtime], _T]) -> _T:
 
 def _answered(server: str, call: Callable[[], _T]) -> _T:
     """Return a server's answer. Raises a 503 answer if it does not come in time."""
-    from sluice.operations.looks import NoAnswer, looks
+    from sluice.operations.server_questions import NoAnswer, server_questions
 
-    found = looks.ask(server, call)
+    found = server_questions.ask(server, call)
     if isinstance(found, NoAnswer):
         raise HTTPException(503, shown(str(found)))
     return found.value

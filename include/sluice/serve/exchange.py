@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow as pa
 
 from sluice.serve.ahead import ahead
+from sluice.serve.client_messages import ClientMessages
 from sluice.serve.feed import LOOK_S
-from sluice.serve.incoming import Incoming
 from sluice.serve.session import Session
 
 _PATIENCE_S = 0.5
@@ -47,7 +47,7 @@ class Exchange:
         self._window = session.window
         self._reading = session.reading
         self._out = outgoing
-        self._in = Incoming(incoming, self._reading.feed.wake)
+        self._in = ClientMessages(incoming, self._reading.feed.wake)
         self._ends = is_over
         self._told = told
         self._rests = rests

@@ -32,7 +32,7 @@ from sluice.model.tables import TableId
 from sluice.serve.access import ANYBODY, Reader, Readers
 from sluice.serve.ahead import ahead
 from sluice.serve.exchange import Exchange
-from sluice.serve.reading import Reading, Sent
+from sluice.serve.read import Reading, Sent
 from sluice.serve.requests import ReadRequest, SubscribeRequest, for_programs, parsed
 from sluice.serve.service import Service, Slot
 

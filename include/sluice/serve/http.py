@@ -44,7 +44,7 @@ from sluice.serve.access import ANYBODY, Reader, Readers, is_loopback
 from sluice.serve.documents import DocumentShape
 from sluice.serve.http_connections import KEEP_ALIVE_S, REQUEST_S, Connection, notice_lost_peers
 from sluice.serve.http_streams import Pull, PulledResponse, about, encoding_of, events, lines
-from sluice.serve.reading import Reading
+from sluice.serve.read import Reading
 from sluice.serve.requests import MAX_BYTES, MAX_NUMBER, ReadRequest, parsed, wrong_request
 from sluice.serve.service import Service
 

@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from sluice.errors import SluiceError
 from sluice.formats import columns
 from sluice.serve.documents import DOCUMENT
-from sluice.serve.reading import Reading
+from sluice.serve.read import Reading
 from sluice.serve.requests import for_programs
 
 _log = structlog.get_logger()

@@ -20,7 +20,7 @@ from sluice.serve.batch_range import StoredBatches
 from sluice.serve.batch_rows import BatchRows
 from sluice.serve.defined_tables import defined_tables
 from sluice.serve.feed import Feed
-from sluice.serve.reading import Reading, Shaping
+from sluice.serve.read import Reading, Shaping
 from sluice.serve.requests import ReadRequest, SubscribeRequest
 from sluice.serve.row_shapes import StreamShape
 from sluice.serve.session import Session, connected

@@ -15,7 +15,7 @@ from sluice.errors import BatchesGone, OutOfOrder
 from sluice.flows.runtime import Runtime
 from sluice.serve.access import Reader
 from sluice.serve.ack_window import AckWindow
-from sluice.serve.reading import Reading, Sent
+from sluice.serve.read import Reading, Sent
 from sluice.serve.requests import FromBatch, ReadRequest, SubscribeRequest
 
 _ATTEMPTS = 20

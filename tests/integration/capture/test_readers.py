@@ -151,7 +151,7 @@ def test_a_pause_ends_all_readers(mysql_source, tmp_path, fresh_schema):
             from sluice.segments.writer import SegmentWriter
             from sluice.sources.base import StreamLimits
             from sluice.sources.mysql.reader.batch_reader import capture
-            from sluice.sources.mysql.reader.reading import Backlog, LogReading
+            from sluice.sources.mysql.reader.log_part import Backlog, LogReading
             from sluice.sources.table_filter import Selection
             from tests.support.capture.capturing import log_files
 

@@ -25,7 +25,7 @@ from sluice.sources.mysql.catalog.resolver import TableResolver
 from sluice.sources.mysql.protocol import binlog_dump
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
 from sluice.sources.mysql.reader.batch_reader import capture
-from sluice.sources.mysql.reader.reading import LogReading
+from sluice.sources.mysql.reader.log_part import LogReading
 from sluice.sources.mysql.server.connection import connected, open_connection, rows_of, server_info
 from sluice.sources.mysql.server.preflight import preflight
 from sluice.sources.mysql.server.server_ids import reader_id

@@ -18,6 +18,7 @@ from sluice.mysql.condition import FUNCTIONS, rendered
 from sluice.sources.mysql.server.connection import rows_of
 from sluice.sources.mysql.snapshot.result_set import open_reader
 from tests.support.servers.fixtures import setting
+from tests.support.tables.conditions import NAMES, VALUES
 
 COUNT = int(os.environ.get("SLUICE_TEST_CONDITIONS", "400"))
 COLUMNS = ["id", "v", "w", "Näme", "d", "f", "j", "a`b"]
@@ -35,12 +36,6 @@ ROWS = [
     (7, "日本語", "a_b", 7, "2024-06-15 08:30:00", 0.1, '{"a": {"b": 2}}', b"a'b"),
     (8, "line\nfeed", "", 8, "2020-01-01 00:00:00", -0.5, "null", b"-- "),
 ]
-VALUES = [
-    "0", "1", "2", "-1", "1.5", ".5", "2.", "1e1", "NULL", "TRUE", "FALSE", "'a'", "'A'", "\"a\"", "'it''s'", "'it\\'s'", "\"q\"\"q\"", "'q\"q'",
-    "'\\\\'", "'100\\%'", "'100%'", "'_b'", "'a\\_b'", "'a' 'b'", "'日本語'", "'é'", "'line\\nfeed'", "'\\a\\x\\0'", "x'61'", "0x61", "b'1'", "''",
-    "DATE '2020-01-01'", "TIMESTAMP'2020-01-01 00:00:00'", "'2020-01-01'",
-]  # fmt: skip
-NAMES = ["id", "ID", "v", "w", "`Näme`", "Näme", "d", "f", "`a``b`", "t.id", "t.`v`", "j", "j->'$.a'", "j->>'$.a.b'"]
 CLOCKS = {
     "NOW",
     "CURDATE",

@@ -119,7 +119,7 @@ def executed_at(server: Any, position: Any) -> str:
 @pytest.mark.parametrize("kind", ["mysql_source", "mariadb"])
 def test_the_position_moves_on_and_a_drain_goes_on_there(many: ManyPipelines, kind: str, monkeypatch: Any) -> None:
     """What the log holds for others is left out without a drain, and the place is one where a drain can begin."""
-    monkeypatch.setattr("sluice.flows.capture.waiting.STEP_OVER_S", 0.0)
+    monkeypatch.setattr("sluice.flows.capture.watch.STEP_OVER_S", 0.0)
 
     def place(number: int) -> Any:
         with many.runtime(number).state() as state:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from sluice.coordination.bundling import WaitingBatches
+from sluice.coordination.bundles import WaitingBatches
 from sluice.coordination.shared_session import SharedSessions
 from sluice.errors import ConfigError
-from sluice.flows.capture.waiting import Waiting
-from sluice.flows.load import bundling
+from sluice.flows.capture.watch import WaitingPipeline
+from sluice.flows.load import bundles
 from sluice.flows.load.isolation import commit_waiting, deliver
 from sluice.flows.load.load import LoadOutcome
 from sluice.flows.microbatch import run_microbatches
@@ -32,7 +32,7 @@ pytest.importorskip("pyiceberg")
 
 def news(runtime: Runtime) -> bool:
     """Would a pipeline that stands still be woken, whatever is in its source's log?"""
-    waiting, sessions = Waiting(runtime), SharedSessions()
+    waiting, sessions = WaitingPipeline(runtime), SharedSessions()
     waiting.join(sessions)
     try:
         found = waiting.read()
@@ -106,7 +106,7 @@ def test_a_pipeline_that_stands_still_writes_what_waits(one: Bundled) -> None:
 
 def test_a_loop_goes_on_while_batches_wait(one: Bundled, monkeypatch: pytest.MonkeyPatch) -> None:
     """Enough of them are written at once."""
-    monkeypatch.setattr(bundling, "MOST_BATCHES", 3)
+    monkeypatch.setattr(bundles, "MOST_BATCHES", 3)
     told = []
     for number in range(1, 5):
         one.made.case.commit(("insert", "a", (number, "x")))

@@ -30,7 +30,7 @@ from sluice.operations.retention import prune
 from sluice.operations.snapshot import show
 from sluice.operations.status import status
 from sluice.segments.store import SegmentStore
-from sluice.serve import reading
+from sluice.serve import read
 from sluice.serve.batch_range import StoredBatches
 from sluice.serve.table_index import TableIndex
 from tests.support.pipelines.case import Case, as_older_versions_write, case
@@ -782,7 +782,7 @@ def test_a_reader_whose_batches_are_removed_while_it_begins_gets_all_rows_anew(
         owner, name = {
             "listed": (StoredBatches, "first"),
             "found": (TableIndex, "refresh"),
-            "while it is read": (reading.BatchRows, "rows"),
+            "while it is read": (read.BatchRows, "rows"),
             "slowly": (TableIndex, "refresh"),
         }[when]
         if when == "slowly":  # the manifest is gone, its folder stays until the reader has looked once
@@ -794,7 +794,7 @@ def test_a_reader_whose_batches_are_removed_while_it_begins_gets_all_rows_anew(
                     delete(*left.pop())
 
             monkeypatch.setattr(SegmentStore, "delete_folder", lambda store, path: left.append((store, path)))
-            monkeypatch.setattr(reading, "time", SimpleNamespace(sleep=delete_what_is_left))
+            monkeypatch.setattr(read, "time", SimpleNamespace(sleep=delete_what_is_left))
         original, armed = getattr(owner, name), [False]
 
         def then(*arguments: Any, **named: Any) -> Any:

@@ -25,8 +25,8 @@ from sluice.operations.verify import verify as flow
 from sluice.operations.verify.result import TableResult, VerifyResult
 from sluice.operations.verify.verify import VerifySpec, verify
 from sluice.targets.messages.arrow_messages import stream
-from sluice.targets.postgresql import comparing as listing
-from sluice.targets.sql import comparing
+from sluice.targets.postgresql import compare as listing
+from sluice.targets.sql import compare
 from tests.support.pipelines.case import Case, case
 from tests.support.pipelines.dumping import KEYS, Writers, begin, both, delivering, fill
 from tests.support.running.waiting import ended, wait_until
@@ -279,7 +279,7 @@ def test_nothing_is_reported_that_is_on_its_way(shop: Case, marks: str) -> None:
 
 def test_keys_of_every_type(shop: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """Missing rows and rows that only the target has, by keys of every type; of the latter the target tells few at a time."""
-    monkeypatch.setattr(comparing, "MOST_EXTRA", 3)
+    monkeypatch.setattr(compare, "MOST_EXTRA", 3)
     rows = 60
     for name, (columns, values) in KEYS.items():
         both(shop, f"CREATE TABLE `k {name}` ({columns}, v INT) DEFAULT CHARSET utf8mb4 COLLATE utf8mb4_bin")
@@ -601,7 +601,7 @@ def test_postgresql(
                 "INSERT INTO t (id) VALUES (-5), (-4), (7000), (7001)",
                 "INSERT INTO bare VALUES (3, NULL), (3, ''), (4, '4')",
             )
-            monkeypatch.setattr(comparing, "MOST_EXTRA", 1)
+            monkeypatch.setattr(compare, "MOST_EXTRA", 1)
             counts = of(verified(made), "bare")
             assert {(d.key, d.kind, d.copies) for d in counts.differences} == {
                 (("3", "NULL"), "extra", 1), (("3", ""), "extra", 1), (("4", "4"), "extra", 1),

@@ -23,7 +23,7 @@ from sluice.segments.writer import SegmentWriter
 from sluice.sources.base import StreamLimits, StreamResult
 from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.reader.batch_reader import capture
-from sluice.sources.mysql.reader.reading import Backlog, LogReading
+from sluice.sources.mysql.reader.log_part import Backlog, LogReading
 from sluice.sources.mysql.server.connection import open_connection, server_info
 from sluice.sources.table_filter import Selection
 

@@ -27,7 +27,7 @@ from sluice.segments.writer import SegmentWriter
 from sluice.sources.base import StreamLimits, StreamResult
 from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.reader.batch_reader import capture, warm_up
-from sluice.sources.mysql.reader.reading import Backlog, LogReading
+from sluice.sources.mysql.reader.log_part import Backlog, LogReading
 from sluice.sources.table_filter import Selection
 from tests.support.capture.capturing import log_files
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
-from sluice.coordination.bundling import WaitingBatches
+from sluice.coordination.bundles import WaitingBatches
 from sluice.coordination.quarantine import Quarantined
 from sluice.errors import OutOfOrder, Paused, SluiceError
 from sluice.flows import microbatch as microbatch_flow

@@ -14,8 +14,8 @@ from sluice.config.connections import Endpoint
 from sluice.errors import ConfigError, TargetUnavailable
 from sluice.flows.runtime import Runtime
 from sluice.mysql.client import MySQLConnection
-from sluice.operations import looks as module
-from sluice.operations.looks import Answer, Looks, NoAnswer
+from sluice.operations import server_questions as module
+from sluice.operations.server_questions import Answer, NoAnswer, ServerQuestions
 from sluice.operations.status import Status, status
 from tests.support.running.waiting import wait_until
 from tests.support.twins.pipes import Pipe, pipe
@@ -60,49 +60,49 @@ def held() -> Iterator[threading.Event]:
 
 
 def test_who_asks_a_silent_server_next_is_told_since_when(held: threading.Event) -> None:
-    looks, asked = Looks(), []
+    questions, asked = ServerQuestions(), []
 
     def call() -> int:
         asked.append(1)
         assert held.wait(300)
         return 7
 
-    first = looks.ask("s", call, 0.01)
+    first = questions.ask("s", call, 0.01)
     assert isinstance(first, NoAnswer)
     assert str(first).startswith("s: no answer since ")
     for _ in range(200):
-        assert looks.ask("s", call, 300) == first
-    assert (len(asked), looks.threads) == (1, 1)
-    assert looks.ask("other", lambda: 1, 300) == Answer(1)
+        assert questions.ask("s", call, 300) == first
+    assert (len(asked), questions.threads) == (1, 1)
+    assert questions.ask("other", lambda: 1, 300) == Answer(1)
     held.set()
-    wait_until(lambda: not looks.threads, "the late answer")
-    assert looks.ask("s", lambda: 8, 300) == Answer(8)
+    wait_until(lambda: not questions.threads, "the late answer")
+    assert questions.ask("s", lambda: 8, 300) == Answer(8)
 
 
 def test_a_silent_server_is_tried_again_and_again_by_few_threads(
     held: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PROBE_S", 0.001)
-    looks = Looks()
+    questions = ServerQuestions()
 
     def call() -> None:
         assert held.wait(300)
 
-    first = looks.ask("s", call, 0.0)
+    first = questions.ask("s", call, 0.0)
     for _ in range(2000):
-        again = looks.ask("s", call, 0.0)
+        again = questions.ask("s", call, 0.0)
         assert str(again) == str(first)
-    assert 2 <= looks.threads <= 20
+    assert 2 <= questions.threads <= 20
 
 
 def test_a_server_that_refuses_is_asked_each_time_and_keeps_its_since() -> None:
-    looks, asked = Looks(), []
+    questions, asked = ServerQuestions(), []
 
     def refuse() -> None:
         asked.append(1)
         raise TargetUnavailable("refused")
 
-    found = [looks.ask("s", refuse) for _ in range(3)]
+    found = [questions.ask("s", refuse) for _ in range(3)]
     assert len(asked) == 3
     assert {str(one) for one in found} == {str(found[0])}
     assert str(found[0]).endswith(": refused")
@@ -111,8 +111,8 @@ def test_a_server_that_refuses_is_asked_each_time_and_keeps_its_since() -> None:
         raise ConfigError("no such login")
 
     with pytest.raises(ConfigError):
-        looks.ask("s", wrong)
-    assert looks.ask("s", lambda: 1) == Answer(1)
+        questions.ask("s", wrong)
+    assert questions.ask("s", lambda: 1) == Answer(1)
 
 
 # -- the status ----------------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from sluice.operations.verify.seen_keys import SeenKeys, hashes_of
 from sluice.operations.verify.table_check import ahead
 from sluice.operations.verify.verify import VerifySpec, verify
 from sluice.spark.local import LocalRunner
-from sluice.targets.memory import comparing
+from sluice.targets.memory import compare
 from sluice.targets.memory.target import MemoryTarget
 from tests.support.twins.pipes import Pipe, delivering, pipe
 
@@ -121,7 +121,7 @@ def test_only_the_first_differences_are_listed_and_all_are_repaired(one: Pipe) -
 def test_nothing_is_kept_of_each_row_of_a_table_that_differs_altogether(
     one: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(comparing, "MOST_EXTRA", 7)
+    monkeypatch.setattr(compare, "MOST_EXTRA", 7)
     monkeypatch.setattr(table_check, "KEYS_A_LOOK", 10)
     monkeypatch.setattr(flow, "MOST_RANGE_ROWS", 20)
     monkeypatch.setattr(flow, "READ_BYTES", 1 << 40)

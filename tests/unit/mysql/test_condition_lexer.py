@@ -12,10 +12,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sluice.errors import ConfigError
+from sluice.model.tables import TableId
 from sluice.mysql import condition
-from tests.integration.flows.test_condition_truth import NAMES, VALUES
-from tests.unit.mysql.test_condition import ATTACKS, COLUMNS, TABLE, sent
+from tests.support.tables.conditions import ATTACKS, NAMES, VALUES
 
+TABLE = TableId("s", "t")
+COLUMNS = ["id", "v", "Näme", "day", "a`b", "select", "date"]
 _TOKEN = re.compile(
     r"""(?P<space>[ \t\r\n]+)
     |(?P<comment>/\*|\*/|\#|--)
@@ -74,6 +76,10 @@ def earlier(text: str) -> str | None:
         return _Earlier(text, TABLE, COLUMNS).whole()
     except ConfigError:
         return None
+
+
+def sent(text: str) -> str:
+    return condition.rendered(text, TABLE, COLUMNS)
 
 
 def now(text: str) -> str | None:

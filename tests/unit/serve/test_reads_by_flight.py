@@ -16,7 +16,7 @@ from sluice.formats import FORMATS
 from sluice.operations.deadletters.store import letters
 from sluice.operations.retention import prune
 from sluice.serve import feed
-from sluice.serve.reading import Reading
+from sluice.serve.read import Reading
 from sluice.serve.service import Slots
 from tests.support.pipelines.case import Case
 from tests.support.pipelines.subscribing import Subscriber, by_http, replayed, serving, shop_case, write

@@ -9,11 +9,11 @@ from typing import Any
 import structlog
 
 from sluice.config.pipeline import SNAPSHOT
-from sluice.coordination.bundling import WaitingBatches
+from sluice.coordination.bundles import WaitingBatches
 from sluice.coordination.quarantine import Quarantined
 from sluice.errors import ConfigError, LeaseHeld, LoadError, MappingError, SluiceError, TargetUnavailable
 from sluice.flows.load.ack import ack
-from sluice.flows.load.bundling import ready, waits
+from sluice.flows.load.bundles import ready, waits
 from sluice.flows.load.load import LoadOutcome, Unprepared, load, prepare, write
 from sluice.flows.runtime import Runtime
 

@@ -100,7 +100,7 @@ class MaintainTargetsOperator(SluiceOperator):
         """Maintain the tables of the targets."""
         with boundary():
             from sluice.errors import TargetUnavailable
-            from sluice.operations.upkeep import maintain
+            from sluice.operations.maintenance import maintain
 
             done = maintain(open_runtime(self.pipeline), dry_run=is_dry(context))
             self.log.info("%s %s", "dry run, would do" if is_dry(context) else "done", [one.to_json() for one in done])

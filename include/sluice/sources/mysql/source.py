@@ -56,8 +56,8 @@ from sluice.sources.mysql.position import Position, is_mariadb
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump, PrefetchedLogin
 from sluice.sources.mysql.reader.batch_reader import capture
 from sluice.sources.mysql.reader.event_reread import reread, same_log
+from sluice.sources.mysql.reader.log_part import Backlog, LogReading, OpenConnections
 from sluice.sources.mysql.reader.log_watch import LogWatch
-from sluice.sources.mysql.reader.reading import Backlog, LogReading, OpenConnections
 from sluice.sources.mysql.reader.relocation import relocate
 from sluice.sources.mysql.reader.start_position import dump_start, resolve_start
 from sluice.sources.mysql.reader.statement_scan import statements_between

@@ -14,7 +14,7 @@ from sluice.config.pipeline import TargetConfig
 from sluice.errors import Fenced, LoadError, TargetUnavailable
 from sluice.model.planned import PlannedTable
 from sluice.targets.memory.checkpoints import MemoryCheckpoints
-from sluice.targets.memory.comparing import MemoryComparer
+from sluice.targets.memory.compare import MemoryComparer
 from sluice.targets.memory.keys import is_in, keys_of
 from sluice.targets.memory.rows import MergedRow, merged_rows
 from sluice.targets.memory.schema import MemorySchema, follow, require

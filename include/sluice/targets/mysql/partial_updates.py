@@ -25,7 +25,7 @@ from sluice.model.tables import quoted, quoted_table
 from sluice.mysql.column_types import Brackets, Literal, find_type
 from sluice.targets.mysql import documents, labelled, literals
 from sluice.targets.mysql.statements import Absent, Dialect, Statement, on_duplicate
-from sluice.targets.sql.lacking import LackingRows
+from sluice.targets.sql.incomplete_rows import IncompleteRows
 from sluice.targets.sql.rows import key_fields, sent_fields, target_type
 from sluice.targets.sql.tables import TargetTable
 
@@ -39,7 +39,7 @@ class WholeRow:
 
 
 @dataclass(frozen=True, slots=True)
-class PartialRows(LackingRows):
+class PartialRows(IncompleteRows):
     """Rows that lack columns, as statements."""
 
     def whole(self, cursor: Any) -> list[WholeRow]:

@@ -21,7 +21,7 @@ from sluice.targets.mysql.mark_rows import MarkRows
 from sluice.targets.mysql.session import Session
 from sluice.targets.mysql.uniqueness import may_meet, refuse_spaces
 from sluice.targets.port import Fence, KeyRange, WriteResult
-from sluice.targets.sql.lacking import known, missing
+from sluice.targets.sql.incomplete_rows import known, missing
 from sluice.targets.sql.row_writer import SqlRowWriter
 from sluice.targets.sql.rows import leaving_unique_values, sent_fields
 from sluice.targets.sql.tables import TableChanges, TargetTable

@@ -21,7 +21,7 @@ from sluice.model.tables import TableId
 from sluice.targets.mysql import foreign_keys as families
 from sluice.targets.mysql import lockwait, range_delete
 from sluice.targets.mysql.ack_table import NO_COLUMN, NOT_THERE, AckTable
-from sluice.targets.mysql.comparing import MySQLComparer
+from sluice.targets.mysql.compare import MySQLComparer
 from sluice.targets.mysql.compatibility import hidden_tables, read_triggers, refuse_hidden, refuse_triggers, review
 from sluice.targets.mysql.connection import LOCK_WAIT_S, TargetConnection, connect, errors, set_lock_wait
 from sluice.targets.mysql.ddl_runner import DdlRunner, create_schema

@@ -25,7 +25,7 @@ from sluice.targets.postgresql.connection import DATA_ERRORS, Refused, errors
 from sluice.targets.postgresql.names import quoted, quoted_table
 from sluice.targets.postgresql.session import Session
 from sluice.targets.postgresql.staging import ROWS, Stage, StagedColumn, row_text
-from sluice.targets.sql.lacking import LackingRows, known, missing
+from sluice.targets.sql.incomplete_rows import IncompleteRows, known, missing
 from sluice.targets.sql.row_writer import SqlRowWriter
 from sluice.targets.sql.rows import leaving_unique_values, sent_fields
 from sluice.targets.sql.tables import TableChanges, TargetTable
@@ -112,16 +112,16 @@ class RowWriter(SqlRowWriter):
         table = item.table
         aside: list[str] = []
         for rows in self.during(item.pieces()):
-            aside += self._put_aside(LackingRows.of(table, rows))
+            aside += self._put_aside(IncompleteRows.of(table, rows))
         total = WriteResult(statements=len(aside))
         for rows in self.during(item.pieces()):
-            total += WriteResult(statements=self._delete(table, LackingRows.of(table, rows).origins))
+            total += WriteResult(statements=self._delete(table, IncompleteRows.of(table, rows).origins))
         total += self.write_keyed(replace(known(item), replaces=()))
         with self.session.foreign_keys(checked=table.generation is not None):
             for statement in aside:
                 self.cursor.execute(statement)
             for rows in self.during(item.pieces()):
-                total += self._write_lacking(LackingRows.of(table, rows))
+                total += self._write_lacking(IncompleteRows.of(table, rows))
         return total
 
     # -- inside ----------------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ class RowWriter(SqlRowWriter):
         shown = f": {absent[0][:300]}" if absent and not hidden else ""
         raise _not_found(table, f"the target has {count} of the {rows.num_rows} rows to delete{shown}")
 
-    def _put_aside(self, some: LackingRows) -> list[str]:
+    def _put_aside(self, some: IncompleteRows) -> list[str]:
         """Make the rows that leave whole, in temporary tables. Locks the rows. Returns the statements that put them where they belong."""
         table, leaving, lacks = some.table, some.leaving, some.lacks[some.away]
         if not leaving.num_rows:
@@ -245,7 +245,7 @@ class RowWriter(SqlRowWriter):
             statements.append(_insert(table, names, f"SELECT * FROM pg_temp.{place}"))
         return statements
 
-    def _write_lacking(self, some: LackingRows) -> WriteResult:
+    def _write_lacking(self, some: IncompleteRows) -> WriteResult:
         """Write what is known of the rows that stay. Each has to be there."""
         table, stay = some.table, some.rows.filter(pa.array(~some.away))
         columns, keys = _columns(table, some.rows.schema), _key(table, some.rows.schema)
@@ -267,7 +267,7 @@ class RowWriter(SqlRowWriter):
         return WriteResult(some.rows.num_rows, 0, statements=done)
 
     @staticmethod
-    def _require(some: LackingRows, rows: pa.Table, count: int) -> None:
+    def _require(some: IncompleteRows, rows: pa.Table, count: int) -> None:
         if count == rows.num_rows or some.table.being_copied:
             return
         hidden = any(map(is_masked, rows.schema))

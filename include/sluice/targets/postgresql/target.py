@@ -28,11 +28,11 @@ from sluice.targets.port import (
     SchemaChange,
     TableFinding,
 )
-from sluice.targets.postgresql import range_delete, waiting
+from sluice.targets.postgresql import backends, range_delete
 from sluice.targets.postgresql.ack_table import AckTable
 from sluice.targets.postgresql.catalog import Wanted, compare_all, read_references, read_tables, review
 from sluice.targets.postgresql.collations import Collations
-from sluice.targets.postgresql.comparing import PostgreSQLComparer
+from sluice.targets.postgresql.compare import PostgreSQLComparer
 from sluice.targets.postgresql.connection import LOCK_WAIT_S, NOT_THERE, Connection, connect, errors
 from sluice.targets.postgresql.conversions import CONVERSIONS
 from sluice.targets.postgresql.ddl import FOLLOWED, Follower
@@ -254,14 +254,14 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
     @contextmanager
     def _in_use(self, session: Session, doing: str) -> Iterator[None]:
         session.wait_for_locks(self.options.lock_wait)
-        with waiting.in_use(session, self.owner):
+        with backends.in_use(session, self.owner):
             yield
 
     def _errors(self, doing: str, where: str | None = None) -> AbstractContextManager[None]:
         return errors(self.endpoint, doing, where)
 
     def _blocker(self, session: Session | None) -> str:
-        return waiting.blocker(session)
+        return backends.blocker(session)
 
     def _rows(self, session: Session, fence: Fence) -> RowWriter:
         return RowWriter.over(self.name, self.endpoint, self.acks, session, fence, self.options.zero_dates)
@@ -276,12 +276,12 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
 
     def interrupt(self) -> None:
         """See :class:`SqlTarget`."""
-        waiting.interrupt(self.owner)
+        backends.interrupt(self.owner)
 
     def _tried_again(self, session: Session, doing: str, state: RetryCallState) -> None:
         super()._tried_again(session, doing, state)
         if doing == TAKING_OVER:
-            waiting.end_older(session, self._application)
+            backends.end_older(session, self._application)
 
     # -- inside ----------------------------------------------------------------------------------------------------
     @property

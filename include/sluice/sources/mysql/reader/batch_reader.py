@@ -44,8 +44,8 @@ from sluice.sources.mysql.position import Position, is_mariadb
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
 from sluice.sources.mysql.reader.feed import ScannerFeed
 from sluice.sources.mysql.reader.file_reader import BinlogRangeReader
+from sluice.sources.mysql.reader.log_part import Backlog, LogReading, OpenConnections
 from sluice.sources.mysql.reader.parallel import SEQ_STEP, BinlogRange, closed_pieces, read_pieces
-from sluice.sources.mysql.reader.reading import Backlog, LogReading, OpenConnections
 from sluice.sources.mysql.reader.xa_reread import PreparedReader
 from sluice.sources.mysql.server.connection import open_connection
 from sluice.sources.mysql.server.server_ids import reader_id

@@ -26,8 +26,8 @@ from sluice.sources.mysql.events.table_map import TableMap
 from sluice.sources.mysql.position import Position, is_mariadb
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
 from sluice.sources.mysql.reader.feed import ScannerFeed
+from sluice.sources.mysql.reader.log_part import LogReading
 from sluice.sources.mysql.reader.parallel import SEQ_STEP, BinlogRange
-from sluice.sources.mysql.reader.reading import LogReading
 from sluice.sources.mysql.server.connection import open_connection
 
 _STEP_S = 0.5

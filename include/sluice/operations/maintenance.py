@@ -16,7 +16,7 @@ _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class TargetUpkeep:
+class TargetMaintenance:
     """The maintenance done at one target, or that would be done; tables that needed none are left out."""
 
     target: str
@@ -27,7 +27,7 @@ class TargetUpkeep:
         return {"target": self.target, "tables": [one.to_json() for one in self.tables]}
 
 
-def maintain(runtime: Runtime, *, dry_run: bool = False) -> list[TargetUpkeep]:
+def maintain(runtime: Runtime, *, dry_run: bool = False) -> list[TargetMaintenance]:
     """Maintain the files of every target whose kind has any: those of the tables that captured tables are mapped to.
 
     Raises:
@@ -42,11 +42,11 @@ def maintain(runtime: Runtime, *, dry_run: bool = False) -> list[TargetUpkeep]:
         tables = list(dict.fromkeys(routes.route(table.id).target for table in source.tables(selection.wants)))
     done = []
     for name, maintainer in kept:
-        found = TargetUpkeep(name, tuple(maintainer.maintain(tables, dry_run=dry_run)))
+        found = TargetMaintenance(name, tuple(maintainer.maintain(tables, dry_run=dry_run)))
         for one in found.tables:
             _log.info("table_maintained", pipeline=runtime.name, target=name, dry_run=dry_run, **one.to_json())
         done.append(found)
     return done
 
 
-__all__ = ["TargetUpkeep", "maintain"]
+__all__ = ["TargetMaintenance", "maintain"]

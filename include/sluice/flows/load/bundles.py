@@ -7,7 +7,7 @@ after the other. An idle pipeline finds them, too: they are in its window again,
 
 from __future__ import annotations
 
-from sluice.coordination.bundling import WaitingBatches
+from sluice.coordination.bundles import WaitingBatches
 from sluice.coordination.state import PipelineState
 from sluice.segments.store import SegmentStore
 from sluice.targets.bundles import MOST_ROWS

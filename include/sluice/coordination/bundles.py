@@ -54,7 +54,7 @@ class WaitingBatches:
         return f"{which} to be written together at {at} UTC (commit_every)"
 
 
-class Bundling:
+class Bundles:
     """The waiting batches of one pipeline. ``commit_every``: target -> seconds."""
 
     def __init__(self, commit_every: Mapping[str, float], batches: Batches, acknowledgements: Acknowledgements) -> None:
@@ -94,4 +94,4 @@ class Bundling:
         return next((batch for batch in found if batch is not None and batch.snapshot), None)
 
 
-__all__ = ["Bundling", "WaitingBatches"]
+__all__ = ["Bundles", "WaitingBatches"]

@@ -35,7 +35,7 @@ Without them the pipeline would seem to lag, the server could purge that log, an
 """
 
 
-class Waiting:
+class WaitingPipeline:
     """One pipeline that waits for changes.
 
     Attributes:
@@ -183,7 +183,7 @@ class Waiting:
         self._changed = True
 
 
-def oldest(waiting: Sequence[Waiting]) -> Offset | None:
+def oldest(waiting: Sequence[WaitingPipeline]) -> Offset | None:
     """Return the earliest position that one of them waits for; None if they are in different log files."""
     known = [one.since for one in waiting if one.since is not None]
     files = {position.log_epoch for position in known}
@@ -192,4 +192,4 @@ def oldest(waiting: Sequence[Waiting]) -> Offset | None:
     return min(known, key=lambda position: position.order)
 
 
-__all__ = ["STEP_OVER_S", "Waiting", "oldest"]
+__all__ = ["STEP_OVER_S", "WaitingPipeline", "oldest"]

@@ -10,7 +10,7 @@ from sluice.flows.stages import stages_of
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceRemark:
+class PlacementRemark:
     """A finding of ``sluice check`` about a location; ``fix`` is "" if nothing is wrong."""
 
     stage: str
@@ -19,7 +19,7 @@ class PlaceRemark:
     fix: str = ""
 
 
-def places(runtime: Runtime) -> Iterator[PlaceRemark]:
+def placement_remarks(runtime: Runtime) -> Iterator[PlacementRemark]:
     """Yield each stage that the pipeline file gives a place, what it leaves without one, and what the places must have in common."""
     workers = runtime.pipeline.workers
     if not workers.stages:
@@ -31,17 +31,17 @@ def places(runtime: Runtime) -> Iterator[PlaceRemark]:
         queues.add((found.get("queue"), found.get("executor")))
         if found:
             value = ", ".join(f"{key} {name}" for key, name in found.items())
-            yield PlaceRemark(
+            yield PlacementRemark(
                 stage.name, value, "Airflow knows whether it exists: `airflow pools list`, and workers of the queue"
             )
     known = {stage.name for stage in stages} | {str(stage.kind) for stage in stages}
     for key in workers.stages:
         if key not in known and key != "rule":
             why = "no rule with a task of its own has this name, so that no task is there"
-            yield PlaceRemark(
+            yield PlacementRemark(
                 key, "no such stage", why, "correct the name, or write task: own for the rule in its file"
             )
     if len(queues) > 1 and runtime.store_uri.startswith("file:"):
         why = "stages of several places hand each other the batches in the segment store, and this one is a folder"
         fix = "name a store that all of them reach (s3://, gs://, hdfs://), or mount this folder at the same path on all workers"
-        yield PlaceRemark("segments", runtime.store_uri, why, fix)
+        yield PlacementRemark("segments", runtime.store_uri, why, fix)

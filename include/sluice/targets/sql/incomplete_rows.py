@@ -48,7 +48,7 @@ def known(item: TableChanges) -> TableChanges:
 
 
 @dataclass(frozen=True, slots=True)
-class LackingRows:
+class IncompleteRows:
     """Rows that lack the columns in ``lacks`` (bool[rows, sent columns]); ``away``: those that change their key, see the module."""
 
     table: TargetTable

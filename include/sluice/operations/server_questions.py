@@ -90,8 +90,8 @@ class _Server:
 class Question(Generic[_T]):
     """A question that is under way; :meth:`answer` waits for what comes of it."""
 
-    def __init__(self, looks: Looks, server: str, refused: NoAnswer | None = None) -> None:
-        self._looks = looks
+    def __init__(self, questions: ServerQuestions, server: str, refused: NoAnswer | None = None) -> None:
+        self._questions = questions
         self._server = server
         self._refused = refused
         self._done = threading.Event()
@@ -105,11 +105,11 @@ class Question(Generic[_T]):
             return self._refused
         deadline_s = ANSWER_S if deadline_s is None else deadline_s
         if not self._done.wait(max(0.0, self.began + deadline_s - time.monotonic())):
-            late = self._looks._overdue(self._server, self)
+            late = self._questions._overdue(self._server, self)
             if late is not None:
                 return late
         if isinstance(self._error, UNAVAILABLE):
-            return self._looks._silent(self._server, self)
+            return self._questions._silent(self._server, self)
         if self._error is not None:
             raise self._error
         return Answer(self._value)
@@ -119,10 +119,10 @@ class Question(Generic[_T]):
             self._value = call()
         except BaseException as error:
             self._error = error
-        self._looks._ended(self._server, self, self._done)
+        self._questions._ended(self._server, self, self._done)
 
 
-class Looks:
+class ServerQuestions:
     """The questions of this process. ``threads``: how many are under way, waited for or not."""
 
     def __init__(self) -> None:
@@ -208,7 +208,7 @@ class Looks:
         self._servers = {}
 
 
-looks = Looks()
+server_questions = ServerQuestions()
 """The questions of this process."""
 
 
@@ -219,4 +219,4 @@ def server_name(what: str, resolver: ConnectionResolver, connection: str) -> str
     return f"{what} {connection} ({address})" if address else f"{what} {connection}"
 
 
-__all__ = ["ANSWER_S", "Answer", "Looks", "NoAnswer", "Question", "looks", "server_name"]
+__all__ = ["ANSWER_S", "Answer", "NoAnswer", "Question", "ServerQuestions", "server_name", "server_questions"]

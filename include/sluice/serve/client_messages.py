@@ -29,7 +29,7 @@ class _Message(BaseModel):
     rollback: bool = False
 
 
-class Incoming(threading.Thread):
+class ClientMessages(threading.Thread):
     """The messages of one call.
 
     Args:

@@ -32,7 +32,7 @@ from sluice.targets.mysql.session import Session
 from sluice.targets.mysql.table_info import ColumnInfo
 from sluice.targets.mysql.tables import read_tables
 from sluice.targets.port import SHOWN_CHARACTERS, KeyRange, RangeDifferences, RowCounts, RowDifference
-from sluice.targets.sql.comparing import (
+from sluice.targets.sql.compare import (
     MOST_COUNTS,
     NUMBER,
     counted,

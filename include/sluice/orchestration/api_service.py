@@ -73,7 +73,7 @@ class ServeVariables(BaseModel):
             ) from None
 
 
-class Serving:
+class ApiService:
     """Runs the service in this process if no other worker of the API server does.
 
     Args:
@@ -135,10 +135,10 @@ class Serving:
             os.close(opened)
 
     def _serve(self, write: Callable[[dict[str, Any]], None]) -> None:
-        from sluice.serve.running import Running, Settings  # pyarrow's gRPC, in this process and in no other
+        from sluice.serve.servers import RunningService, Settings  # pyarrow's gRPC, in this process and in no other
 
         settings = Settings(**ServeVariables.of(self._environment).model_dump(by_alias=True))
-        running = Running(settings, self._open, self._names)
+        running = RunningService(settings, self._open, self._names)
         self._said = ""
         write({"addresses": running.addresses})
         _log.info("subscription_service_started", addresses=running.addresses)
@@ -182,7 +182,7 @@ class Serving:
 class Served(FastAPI):
     """An application during whose lifespan a process is ``serving``. Airflow begins the lifespan of what is a FastAPI, and of nothing else."""
 
-    def __init__(self, app: Callable[..., Any], serving: Serving) -> None:
+    def __init__(self, app: Callable[..., Any], serving: ApiService) -> None:
         @asynccontextmanager
         async def living(_: FastAPI) -> AsyncIterator[None]:
             serving.start()

@@ -26,7 +26,7 @@ from sluice.targets.postgresql.names import quoted, quoted_table
 from sluice.targets.postgresql.range_delete import TOLD_ALIKE, spelt, stretches
 from sluice.targets.postgresql.session import Session
 from sluice.targets.postgresql.staging import ROWS, Stage, Staged, StagedColumn
-from sluice.targets.sql.comparing import (
+from sluice.targets.sql.compare import (
     MOST_COUNTS,
     NUMBER,
     counted,

@@ -61,7 +61,7 @@ class Settings:
             )
 
 
-class Running:
+class RunningService:
     """Serves from when it is made until :meth:`stop`.
 
     Args:
