@@ -186,6 +186,7 @@ from tests.support.servers.fixtures import (  # noqa: E402
     opensearch,
     postgis,
     postgresql,
+    rabbitmq,
     redis_server,
     schema_registry,
     server_folder,
@@ -198,7 +199,7 @@ from tests.support.servers.fixtures import (  # noqa: E402
 from tests.support.twins.servers import twin_source, twin_target, twin_zookeeper  # noqa: E402
 
 SERVERS = frozenset({
-    "elasticsearch", "iceberg_rest", "kafka", "mariadb", "mysql_source", "mysql_target", "opensearch", "postgis", "postgresql",
+    "elasticsearch", "iceberg_rest", "kafka", "mariadb", "mysql_source", "mysql_target", "opensearch", "postgis", "postgresql", "rabbitmq",
     "redis_server", "schema_registry", "shared_airflow", "spark_connect", "spark_delta", "zookeeper", "zookeeper_ensemble",
 })  # fmt: skip
 """Fixtures that start a server."""
@@ -216,6 +217,7 @@ __all__ = [
     "opensearch",
     "postgis",
     "postgresql",
+    "rabbitmq",
     "redis_server",
     "schema_registry",
     "server_folder",

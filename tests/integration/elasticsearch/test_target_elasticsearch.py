@@ -122,7 +122,7 @@ def test_listed_keys_and_whole_tables_are_removed(elasticsearch: SearchServer) -
     plan = planned_table(table)
     key = replace(plan, columns=plan.columns[:1], dialect=UNKNOWN)
     kept = pa.table({"id": pa.array([3], pa.int32())}, schema=pa.schema([table.field(table.columns[0])]))
-    item = KeyRange(("id",), listed=(("2",), ("3",), ("77",)), kept=kept)
+    item = KeyRange(("id",), listed=pa.table({"id": pa.array([2, 3, 77], pa.int32())}), kept=kept)
     pipe.write(pipe.given([], reconcile=(StoredRange(key, item, listed=True),)))
     assert {row[0] for row in pipe.state(table)} == {0, 1, 3, 4, 5}
     whole = replace(plan, columns=())

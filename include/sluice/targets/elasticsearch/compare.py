@@ -12,6 +12,7 @@ import pyarrow as pa
 from sluice.errors import LoadError
 from sluice.model.fields import true_name
 from sluice.model.planned import PlannedTable
+from sluice.model.tables import one_chunk
 from sluice.targets.elasticsearch.client import Client, connected
 from sluice.targets.elasticsearch.column_types import key_value, same
 from sluice.targets.elasticsearch.documents import TableDocuments, held_documents
@@ -19,7 +20,14 @@ from sluice.targets.elasticsearch.place import Place
 from sluice.targets.elasticsearch.tables import held_indexes, require
 from sluice.targets.messages.read_back import listed_keys
 from sluice.targets.messages.row_texts import own_type
-from sluice.targets.port import SHOWN_CHARACTERS, ComparesRowsOnly, KeyRange, RangeDifferences, RowDifference
+from sluice.targets.port import (
+    SHOWN_CHARACTERS,
+    ComparesRowsOnly,
+    KeyRange,
+    RangeDifferences,
+    RowDifference,
+    keys_where,
+)
 
 
 @dataclass(frozen=True)
@@ -75,16 +83,16 @@ class ElasticsearchComparer(ComparesRowsOnly):
 
     def _beyond(
         self, client: Client, made: TableDocuments, rows: pa.Table, item: KeyRange, sent: set[str]
-    ) -> tuple[tuple[str, ...], ...]:
+    ) -> pa.Table | None:
         """Return the listed keys that only the target has."""
-        listed = item.listed or ()
+        listed = item.listed
+        if listed is None or not listed.num_rows:
+            return None
         keys = listed_keys(made.plan, listed, rows.schema)
-        columns, fields = [one.combine_chunks() for one in keys.columns], list(keys.schema)
+        columns, fields = [one_chunk(one) for one in keys.columns], list(keys.schema)
         ids, routings = _lists(made.keys(columns, fields), made.routings(columns, fields))
         there = held_documents(client, made.index, ids, routings)
-        return tuple(
-            one for one, key, row in zip(listed, ids, there, strict=True) if row is not None and key not in sent
-        )
+        return keys_where(listed, [row is not None and key not in sent for key, row in zip(ids, there, strict=True)])
 
     def _compared(
         self,

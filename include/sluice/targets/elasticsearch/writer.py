@@ -175,7 +175,7 @@ class ElasticsearchUnit:
         keys = listed_keys(stored.plan, item.listed, item.kept.schema)
         kept = item.kept.select(keys.schema.names)
         (ids, routings), (stays, _) = (
-            _places(rows, [one.combine_chunks() for one in given.columns], list(keys.schema)) for given in (keys, kept)
+            _places(rows, [one_chunk(one) for one in given.columns], list(keys.schema)) for given in (keys, kept)
         )
         gone = pc.invert(pc.is_in(ids, value_set=one_chunk(pa.chunked_array([stays]))))
         return ids.filter(gone), routings.filter(gone) if routings is not None else None
