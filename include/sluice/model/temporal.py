@@ -18,6 +18,9 @@ timestamp  microseconds since 1970      ``TIMESTAMP_BASE + (packed << 37 | micro
 from __future__ import annotations
 
 import datetime as dt
+import re
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,6 +31,10 @@ DATE_BASE = -(1 << 30)
 TIMESTAMP_BASE = -(1 << 62)
 _DAY_BITS = 23
 _MICROS_BITS = 37
+_DAY_MICROS = 86_400_000_000
+_EPOCH = dt.date(1970, 1, 1)
+_DAY = re.compile(r"(\d{4})-(\d\d)-(\d\d)", re.ASCII)
+_CLOCK = re.compile(r"(\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?", re.ASCII)
 DATE_LIMIT = DATE_BASE + (1 << _DAY_BITS)
 TIMESTAMP_LIMIT = TIMESTAMP_BASE + (1 << (_DAY_BITS + _MICROS_BITS))
 
@@ -120,6 +127,42 @@ def time_of(text: str) -> dt.timedelta:
     hours, minutes, seconds = map(int, clock.split(":"))
     micros = ((hours * 60 + minutes) * 60 + seconds) * 1_000_000 + int(fraction.ljust(6, "0"))
     return dt.timedelta(microseconds=-micros if text.startswith("-") else micros)
+
+
+def date_number(text: str) -> int:
+    """Return the stored number of a date that :func:`to_text` printed. Raises ValueError."""
+    day = _DAY.fullmatch(text)
+    if day is None:
+        raise ValueError(f"{text!r} is no date")
+    return _day_number(*map(int, day.groups()), special=special_date)
+
+
+def timestamp_number(text: str) -> int:
+    """Return the stored number of a date and time that :func:`to_text` printed; midnight if there is only a date.
+
+    Raises ValueError.
+    """
+    date, _, clock = text.partition(" ")
+    day, time = _DAY.fullmatch(date), _CLOCK.fullmatch(clock or "00:00:00")
+    if day is None or time is None:
+        raise ValueError(f"{text!r} is no date and time")
+    hours, minutes, seconds = map(int, time.groups()[:3])
+    if hours > 23 or minutes > 59 or seconds > 59:
+        raise ValueError(f"{text!r} is no date and time")
+    micros = ((hours * 60 + minutes) * 60 + seconds) * 1_000_000 + int((time[4] or "").ljust(6, "0"))
+    special = partial(special_timestamp, micros_of_day=micros)
+    return _day_number(*map(int, day.groups()), special=special, day_size=_DAY_MICROS, more=micros)
+
+
+def _day_number(
+    year: int, month: int, day: int, *, special: Callable[[int, int, int], int], day_size: int = 1, more: int = 0
+) -> int:
+    if month > 12 or day > 31:
+        raise ValueError(f"{year:04d}-{month:02d}-{day:02d} is no date")
+    try:
+        return (dt.date(year, month, day) - _EPOCH).days * day_size + more
+    except ValueError:
+        return special(year, month, day)
 
 
 def to_python(values: pa.Array) -> list[Any]:

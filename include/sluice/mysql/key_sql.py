@@ -11,15 +11,17 @@ import re
 from calendar import monthrange
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 
 from sluice.errors import ConfigError, UnsupportedType
-from sluice.model.column_types import ColumnKind
-from sluice.model.key_literals import UTF8
-from sluice.model.tables import Column, quoted
-from sluice.model.temporal import to_text
+from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.model.exact_values import AS_TYPED, exact_values
+from sluice.model.tables import ENUM_ERROR_VALUE, Column, quoted
+from sluice.model.temporal import date_number, time_of, timestamp_number, to_text
 from sluice.mysql.column_types import Literal, type_named
 
 K = ColumnKind
@@ -33,46 +35,69 @@ def literals(column: Column, values: pa.Array) -> list[str]:
     row = type_named(column.sql_type, column.name)
     if not row.key:
         raise UnsupportedType(f"a {row.word} column cannot be a key", where=column.name)
-    return LITERALS[row.literal](column, values)
+    return value_literals(values, row.kind, column.labels)
 
 
-def _numbers(_: Column, values: pa.Array) -> list[str]:
+def value_literals(values: pa.Array, kind: ColumnKind | None, labels: Sequence[str] = ()) -> list[str]:
+    """Return SQL literals of values (no nulls), each exact for its own Arrow type.
+
+    ``kind``, ``labels``: of the column they are compared with, which stores labels as numbers.
+    """
+    labelled = {K.ENUM: Literal.LABEL, K.SET: Literal.LABELS}.get(kind) if kind is not None else None
+    if labelled is not None and values.type == pa.string():
+        return LITERALS[labelled](labels, values)
+    form = next(form for is_one, form in _FORMS if is_one(values.type))
+    return LITERALS[form](labels, values)
+
+
+_FORMS: Sequence[tuple[Callable[[pa.DataType], bool], Literal]] = (
+    (pa.types.is_integer, Literal.NUMBER),
+    (pa.types.is_decimal, Literal.DECIMAL),
+    (pa.types.is_floating, Literal.FLOAT),
+    (pa.types.is_temporal, Literal.TEMPORAL),
+    (lambda type_: type_ in {pa.string(), AS_TYPED}, Literal.TEXT),
+    (lambda type_: type_ in {pa.binary(), pa.large_binary()}, Literal.BYTES),
+)
+"""The form of values that are no labels, by their Arrow type."""
+
+
+def _numbers(_: Sequence[str], values: pa.Array) -> list[str]:
     return [str(v) for v in values.to_pylist()]
 
 
-def _decimals(_: Column, values: pa.Array) -> list[str]:
+def _decimals(_: Sequence[str], values: pa.Array) -> list[str]:
     return [f"{v:f}" for v in values.to_pylist()]
 
 
-def _floats(_: Column, values: pa.Array) -> list[str]:
+def _floats(_: Sequence[str], values: pa.Array) -> list[str]:
     return [text if "e" in (text := repr(float(v))) else f"{text}e0" for v in values.to_pylist()]
 
 
-def _moments(_: Column, values: pa.Array) -> list[str]:
+def _moments(_: Sequence[str], values: pa.Array) -> list[str]:
     return [f"'{text}'" for text in to_text(values, fsp=0 if pa.types.is_date32(values.type) else 6).to_pylist()]
 
 
-def _hexadecimal(_: Column, values: pa.Array) -> list[str]:
+def _hexadecimal(_: Sequence[str], values: pa.Array) -> list[str]:
     return [f"x'{bytes(v).hex()}'" for v in values.to_pylist()]
 
 
-def _label_numbers(column: Column, values: pa.Array) -> list[str]:
-    numbers = {label: i + 1 for i, label in enumerate(column.labels)}
+def _label_numbers(labels: Sequence[str], values: pa.Array) -> list[str]:
+    numbers = {label: i + 1 for i, label in enumerate(labels)}
     return [str(numbers.get(v, 0)) for v in values.to_pylist()]
 
 
-def _label_bits(column: Column, values: pa.Array) -> list[str]:
-    bits = {label: 1 << i for i, label in enumerate(column.labels)}
+def _label_bits(labels: Sequence[str], values: pa.Array) -> list[str]:
+    bits = {label: 1 << i for i, label in enumerate(labels)}
     return [str(sum(bits[part] for part in v.split(",") if v)) for v in values.to_pylist()]
 
 
-def _texts(_: Column, values: pa.Array) -> list[str]:
+def _texts(_: Sequence[str], values: pa.Array) -> list[str]:
     if pa.types.is_binary(values.type):
         return _hexadecimal(_, values)
     return [f"_utf8mb4 x'{v.encode('utf-8').hex()}'" for v in values.to_pylist()]
 
 
-LITERALS: Mapping[Literal, Callable[[Column, pa.Array], list[str]]] = {
+LITERALS: Mapping[Literal, Callable[[Sequence[str], pa.Array], list[str]]] = {
     Literal.NUMBER: _numbers,
     Literal.DECIMAL: _decimals,
     Literal.FLOAT: _floats,
@@ -89,6 +114,92 @@ def key_literals(columns: Sequence[Column], keys: pa.Table) -> list[tuple[str, .
     """Return a tuple of literals per row; ``keys`` holds the key's columns in the order of ``columns``."""
     texts = [literals(c, keys.column(i).combine_chunks()) for i, c in enumerate(columns)]
     return list(zip(*texts, strict=True))
+
+
+UTF8 = re.compile(r"_utf8mb4 x'([0-9a-f]*)'")
+"""The literal of a text: the bytes of its UTF-8."""
+_BYTES = re.compile(r"x'([0-9a-f]*)'")
+_QUOTED = re.compile(r"'([0-9:. -]*)'")
+_MOMENTS: Mapping[ColumnKind, Callable[[str], int]] = {
+    K.DATE: date_number,
+    K.DATETIME: timestamp_number,
+    K.TIMESTAMP: timestamp_number,
+    K.TIME: lambda text: time_of(text) // timedelta(microseconds=1),
+}
+
+
+def read_literals(made: ColumnType, texts: Sequence[str]) -> pa.Array:
+    """Return the values (stored form) of literals of a column of this type: what :func:`literals` wrote, or a person.
+
+    Of the column's type, unless one of the values is none of its values; see :mod:`sluice.model.exact_values`. Raises
+    UnsupportedType for a text that is no literal.
+    """
+    try:
+        typed = [UTF8.fullmatch(text) for text in texts]
+        if made.kind in {K.ENUM, K.SET}:
+            return _read_labels(made, texts, typed=any(typed))
+        if made.kind in _MOMENTS:
+            return _read_moments(made, texts, typed=any(typed))
+        return exact_values([_read(made, text) for text in texts], made.arrow_type)
+    except (ValueError, ArithmeticError, pa.ArrowException) as error:
+        raise UnsupportedType(f"literals of a key of type {made.kind} are not understood: {error}") from error
+
+
+def _read(made: ColumnType, literal: str) -> Any:
+    text, data = UTF8.fullmatch(literal), _BYTES.fullmatch(literal)
+    if text is not None:
+        return bytes.fromhex(text[1]).decode()
+    if data is not None:
+        return bytes.fromhex(data[1])
+    if made.kind in {K.FLOAT, K.DOUBLE}:
+        return float(literal)
+    if made.kind is not K.DECIMAL:
+        return int(literal)
+    number = Decimal(literal)
+    if not number.is_finite():
+        raise ValueError(literal)
+    return number
+
+
+def _read_moments(made: ColumnType, texts: Sequence[str], *, typed: bool) -> pa.Array:
+    written_ = [_text_of(text) for text in texts]
+    try:
+        return exact_values([_MOMENTS[made.kind](text) for text in written_], made.arrow_type)
+    except ValueError:
+        if not typed:
+            raise
+        return pa.array(written_, AS_TYPED)
+
+
+def _text_of(literal: str) -> str:
+    text, plain = UTF8.fullmatch(literal), _QUOTED.fullmatch(literal)
+    if text is None and plain is None:
+        raise ValueError(literal)
+    return bytes.fromhex(text[1]).decode() if text is not None else plain[1] if plain is not None else ""
+
+
+def _read_labels(made: ColumnType, texts: Sequence[str], *, typed: bool) -> pa.Array:
+    """Return labels; numbers where they do not tell the values apart, and texts as they were typed."""
+    if typed:  # the server compares these as texts, and not by their numbers
+        return pa.array([_text_of(text) for text in texts], AS_TYPED)
+    numbers = list(map(int, texts))
+    count = len(made.labels)
+    highest = count if made.kind is K.ENUM else (1 << count) - 1
+    if len(set(made.labels)) < count or not all(0 <= number <= highest for number in numbers):
+        return exact_values(numbers, pa.uint64())
+    if made.kind is K.SET:
+        found = [",".join(label for at, label in enumerate(made.labels) if number >> at & 1) for number in numbers]
+    else:
+        error = ENUM_ERROR_VALUE if "" in made.labels else ""
+        found = [made.labels[number - 1] if number else error for number in numbers]
+    return pa.array(found, made.arrow_type)
+
+
+def key_table(types: Mapping[str, ColumnType], keys: Sequence[Sequence[str]]) -> pa.Table:
+    """Return literals of keys as a table of their values; keys may have fewer columns than ``types``."""
+    read = zip(types, types.values(), zip(*keys, strict=True), strict=False) if keys else ()
+    columns = {name: read_literals(made, texts) for name, made, texts in read}
+    return pa.table(columns if keys else {name: pa.array([], made.arrow_type) for name, made in types.items()})
 
 
 def typed_literal(column: Column, text: str) -> str:

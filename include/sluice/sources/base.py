@@ -21,6 +21,7 @@ import structlog
 from typing_extensions import TypeVar
 
 from sluice.config.pipeline import StartPosition
+from sluice.model.column_types import ColumnType
 from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dialects import Dialect
 from sluice.model.digests import RangeDigest
@@ -387,10 +388,17 @@ class ChunkKey:
 
 
 class KeyText(Protocol):
-    """Keys as literals of the source's dialect: what chunks, lists of keys and ranges are stored as."""
+    """Keys as literals of the source's dialect: what chunks, lists of keys and ranges are stored as. Picklable."""
 
     def literals(self, columns: Sequence[Column], keys: pa.Table) -> list[Key]:
-        """Return a literal per column for each row of ``keys``."""
+        """Return a literal per column for each row of ``keys``, which may be what :meth:`values` returned."""
+
+    def values(self, types: Mapping[str, ColumnType], keys: Sequence[Key]) -> pa.Table:
+        """Return keys as columns named and typed as ``types`` says, in its order; as many as the keys have.
+
+        A column has another type if its own does not hold every value exactly, see :mod:`sluice.model.exact_values`.
+        Raises UnsupportedType for a text that is no literal.
+        """
 
     def typed(self, column: Column, text: str) -> str:
         """Return the literal of a value that a person typed. Raises ConfigError."""

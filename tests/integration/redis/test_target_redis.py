@@ -195,7 +195,7 @@ def test_listed_keys_and_whole_tables_are_removed(redis_server: Any) -> None:
     plan = planned_table(table)
     key = replace(plan, columns=plan.columns[:1], dialect=UNKNOWN)
     kept = pa.table({"id": pa.array([2], pa.int32())}, schema=pa.schema([table.field(table.columns[0])]))
-    stretch = KeyRange(("id",), listed=(("1",), ("2",), ("77",)), kept=kept)
+    stretch = KeyRange(("id",), listed=pa.table({"id": pa.array([1, 2, 77], pa.int32())}), kept=kept)
     pipe.write(pipe.given([], reconcile=(StoredRange(key, stretch, listed=True),)))
     assert sorted(row[0] for row in pipe.state(table)) == [0, 2, 3, 4]
     reconciler = pipe.target.reconciler()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from sluice.model.definitions import ColumnDefinition
@@ -17,10 +18,6 @@ from sluice.targets.postgresql.range_delete import LISTED_KEYS, replaceable, str
 from sluice.targets.sql.tables import TargetTable
 
 PLACE = TableId("shop", "words")
-
-
-def text(value: str) -> str:
-    return f"_utf8mb4 x'{value.encode().hex()}'"
 
 
 def planned(sql_type: str) -> PlannedTable:
@@ -42,7 +39,7 @@ def table(declared: str) -> TargetTable:
 
 
 def listed(declared: str, *keys: str) -> list[str]:
-    return stretches(table(declared), KeyRange(("w",), listed=tuple((text(key),) for key in keys)))
+    return stretches(table(declared), KeyRange(("w",), listed=pa.table({"w": pa.array(keys, pa.string())})))
 
 
 def test_listed_texts_are_literals_of_their_exact_value() -> None:

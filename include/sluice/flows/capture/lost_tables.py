@@ -95,7 +95,7 @@ def _holds_rows(runtime: Runtime, target: str, schema: TableSchema, dialect: Dia
     if lister is not None:
         return not lister.not_listed(plan) and any(keys.num_rows for keys in lister.keys(plan))
     fields = pa.schema([schema.arrow_schema.field(stored_name(name)) for name in key])
-    return bool(comparer.compare(plan, route.apply(fields.empty_table()), KeyRange(plan.key)).extra)
+    return comparer.compare(plan, route.apply(fields.empty_table()), KeyRange(plan.key)).extra is not None
 
 
 def shown(lost: Iterable[LostTable]) -> str:

@@ -12,6 +12,7 @@ it, and key columns that both sides sort alike. A table without a key is one pie
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -84,18 +85,26 @@ def write_kept(
 
 
 def read_range(store: SegmentStore, stored: StoredRange) -> KeyRange:
-    """Read a range with its keys, under their names at the target. Raises SegmentError."""
-    record, route = stored.stored
+    """Read a range with its keys, under their names at the target. Raises SegmentError, UnsupportedType."""
+    record, route, keys = stored.stored
     if not record.key:
         return KeyRange()
     if record.mapped:
         return KeyRange(record.key, kept=_kept(store, record))
-    kept = route.apply(_kept(store, record))
+    stays = _kept(store, record)
+    kept = route.apply(stays)
     names = tuple(route.target_name(name) or name for name in record.key)
+    columns = {column.name: column.value_type for column in planned_columns(columns_of(stays.schema))}
+    types = {name: columns[name] for name in record.key}
     listed = None
     if record.listed:
-        listed = tuple(key for keys in stored_keys(store, record.listed, 0, 2**62) for key in keys)
-    return KeyRange(names, record.lower, record.upper, record.after, record.upto, listed, kept)
+        listed = keys.values(types, list(itertools.chain.from_iterable(stored_keys(store, record.listed, 0, 2**62))))
+
+    def bound(key: Sequence[str]) -> pa.Table | None:
+        return keys.values(types, [key]) if key else None
+
+    lower, upper, after, upto = map(bound, (record.lower, record.upper, record.after, record.upto))
+    return KeyRange(names, lower, upper, after, upto, listed, kept)
 
 
 def _kept(store: SegmentStore, record: ReplaceRecord) -> pa.Table:
@@ -144,7 +153,7 @@ def plan_replaces(
                 where=f"target {name}",
                 hint=f"fix the target's table; the batch is retried{hint}",
             )
-        found.append(StoredRange(plan, (record, route), listed=bool(record.listed)))
+        found.append(StoredRange(plan, (record, route, runtime.source.keys), listed=bool(record.listed)))
     return found, left_out
 
 

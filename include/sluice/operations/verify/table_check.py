@@ -157,14 +157,6 @@ class Way:
         """The name of the way, for display."""
         return "checksums" if self.digested else "rows" if self.ranged or self.lists else "rows of the source"
 
-    def listed(self, keys: Sequence[Key]) -> KeyRange | None:
-        """Return these keys at the target; None if rows that only the target has are not searched for."""
-        return KeyRange(self.plan.key, listed=tuple(keys)) if self.ranged or self.lists else None
-
-    def stretch(self, stretch: Stretch) -> KeyRange:
-        """Return a source range as the target's range."""
-        return KeyRange(self.plan.key, after=stretch.after, upto=stretch.upto)
-
 
 @dataclass(frozen=True)
 class Sides:
@@ -174,6 +166,26 @@ class Sides:
     made: ExpectedRows
     texts: KeyText
     way: Way
+
+    def listed(self, keys: Sequence[Key]) -> KeyRange | None:
+        """Return these keys at the target; None if rows that only the target has are not searched for."""
+        way = self.way
+        return KeyRange(way.plan.key, listed=self._values(keys)) if way.ranged or way.lists else None
+
+    def key_range(self, stretch: Stretch) -> KeyRange:
+        """Return a source range as the target's range."""
+        after, upto = (self._values([key]) if key else None for key in (stretch.after, stretch.upto))
+        return KeyRange(self.way.plan.key, after=after, upto=upto)
+
+    def _values(self, keys: Sequence[Key]) -> pa.Table:
+        return self.texts.values({column.name: column.type for column in self.way.key.columns}, keys)
+
+    def literals(self, keys: pa.Table | None) -> list[Key]:
+        """Return keys that the target told as the source writes them, columns in key order."""
+        if keys is None:
+            return []
+        names = [stored_name(name) for name in self.way.key.names]
+        return self.texts.literals(self.way.key.columns, keys.rename_columns(names))
 
     def compared(
         self, pieces: Sequence[pa.Table], loaded: Sequence[Loaded], item: KeyRange | None, *, values: bool
@@ -186,7 +198,7 @@ class Sides:
             differs = self.comparer.compare(one.plan, one.rows, item, values=values)
             if (differs.missing or differs.different) and keys is None:
                 keys = self.keys(pieces)
-            found |= _by_key(differs, one, keys or [])
+            found |= _by_key(differs, self.literals(differs.extra), one, keys or [])
         return found, differs
 
     def hashes(self, pieces: Sequence[pa.Table]) -> bytes:
@@ -251,10 +263,9 @@ class TableCheck:
                 few = [todo.popleft() for _ in range(min(len(todo), RANGES_AT_A_TIME))]
                 for stretch, differs, keys in self._read_ranges(few):
                     if differs.more:  # one half has all of them; compare the other one again
-                        todo.extend((
-                            replace(stretch, upto=differs.extra[-1]),
-                            replace(stretch, after=differs.extra[-1]),
-                        ))
+                        assert differs.extra is not None
+                        [last] = self._sides.literals(differs.extra.slice(differs.extra.num_rows - 1))
+                        todo.extend((replace(stretch, upto=last), replace(stretch, after=last)))
                         continue
                     suspects |= dict.fromkeys(keys)
                 if len(suspects) >= self._keys_a_look:
@@ -268,10 +279,9 @@ class TableCheck:
     def _look_for_others(self) -> None:
         """Compare again the target's keys that were not read at the source; rows that came meanwhile are among them."""
         way, lister = self.way, cast(KeyLister, self.comparer)  # of a target that declares it, as ``lists`` says
-        names = [stored_name(name) for name in way.key.names]
         suspects: list[Key] = []
         for piece in lister.keys(way.plan):
-            keys = self.texts.literals(way.key.columns, piece.rename_columns(names))
+            keys = self._sides.literals(piece)
             suspects += [keys[at] for at in np.flatnonzero(~self._seen.among(keys))]
             while len(suspects) >= self._keys_a_look:
                 self.look_again(suspects[: self._keys_a_look])
@@ -362,7 +372,7 @@ class TableCheck:
                 free.put(reader)
 
         def at_target(stretch: Stretch) -> RangeDigest:
-            return self.comparer.digest(plan, self.way.stretch(stretch))
+            return self.comparer.digest(plan, self._sides.key_range(stretch))
 
         def reached(said: tuple[RangeDigest, str]) -> None:
             self.log.wait_for(said[1])
@@ -391,7 +401,7 @@ class TableCheck:
 
         for stretch, pieces, place in ahead(at_source(), self._ranges_ahead):
             self.log.wait_for(place)
-            item = self.way.stretch(stretch) if self.way.ranged else None
+            item = self._sides.key_range(stretch) if self.way.ranged else None
             odd, more = self._sides.compared(pieces, self.made(self.way.schema, pieces), item, values=False)
             yield stretch, more, odd
             self._seen.add(self._sides.hashes(pieces))
@@ -423,7 +433,7 @@ class TableCheck:
         seen = self.log.visible(exact if exact is not None else low, newest)
         batch = self.log.wait_for(self.reader.end_of_log())
         loaded = self.made(way.schema, pieces)
-        odd, _ = self._sides.compared(pieces, loaded, way.listed(suspects), values=self.values)
+        odd, _ = self._sides.compared(pieces, loaded, self._sides.listed(suspects), values=self.values)
         if not odd:
             return []
         if self.made.is_ruled(way.schema.table):
@@ -444,7 +454,7 @@ class TableCheck:
         if not known:
             return list(keys)
         loaded = self.made(way.schema, pieces)
-        odd, _ = self._sides.compared(pieces, loaded, way.listed(tuple(known)), values=self.values)
+        odd, _ = self._sides.compared(pieces, loaded, self._sides.listed(tuple(known)), values=self.values)
         later = self.log.changed(table, way.key, held, self.log.touched())
         if later is None or not self.log.still_holds(held):
             return list(keys)
@@ -452,10 +462,8 @@ class TableCheck:
         return [key for key in keys if key not in known or key in later]
 
 
-def _by_key(differs: RangeDifferences, loaded: Loaded, keys: Sequence[Key]) -> dict[Key, Odd]:
-    found: dict[Key, Odd] = {}
-    for key in differs.extra:
-        found[key] = Odd(key, "extra")
+def _by_key(differs: RangeDifferences, extra: Iterable[Key], loaded: Loaded, keys: Sequence[Key]) -> dict[Key, Odd]:
+    found = {key: Odd(key, "extra") for key in extra}
     for number in differs.missing:
         key = keys[int(loaded.origin[number])]
         found[key] = Odd(key, "missing")

@@ -61,7 +61,7 @@ def run_verify_unit(unit: VerifyUnit) -> list[RangeFound]:
         for number, stretch in enumerate(unit.stretches, 1):
             chunk = Chunk(ChunkId("verify", 0, number), after=stretch.after, upto=stretch.upto)
             pieces = list(reader.rows(unit.way.request, chunk))
-            item = unit.way.stretch(stretch) if unit.way.ranged else None
+            item = sides.key_range(stretch) if unit.way.ranged else None
             odd, told = sides.compared(pieces, unit.made(unit.way.schema, pieces), item, values=False)
             rows = sum(piece.num_rows for piece in pieces)
             suspects = None if told.more or len(odd) > MOST_SUSPECTS else tuple(odd)

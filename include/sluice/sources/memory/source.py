@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from sluice.config.connections import ConnectionResolver, Endpoint
 from sluice.config.pipeline import Event, PipelineConfig, StartPosition
-from sluice.errors import ConfigError, DecodeError, DumpRefused, LogPurged, LostPosition, WrongServer
+from sluice.errors import ConfigError, DecodeError, DumpRefused, LogPurged, LostPosition, UnsupportedType, WrongServer
 from sluice.model.batches import Op
-from sluice.model.column_types import ColumnKind
+from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dialects import MYSQL, Dialect
 from sluice.model.dumps import Chunk, Mark, Marking, TablePlanned, TableRequest
@@ -61,6 +61,14 @@ class MemoryKeyText:
         values = [column.to_pylist() for column in keys.columns]
         return [tuple(map(literal, row)) for row in zip(*values, strict=True)]
 
+    def values(self, types: Mapping[str, ColumnType], keys: Sequence[tuple[str, ...]]) -> pa.Table:
+        """Parse the JSON texts."""
+        if not keys:
+            return pa.table({name: pa.array([], made.arrow_type) for name, made in types.items()})
+        columns = zip(*map(read_key, keys), strict=True)
+        read = zip(types, types.values(), columns, strict=False)
+        return pa.table({name: _values(made.arrow_type, values) for name, made, values in read})
+
     def typed(self, column: Column, text: str) -> str:
         """Cast the text to the column's Arrow type; binary columns take hexadecimal digits. Raises ConfigError."""
         try:
@@ -74,6 +82,13 @@ class MemoryKeyText:
     def shown(self, key: tuple[str, ...]) -> list[str]:
         """Return ``str()`` of each value of the key."""
         return [str(value) for value in read_key(key)]
+
+
+def _values(made: pa.DataType, values: Sequence[Any]) -> pa.Array:
+    try:
+        return pa.array(values, made)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise UnsupportedType(f"a key of type {made} is not understood: {error}") from error
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from sluice.config.connections import ConnectionResolver, Endpoint
 from sluice.config.pipeline import PipelineConfig, StartPosition
 from sluice.errors import ConfigError, DecodeError, UnsupportedType
 from sluice.model import dialects
+from sluice.model.column_types import ColumnType
 from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dumps import Marking
 from sluice.model.findings import Finding
@@ -33,7 +34,7 @@ from sluice.mysql.ddl.catalog import SchemaState
 from sluice.mysql.ddl.lexer import Dialect
 from sluice.mysql.ddl.parser import parse_statement
 from sluice.mysql.ddl.row_effects import row_effects
-from sluice.mysql.key_sql import key_literals, shown_literal, typed_literal
+from sluice.mysql.key_sql import key_literals, key_table, shown_literal, typed_literal
 from sluice.sources.base import (
     Blindness,
     ChangeSink,
@@ -93,6 +94,10 @@ class MySQLKeyText:
     def literals(self, columns: Sequence[Column], keys: pa.Table) -> list[tuple[str, ...]]:
         """Print each value of each row as a literal of MySQL."""
         return key_literals(columns, keys)
+
+    def values(self, types: Mapping[str, ColumnType], keys: Sequence[tuple[str, ...]]) -> pa.Table:
+        """Read literals of MySQL."""
+        return key_table(types, keys)
 
     def typed(self, column: Column, text: str) -> str:
         """Return the literal for what a person typed, by the column's type. Raises ConfigError."""

@@ -28,7 +28,14 @@ from sluice.targets.messages.arrow_messages import arrow_messages
 from sluice.targets.messages.documents import MessageWriter
 from sluice.targets.messages.pieces import merged_piece, removed_piece
 from sluice.targets.messages.read_back import ReadBack, arrow_entries, arrow_keys, listed_keys
-from sluice.targets.port import SHOWN_CHARACTERS, ComparesRowsOnly, KeyRange, RangeDifferences, RowDifference
+from sluice.targets.port import (
+    SHOWN_CHARACTERS,
+    ComparesRowsOnly,
+    KeyRange,
+    RangeDifferences,
+    RowDifference,
+    keys_where,
+)
 
 Entries = Callable[[bytes | None, bytes | None], Iterable[tuple[bytes, bytes | None]]]
 _NO_PLACE = Offset.at("", "binlog.000001", 4)
@@ -93,17 +100,18 @@ class KafkaComparer(ComparesRowsOnly):
             raise TargetUnavailable(f"reading topic {topic.name}: {error}") from None
         return topic
 
-    def _beyond(self, plan: PlannedTable, rows: pa.Table, topic: _Topic, item: KeyRange) -> tuple[tuple[str, ...], ...]:
+    def _beyond(self, plan: PlannedTable, rows: pa.Table, topic: _Topic, item: KeyRange) -> pa.Table | None:
         """Return the listed keys that only the topic has."""
-        listed = item.listed or ()
+        listed = item.listed
+        if listed is None or not listed.num_rows:
+            return None
         keys = listed_keys(plan, listed, rows.schema)
         sent = {key for key, _, _ in self._made(plan, rows)} if rows.num_rows else set()
-        alike = zip(listed, self._told_apart(plan, keys), strict=True)
-        return tuple(
-            key
-            for key, own in alike
-            if own not in sent and self._back.theirs(topic.newest(own), topic.name) is not None
-        )
+        wanted = [
+            own not in sent and self._back.theirs(topic.newest(own), topic.name) is not None
+            for own in self._told_apart(plan, keys)
+        ]
+        return keys_where(listed, wanted)
 
     def _told_apart(self, plan: PlannedTable, keys: pa.Table) -> list[bytes]:
         """Return, for each key, what tells its row apart in a topic."""

@@ -193,7 +193,8 @@ class BatchSender:
         """Remove listed keys that the source does not have."""
         item = self._rows.reader.key_range(stored)
         assert item.kept is not None  # a range with keys
-        keys = listed_keys(stored.plan, item.listed or (), item.kept.schema)
+        assert item.listed is not None  # others are refused
+        keys = listed_keys(stored.plan, item.listed, item.kept.schema)
         stay = set(arrow_keys(item.kept.select(keys.schema.names)))
         keys = keys.filter(pa.array([key not in stay for key in arrow_keys(keys)], pa.bool_()))
         for start in range(0, keys.num_rows, _ROWS):

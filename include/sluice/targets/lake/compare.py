@@ -17,7 +17,14 @@ from sluice.targets.lake.keys import keys_of, listed_keys, not_listed, stored_ke
 from sluice.targets.lake.tables import LakeTables
 from sluice.targets.lake.types import TableInfo, arrow_of
 from sluice.targets.lake.values import convert, plain, sent_columns, user_fields
-from sluice.targets.port import SHOWN_CHARACTERS, ComparesRowsOnly, KeyRange, RangeDifferences, RowDifference
+from sluice.targets.port import (
+    SHOWN_CHARACTERS,
+    ComparesRowsOnly,
+    KeyRange,
+    RangeDifferences,
+    RowDifference,
+    keys_where,
+)
 
 _BITS = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
 """The integer types by whose bits 0 and -0 are told apart."""
@@ -69,14 +76,14 @@ class LakeComparer(ComparesRowsOnly):
 
     def _beyond(
         self, table: Any, plan: PlannedTable, info: TableInfo, sent: Sequence[tuple[Any, ...]], item: KeyRange
-    ) -> tuple[tuple[str, ...], ...]:
+    ) -> pa.Table | None:
         """Return the listed keys that only the table has."""
-        listed = item.listed or ()
-        if not listed:
-            return ()
+        listed = item.listed
+        if listed is None or not listed.num_rows:
+            return None
         mine = listed_keys(plan, info, listed)
         here = set(keys_of(self._there(table, plan, mine, list(mine)), list(mine))) - set(sent)
-        return tuple(key for key, own in zip(listed, keys_of(mine, list(mine)), strict=True) if own in here)
+        return keys_where(listed, [own in here for own in keys_of(mine, list(mine))])
 
     def _there(
         self, table: Any, plan: PlannedTable, mine: Mapping[str, pa.Array], key: Sequence[str]

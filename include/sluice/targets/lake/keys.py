@@ -1,4 +1,4 @@
-"""Keys of a lake table: its own as values of the source, and literals of the source as its values."""
+"""Keys of a lake table: its own as values of the source, and those of the source as its values."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from sluice.errors import LoadError, UnsupportedType
+from sluice.errors import LoadError
 from sluice.model.column_types import ColumnKind
-from sluice.model.key_literals import key_values
 from sluice.model.planned import PlannedColumn, PlannedTable
+from sluice.model.tables import one_chunk
 from sluice.targets.lake.types import WHOLE, TableInfo, made_type
 from sluice.targets.lake.values import converted, stored
 
@@ -45,17 +45,17 @@ def stored_key(column: PlannedColumn, values: pa.Array) -> pa.Array:
     return stored(values, column.sent_type.arrow_type)
 
 
-def listed_keys(plan: PlannedTable, info: TableInfo, listed: Sequence[Sequence[str]]) -> dict[str, pa.Array]:
-    """Return literals of the source's keys as the table has them, by column in key order. Raises LoadError for a key it cannot hold."""
+def listed_keys(plan: PlannedTable, info: TableInfo, listed: pa.Table) -> dict[str, pa.Array]:
+    """Return keys of the source as the table has them, by column in key order. Raises LoadError for a key it cannot hold."""
     found = {}
     for number, column in enumerate(plan.key_columns):
         there, made = info.find(column.name), column.sent_type
         if there is None or not isinstance(there.kind, str):
             raise LoadError(f"table {plan.target} at the target has no column {column.name!r}", where=str(plan.target))
         try:
-            values = key_values(made, [key[number] for key in listed])
-        except UnsupportedType as error:
-            raise LoadError(str(error), where=f"{plan.target}.{column.name}") from error
+            values = one_chunk(listed.column(number)).cast(made.arrow_type)
+        except pa.ArrowException as error:
+            raise LoadError(f"a listed key is no {made.kind}: {error}", where=f"{plan.target}.{column.name}") from error
         found[there.name], _ = converted(values, made, there.kind)
     return found
 

@@ -45,7 +45,8 @@ class LakeReconciler:
 def removed_part(info: TableInfo, reader: RowReader, stored: StoredRange) -> Part:
     """Return the listed keys that are not kept, as the table has them. Raises LoadError, SegmentError."""
     plan, item = stored.plan, reader.key_range(stored)
-    listed = listed_keys(plan, info, item.listed or ())
+    assert item.listed is not None  # ranges are refused
+    listed = listed_keys(plan, info, item.listed)
     kept = {}
     if item.kept is not None:
         for column, name in zip(plan.key_columns, listed, strict=True):

@@ -12,10 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.errors import Fenced, LoadError, TargetUnavailable
-from sluice.model.key_literals import read_key
 from sluice.model.planned import PlannedTable
 from sluice.targets.memory.checkpoints import MemoryCheckpoints
 from sluice.targets.memory.compare import MemoryComparer
+from sluice.targets.memory.keys import is_in, keys_of
 from sluice.targets.memory.rows import MergedRow, merged_rows
 from sluice.targets.memory.schema import MemorySchema, follow, require
 from sluice.targets.memory.store import Key, MemoryStore, Message, Refused, Row, Table, memory_store
@@ -133,7 +133,7 @@ class MemoryTarget:
 
 
 class MemoryReconciler:
-    """See :class:`sluice.targets.port.Reconciler`. It reads literals of :mod:`sluice.model.key_literals`: other sources write their own."""
+    """See :class:`sluice.targets.port.Reconciler`."""
 
     def __init__(self, target: MemoryTarget) -> None:
         self._target = target
@@ -298,21 +298,9 @@ def _clear(table: Table, stretch: KeyRange) -> None:
         table.rows.clear()
         table.heap.clear()
         return
-    kept = {tuple(row[name] for name in stretch.names) for row in stretch.kept.to_pylist()} if stretch.kept else set()
-    listed = {read_key(key) for key in stretch.listed} if stretch.listed is not None else None
-    low, high, after, upto = map(read_key, (stretch.lower, stretch.upper, stretch.after, stretch.upto))
-
-    def inside(key: Key) -> bool:
-        return (
-            (not low or key[: len(low)] >= low)
-            and (not high or key[: len(high)] <= high)
-            and (not after or key[: len(after)] > after)
-            and (not upto or key[: len(upto)] <= upto)
-        )
-
-    for key in [
-        key for key in table.rows if key not in kept and (key in listed if listed is not None else inside(key))
-    ]:
+    kept = set(keys_of(stretch.kept.select(stretch.names))) if stretch.kept is not None else set()
+    inside = is_in(stretch)
+    for key in [key for key in table.rows if key not in kept and inside(key)]:
         del table.rows[key]
 
 

@@ -13,13 +13,12 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from sluice.errors import LoadError, UnsupportedType
+from sluice.errors import LoadError
 from sluice.model.batches import Op
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.fields import true_name
-from sluice.model.key_literals import key_values
 from sluice.model.planned import PlannedTable
-from sluice.model.tables import META_COLUMNS, TableId
+from sluice.model.tables import META_COLUMNS, TableId, one_chunk
 from sluice.targets.messages.form import MessageForm
 
 K = ColumnKind
@@ -177,16 +176,17 @@ class ReadBack:
         return value.encode("latin-1") if self.form.format == "canal-json" else b64decode(value)
 
 
-def listed_keys(plan: PlannedTable, listed: Sequence[Sequence[str]], schema: pa.Schema) -> pa.Table:
-    """Return literals of the source's keys as columns, as ``schema`` describes them. Raises LoadError."""
+def listed_keys(plan: PlannedTable, listed: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return keys of the source as ``schema`` describes them. Raises LoadError for one that is no value of the key's columns."""
     columns = plan.key_columns
     fields = {true_name(one): one for one in schema}
     try:
         values = [
-            key_values(column.value_type, [key[number] for key in listed]) for number, column in enumerate(columns)
+            one_chunk(given).cast(column.value_type.arrow_type)
+            for column, given in zip(columns, listed.columns, strict=True)
         ]
-    except UnsupportedType as error:
-        raise LoadError(str(error), where=str(plan.target)) from error
+    except pa.ArrowException as error:
+        raise LoadError(f"a listed key is none of {plan.source}: {error}", where=str(plan.target)) from error
     return pa.Table.from_arrays(values, schema=pa.schema([fields[column.name] for column in columns]))
 
 

@@ -24,6 +24,7 @@ from sluice.model.fields import made_field
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.column_types import Literal, MysqlType, type_named
+from sluice.mysql.key_sql import key_table
 from sluice.mysql.range_digest import DigestColumn, digest_sql, digest_word, exact_text
 from sluice.targets.mysql import statements
 from sluice.targets.mysql.range_delete import declared, stretches
@@ -61,8 +62,11 @@ class MySQLComparer:
     """See :class:`sluice.targets.port.Comparer`."""
 
     target: Server
-    _digested: dict[PlannedTable, list[DigestColumn]] = field(default_factory=dict)
-    """The columns as :meth:`digest` read them first. If one is altered later, a checksum differs or is refused."""
+    _digested: dict[PlannedTable, tuple[list[DigestColumn], dict[str, str]]] = field(default_factory=dict)
+    """The columns, and the types of all columns of the table, as :meth:`digest` read them first.
+
+    If one is altered later, a checksum differs or is refused.
+    """
 
     def compare(
         self, plan: PlannedTable, rows: pa.Table, item: KeyRange | None, *, values: bool = False
@@ -99,13 +103,13 @@ class MySQLComparer:
     def digest(self, plan: PlannedTable, item: KeyRange) -> RangeDigest:
         """See :meth:`sluice.targets.port.Comparer.digest`."""
         with self.target.session(f"computing a checksum of {plan.target}") as session:
-            columns = self._digested.get(plan)
-            if columns is None:
-                there = _of(plan, _there(session, plan))
-                columns = [DigestColumn(c.name, c.sql_type, c.nullable) for c in there]
-                self._digested[plan] = columns
+            if plan not in self._digested:
+                there = _there(session, plan)
+                columns = [DigestColumn(c.name, c.sql_type, c.nullable) for c in _of(plan, there)]
+                self._digested[plan] = columns, {c.name: c.sql_type for c in there.values()}
+            columns, types = self._digested[plan]
             found = RangeDigest(0, 0)
-            for condition in stretches(item):
+            for condition in stretches(item, types):
                 session.cursor.execute(digest_sql(plan.target, columns, "", condition, mariadb=session.mariadb))
                 rows, checksum = session.cursor.fetchone()
                 found = RangeDigest(found.rows + int(rows), found.checksum ^ int(checksum))
@@ -115,7 +119,7 @@ class MySQLComparer:
     def _comparison(self, plan: PlannedTable) -> Iterator[_Comparison]:
         table = self.target.check([plan])[plan.target]
         with self.target.session(f"comparing {plan.target}") as session:
-            yield _Comparison(session, table, _there(session, plan))
+            yield _Comparison(session, plan, table, _there(session, plan))
 
 
 def _there(session: Session, plan: PlannedTable) -> dict[str, ColumnInfo]:
@@ -139,6 +143,7 @@ def _of(plan: PlannedTable, there: Mapping[str, ColumnInfo]) -> list[ColumnInfo]
 @dataclass(frozen=True)
 class _Comparison:
     session: Session
+    plan: PlannedTable
     table: TargetTable
     columns: Mapping[str, ColumnInfo]
 
@@ -149,7 +154,7 @@ class _Comparison:
         self._send(temporary, rows, names)
         try:
             missing, different = self._looked_up(temporary, names, values)
-            extra = self._beyond(temporary, item) if item is not None else ()
+            extra = self._beyond(temporary, item) if item is not None else None
         finally:
             self.session.cursor.execute(f"DROP TEMPORARY TABLE IF EXISTS {quoted_table(temporary)}")
         return differences(missing, different, extra, item)
@@ -252,20 +257,21 @@ class _Comparison:
         )
         return sorted_out(cursor.fetchall(), names, values=values)
 
-    def _beyond(self, temporary: TableId, item: KeyRange) -> tuple[tuple[str, ...], ...]:
+    def _beyond(self, temporary: TableId, item: KeyRange) -> pa.Table:
         """Return the keys that only the target has in the range."""
         key = ", ".join(self._literal(name) for name in item.names)
         same = " AND ".join(f"k.{quoted(n)} = t.{quoted(n)}" for n in item.names)
         ordered = first_of(item, [f"t.{quoted(n)}" for n in item.names])
         cursor = self.session.cursor
         found: list[tuple[str, ...]] = []
-        for condition in stretches(item):
+        for condition in stretches(item, {column.name: column.sql_type for column in self.columns.values()}):
             cursor.execute(
                 f"SELECT {key} FROM {quoted_table(self.table.table)} t WHERE {condition} "
                 f"AND NOT EXISTS (SELECT 1 FROM {quoted_table(temporary)} k WHERE {same}){ordered}"
             )
             found += [tuple(map(_as_text, row)) for row in cursor.fetchall()]
-        return tuple(found)
+        types = {column.name.casefold(): column.value_type for column in self.plan.key_columns}
+        return key_table({name: types[name.casefold()] for name in item.names}, found)
 
     # -- values --------------------------------------------------------------------------------------------------------
     def _column(self, name: str) -> ColumnInfo:

@@ -8,15 +8,17 @@ holds besides them is counted first, so that nothing is locked if both sides are
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import pyarrow as pa
 import pymysql
 
 from sluice.errors import LoadError
 from sluice.model.dialects import MARIADB
 from sluice.model.planned import PlannedColumn, PlannedTable
-from sluice.model.tables import TableId, quoted, quoted_table
-from sluice.mysql.key_sql import after, among, both, upto
+from sluice.model.tables import TableId, one_chunk, quoted, quoted_table
+from sluice.mysql.key_sql import after, among, both, upto, value_literals
 from sluice.mysql.type_loss import SqlType
 from sluice.targets.mysql import statements
 from sluice.targets.mysql.column_types import lost, own_type
@@ -49,11 +51,12 @@ def clear(session: Session, table: TargetTable, item: KeyRange) -> WriteResult:
     name, cursor = quoted_table(table.table), session.cursor
     if not item.names:
         return WriteResult(deleted=int(cursor.execute(f"DELETE FROM {name}") or 0), statements=1)
-    sent = 1 + _keep(session, table, item)
+    columns = {c.name: c for c in read_tables(cursor, [table.table])[table.table].columns}
+    sent = 1 + _keep(session, table, item, columns)
     kept = quoted_table(TableId(table.table.schema, KEPT))
     same = " AND ".join(f"k.{quoted(column)} = {name}.{quoted(column)}" for column in item.names)
     deleted = 0
-    for condition in stretches(item):
+    for condition in stretches(item, {column.name: column.sql_type for column in columns.values()}):
         missing = f"{condition} AND NOT EXISTS (SELECT 1 FROM {kept} k WHERE {same})"
         cursor.execute(f"SELECT COUNT(*) FROM {name} WHERE {missing}")
         if cursor.fetchone()[0]:
@@ -65,22 +68,37 @@ def clear(session: Session, table: TargetTable, item: KeyRange) -> WriteResult:
     return WriteResult(deleted=deleted, statements=sent)
 
 
-def stretches(item: KeyRange) -> list[str]:
-    """Return conditions that together are the range."""
+def stretches(item: KeyRange, types: Mapping[str, str]) -> list[str]:
+    """Return conditions that together are the range. ``types``: of the target's columns, by name."""
+    folded = {name.casefold(): type_ for name, type_ in types.items()}
+    own = [folded[name.casefold()] for name in item.names]
+
+    def bound(row: pa.Table | None) -> tuple[str, ...]:
+        return _literals(own, row)[0] if row is not None else ()
+
     if item.listed is None:
-        bounds = (
-            after(item.names, item.lower, included=True), upto(item.names, item.upper), after(item.names, item.after),
-            upto(item.names, item.upto),
-        )  # fmt: skip
-        return [both(*bounds)]
-    keys = item.listed
+        lower, upper, behind, end = map(bound, (item.lower, item.upper, item.after, item.upto))
+        return [
+            both(
+                after(item.names, lower, included=True),
+                upto(item.names, upper),
+                after(item.names, behind),
+                upto(item.names, end),
+            )
+        ]
+    keys = _literals(own, item.listed)
     return [among(item.names, keys[i : i + LISTED_KEYS]) for i in range(0, len(keys), LISTED_KEYS)]
 
 
-def _keep(session: Session, table: TargetTable, item: KeyRange) -> int:
+def _literals(types: Sequence[str], keys: pa.Table) -> list[tuple[str, ...]]:
+    """Return keys as literals; labels by their numbers in the target's own columns, of which ``types`` are the types."""
+    columns = zip(map(SqlType.parse, types), map(one_chunk, keys.columns), strict=False)
+    return list(zip(*(value_literals(values, own.kind, own.labels) for own, values in columns), strict=True))
+
+
+def _keep(session: Session, table: TargetTable, item: KeyRange, columns: Mapping[str, ColumnInfo]) -> int:
     """Send the kept keys."""
     there = TableId(table.table.schema, KEPT)
-    columns = {c.name: c for c in read_tables(session.cursor, [table.table])[table.table].columns}
     lines = [f"{quoted(name)} {declared(columns[name])} NOT NULL" for name in item.names]
     key = ", ".join(map(quoted, item.names))
     try:

@@ -27,6 +27,7 @@ from sluice.targets.port.compare import (
     RowDifference,
     comparer_of,
     key_lister,
+    keys_where,
     row_counter,
 )
 from sluice.targets.port.maintain import Maintainer, MaintainsFiles, Upkeep, maintainer_of
@@ -117,6 +118,7 @@ __all__ = [
     "WriteUnit",
     "comparer_of",
     "key_lister",
+    "keys_where",
     "maintainer_of",
     "marking",
     "other_writers",

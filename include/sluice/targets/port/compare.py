@@ -42,14 +42,21 @@ class RangeDifferences:
     Attributes:
         missing: numbers of rows that it does not have.
         different: rows that it has with other values.
-        extra: keys that only the target has in the range, as literals of the source's dialect; at most MOST_EXTRA of a range that is not listed.
+        extra: keys that only the target has in the range, columns in key order and typed as those of a :class:`KeyRange`; at most MOST_EXTRA of a
+            range that is not listed. None: there are none.
         more: there are more of them, and ``extra`` holds the first in key order.
     """
 
     missing: tuple[int, ...] = ()
     different: tuple[RowDifference, ...] = ()
-    extra: tuple[tuple[str, ...], ...] = ()
+    extra: pa.Table | None = None
     more: bool = False
+
+
+def keys_where(keys: pa.Table, wanted: Sequence[bool]) -> pa.Table | None:
+    """Return those of some keys that are wanted, as :attr:`RangeDifferences.extra`; None for none."""
+    found = keys.filter(pa.array(wanted, pa.bool_()))
+    return found if found.num_rows else None
 
 
 class Comparer(Protocol):

@@ -29,17 +29,21 @@ class KeyRange:
 
     Attributes:
         names: key columns at the target, in key order; empty: every row is removed.
-        lower, upper, after, upto: literals of the source's dialect: ``lower <= key <= upper`` and ``after < key <= upto``; empty: no bound.
-        listed: literals of the only keys looked at; None: all of the range.
+        lower, upper, after, upto: bounds of ``lower <= key <= upper`` and ``after < key <= upto``, each a table of one row: the first columns of the
+            key, in key order. None: no bound.
+        listed: the only keys looked at, columns in key order; None: all of the range.
         kept: the keys that stay, a column a name (target names).
+
+    Values are those of the source's key, in the types in which they are stored. Where one is no value of its column, as a bound that a person typed
+    may be, the column has a wider type (:mod:`sluice.model.exact_values`).
     """
 
     names: tuple[str, ...] = ()
-    lower: tuple[str, ...] = ()
-    upper: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
-    upto: tuple[str, ...] = ()
-    listed: tuple[tuple[str, ...], ...] | None = None
+    lower: pa.Table | None = None
+    upper: pa.Table | None = None
+    after: pa.Table | None = None
+    upto: pa.Table | None = None
+    listed: pa.Table | None = None
     kept: pa.Table | None = None
 
 

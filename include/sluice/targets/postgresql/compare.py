@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.model.fields import made_field
-from sluice.model.key_literals import key_values
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
 from sluice.targets.port import SHOWN_CHARACTERS, ComparesRowsOnly, KeyRange, RangeDifferences, RowCounts, RowDifference
 from sluice.targets.postgresql.column_types import pg_type
+from sluice.targets.postgresql.keys import read_keys, shown
 from sluice.targets.postgresql.names import quoted, quoted_table
 from sluice.targets.postgresql.range_delete import TOLD_ALIKE, spelt, stretches
 from sluice.targets.postgresql.session import Session
@@ -71,7 +71,7 @@ class PostgreSQLComparer(ComparesRowsOnly):
             def work() -> RangeDifferences:
                 stage = Stage(session.cursor, table, self.zero_dates)
                 with stage.unordered():
-                    return _Comparison(stage, table, rows).run(item, values)
+                    return _Comparison(stage, table, plan, rows).run(item, values)
 
             return self.target.transaction(session, work, doing)[0]
 
@@ -88,21 +88,21 @@ class PostgreSQLComparer(ComparesRowsOnly):
         """See :meth:`sluice.targets.port.KeyLister.keys`. In the table's own order; no transaction stays open in between."""
         table, columns = self.target.check([plan])[plan.target], plan.key_columns
         types = dict(zip(table.columns, table.types, strict=True))
-        shown = ", ".join(_literal(f"t.{quoted(name)}", types[name]) for name in table.key)
+        values = ", ".join(shown(f"t.{quoted(name)}", types[name]) for name in table.key)
         order = ", ".join(f"t.{quoted(name)}" for name in table.key)
-        after: tuple[str, ...] = ()
+        after: pa.Table | None = None
         while True:
             [condition] = stretches(table, KeyRange(table.key, after=after))
             with self.target.session(f"listing keys of {plan.target}") as session:
                 session.cursor.execute(
-                    f"SELECT {shown} FROM {quoted_table(table.place)} AS t WHERE {condition} ORDER BY {order} LIMIT {KEYS_AT_A_TIME}"
+                    f"SELECT {values} FROM {quoted_table(table.place)} AS t WHERE {condition} ORDER BY {order} LIMIT {KEYS_AT_A_TIME}"
                 )
-                found = [tuple(map(str, row)) for row in session.cursor.fetchall()]
+                found = session.cursor.fetchall()
             if not found:
                 return
-            after = found[-1]
-            values = [key_values(one.value_type, [key[at] for key in found]) for at, one in enumerate(columns)]
-            yield pa.table(values, names=list(plan.key))
+            keys = read_keys({column.name: column.value_type for column in columns}, found)
+            after = keys.slice(keys.num_rows - 1)
+            yield keys
 
     def count(
         self,
@@ -125,6 +125,7 @@ class PostgreSQLComparer(ComparesRowsOnly):
 class _Comparison:
     stage: Stage
     table: TargetTable
+    plan: PlannedTable
     rows: pa.Table
 
     def run(self, item: KeyRange | None, values: bool) -> RangeDifferences:
@@ -136,11 +137,11 @@ class _Comparison:
         numbers = pa.array(np.arange(self.rows.num_rows, dtype=np.int32))
         numbered = self.rows.append_column(number.field, numbers)
         if not self.rows.num_rows:
-            return differences((), (), self._beyond(None, {}, item) if item is not None else (), item)
+            return differences((), (), self._beyond(None, {}, item) if item is not None else None, item)
         own = dict(zip(names, columns, strict=True))
         with self.stage.rows(numbered, [*columns, number]) as staged:
             missing, different = self._looked_up(staged, names, own, number, values)
-            return differences(missing, different, self._beyond(staged, own, item) if item is not None else (), item)
+            return differences(missing, different, self._beyond(staged, own, item) if item is not None else None, item)
 
     def _same_key(self, own: dict[str, StagedColumn], names: Sequence[str]) -> str:
         by_name = {name.casefold(): column for name, column in own.items()}
@@ -163,20 +164,19 @@ class _Comparison:
         )
         return sorted_out(found, names, values=values)
 
-    def _beyond(
-        self, staged: Staged | None, own: dict[str, StagedColumn], item: KeyRange
-    ) -> tuple[tuple[str, ...], ...]:
+    def _beyond(self, staged: Staged | None, own: dict[str, StagedColumn], item: KeyRange) -> pa.Table:
         """Return the keys that only the target has in the range."""
         types = {name.casefold(): declared for name, declared in zip(self.table.columns, self.table.types, strict=True)}
-        key = ", ".join(_literal(f"t.{quoted(name)}", types[name.casefold()]) for name in item.names)
-        found: list[tuple[str, ...]] = []
+        key = ", ".join(shown(f"t.{quoted(name)}", types[name.casefold()]) for name in item.names)
+        found: list[tuple[Any, ...]] = []
         for condition in stretches(self.table, item):
             sql = f"SELECT {key} FROM {quoted_table(self.table.place)} AS t WHERE {condition}"
             if staged is not None:
                 sql += f" AND NOT EXISTS (SELECT 1 FROM {ROWS} WHERE {self._same_key(own, item.names)})"
             sql += first_of(item, [f"t.{quoted(name)}" for name in item.names])
-            found += [tuple(map(str, row)) for row in self._ask(staged, sql)]
-        return tuple(found)
+            found += self._ask(staged, sql)
+        planned = {column.name.casefold(): column.value_type for column in self.plan.key_columns}
+        return read_keys({name: planned[name.casefold()] for name in item.names}, found)
 
     def _ask(self, staged: Staged | None, sql: str) -> list[tuple[Any, ...]]:
         if staged is not None:
@@ -252,20 +252,6 @@ def _hash(names: Sequence[str]) -> str:
 
 def _text(value: str) -> str:
     return f'({value})::text COLLATE "C"'
-
-
-def _literal(column: str, declared: str) -> str:
-    """Return SQL for a key column's value as the source's dialect writes it."""
-    word = pg_type(declared).word
-    if word == "date":
-        return f"'''' || to_char({column}, 'YYYY-MM-DD') || ''''"
-    if word.startswith("timestamp"):
-        return f"'''' || to_char({column}, 'YYYY-MM-DD HH24:MI:SS.US') || ''''"
-    if word == "bytea":
-        return f"'x''' || encode({column}, 'hex') || ''''"
-    if word in {"text", "character varying", "character"}:
-        return f"'_utf8mb4 x''' || encode(convert_to({column}::text, 'UTF8'), 'hex') || ''''"
-    return f"{column}::text"
 
 
 __all__ = ["PostgreSQLComparer"]

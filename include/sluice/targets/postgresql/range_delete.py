@@ -1,23 +1,24 @@
 """Make a range of keys equal to the source's: what the source does not have is deleted.
 
-Only keys that both servers sort alike can be cut into the same ranges; for texts, listed keys are removed. Bounds are literals of the source's
-dialect; the target reads each as text of its own column's type.
+Only keys that both servers sort alike can be cut into the same ranges; for texts, listed keys are removed. The target reads each value as text of
+its own column's type.
 """
 
 # ruff: noqa: S608 - identifiers are quoted, values are literals made here
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from sluice.errors import LoadError
+import pyarrow as pa
+
 from sluice.model.column_types import ColumnKind
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.targets.port import KeyRange, WriteResult
 from sluice.targets.postgresql.catalog import ColumnInfo, TableInfo
 from sluice.targets.postgresql.column_types import pg_type
+from sluice.targets.postgresql.keys import texts
 from sluice.targets.postgresql.names import quoted, quoted_table
 from sluice.targets.postgresql.staging import ROWS, Stage, StagedColumn
 from sluice.targets.sql.rows import sent_fields
@@ -41,8 +42,6 @@ way.
 """
 _NUL = "\0"
 """The character that no text of PostgreSQL can have."""
-_HEX = re.compile(r"(_utf8mb4 )?[xX]'([0-9a-fA-F]*)'")
-_NUMBER = re.compile(r"-?\d+(\.\d+)?(e0)?")
 
 
 def clear(stage: Stage, item: KeyRange) -> WriteResult:
@@ -80,42 +79,26 @@ def stretches(table: TargetTable, item: KeyRange) -> list[str]:
     """Return conditions on ``t`` that together are the range, which is :func:`spelt`; none if no row can be in it."""
     types = dict(zip(table.columns, table.types, strict=True))
 
-    def key(values: Sequence[str]) -> str:
-        shown = [_literal(value, types[name], table) for name, value in zip(item.names, values, strict=False)]
-        return f"({', '.join(shown)})"
+    def key(texts: Sequence[str]) -> str:
+        return f"({', '.join(_constant(text, types[name]) for text, name in zip(texts, item.names, strict=False))})"
 
-    def names(values: Sequence[str]) -> str:
-        return f"({', '.join(f't.{quoted(name)}' for name in item.names[: len(values)])})"
+    def names(values: pa.Table) -> str:
+        return f"({', '.join(f't.{quoted(name)}' for name in item.names[: values.num_columns])})"
 
     if item.listed is None:
         bounds = ((">=", item.lower), ("<=", item.upper), (">", item.after), ("<=", item.upto))
-        return [" AND ".join(f"{names(b)} {sign} {key(b)}" for sign, b in bounds if b) or "TRUE"]
-    able = [literals for literals in item.listed if not any(_NUL in _text(one, table) for one in literals)]
+        given = [(sign, bound) for sign, bound in bounds if bound is not None]
+        return [" AND ".join(f"{names(bound)} {sign} {key(*texts(bound))}" for sign, bound in given) or "TRUE"]
+    able = [one for one in texts(item.listed) if not any(_NUL in text for text in one)]
     pieces = [able[i : i + LISTED_KEYS] for i in range(0, len(able), LISTED_KEYS)]
-    return [f"{names(item.names)} IN ({', '.join(map(key, some))})" for some in pieces]
+    return [f"{names(item.listed)} IN ({', '.join(map(key, some))})" for some in pieces]
 
 
-def _literal(literal: str, declared: str, table: TargetTable) -> str:
-    """Return a literal of the source as a constant of the target's type. Raises LoadError for one that is not understood."""
-    kind, escaped = pg_type(declared), _text(literal, table).replace("'", "''")
+def _constant(text: str, declared: str) -> str:
+    """Return a value's text as a constant of the target's type."""
+    kind, escaped = pg_type(declared), text.replace("'", "''")
     own = "bpchar" if kind.word == "character" else kind.sent  # has any length, and lets the column's index be used
     return f"CAST('{escaped}' AS {own})"
-
-
-def _text(literal: str, table: TargetTable) -> str:
-    """Return a literal of the source as text that the target reads. Raises LoadError for one that is not understood."""
-    found = _HEX.fullmatch(literal)
-    if found is not None:
-        return bytes.fromhex(found[2]).decode() if found[1] else rf"\x{found[2]}"
-    if _NUMBER.fullmatch(literal):
-        return literal.removesuffix("e0")
-    if literal[:1] == literal[-1:] == "'" and "'" not in literal[1:-1]:
-        return literal[1:-1]
-    raise LoadError(
-        f"the bound {literal[:100]} of a range of {table.table} is not understood",
-        where=str(table.table),
-        hint="copy the table without replacing: `sluice dump start` without --replace",
-    )
 
 
 def replaceable(plan: PlannedTable, info: TableInfo | None, *, listed: bool = False) -> tuple[TargetTable | None, str]:

@@ -15,7 +15,14 @@ from sluice.model.fields import is_masked, true_name
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import one_chunk
 from sluice.targets.messages.read_back import listed_keys
-from sluice.targets.port import SHOWN_CHARACTERS, ComparesRowsOnly, KeyRange, RangeDifferences, RowDifference
+from sluice.targets.port import (
+    SHOWN_CHARACTERS,
+    ComparesRowsOnly,
+    KeyRange,
+    RangeDifferences,
+    RowDifference,
+    keys_where,
+)
 from sluice.targets.redis.client import Client, connected
 from sluice.targets.redis.column_types import BYTES, alike, own_type
 from sluice.targets.redis.held_rows import held_rows, key_table
@@ -60,17 +67,17 @@ class RedisComparer(ComparesRowsOnly):
 
     def _beyond(
         self, client: Client, made: TableRows, rows: pa.Table, item: KeyRange, sent: set[bytes]
-    ) -> tuple[tuple[str, ...], ...]:
+    ) -> pa.Table | None:
         """Return the listed keys that only the target has."""
-        listed = item.listed or ()
+        listed = item.listed
+        if listed is None or not listed.num_rows:
+            return None
         columns = listed_keys(made.plan, listed, rows.schema)
         keys = (
             made.keys([one.combine_chunks() for one in columns.columns], list(columns.schema)).cast(BYTES).to_pylist()
         )
         there = client.ask_all("looking for keys", [["EXISTS", key] for key in keys])
-        return tuple(
-            one for one, key, exists in zip(listed, keys, there, strict=True) if exists == 1 and key not in sent
-        )
+        return keys_where(listed, [exists == 1 and key not in sent for key, exists in zip(keys, there, strict=True)])
 
     def _compared(
         self, client: Client, made: TableRows, rows: pa.Table, keys: Sequence[bytes], *, values: bool

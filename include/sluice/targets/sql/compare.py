@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import pyarrow as pa
+
 from sluice.targets.port import MOST_EXTRA, KeyRange, RangeDifferences, RowCount, RowCounts, RowDifference
 
 NUMBER = "_sluice_row"
@@ -45,13 +47,14 @@ def first_of(item: KeyRange, key: Sequence[str]) -> str:
 def differences(
     missing: tuple[int, ...],
     different: tuple[RowDifference, ...],
-    extra: Sequence[tuple[str, ...]],
+    extra: pa.Table | None,
     item: KeyRange | None,
 ) -> RangeDifferences:
     """Return the differences with the first keys of ``extra`` if there may be more than are reported."""
-    if item is None or item.listed is not None or len(extra) <= MOST_EXTRA:
-        return RangeDifferences(missing, different, tuple(extra))
-    return RangeDifferences(missing, different, tuple(extra[:MOST_EXTRA]), more=True)
+    if extra is None or not extra.num_rows:
+        return RangeDifferences(missing, different)
+    more = item is not None and item.listed is None and extra.num_rows > MOST_EXTRA
+    return RangeDifferences(missing, different, extra.slice(0, MOST_EXTRA) if more else extra, more=more)
 
 
 def sorted_out(

@@ -1,0 +1,47 @@
+"""Values that travel without their column: in its type where that holds each exactly, in a wider one where not.
+
+A bound of a range that a person typed need not be a value of the key (``1.55`` for a DECIMAL(10,1)), and a target may
+hold keys that its source cannot. Texts that only the source's own server can read as a value are ``large_string``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Context, Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+AS_TYPED: pa.DataType = pa.large_string()
+"""The type of texts that stand for values, as somebody wrote them."""
+_WHOLE = Context(prec=76)
+
+
+def exact_values(values: Sequence[Any], made: pa.DataType) -> pa.Array:
+    """Return values as an array of type ``made`` if it holds each exactly, otherwise of a type that does.
+
+    Dates and times are given as the numbers that :mod:`sluice.model.temporal` stores. Raises ValueError for values of
+    which no type holds all.
+    """
+    try:
+        if pa.types.is_temporal(made):
+            return pa.array(values, pa.int32() if made.bit_width == 32 else pa.int64()).view(made)
+        if pa.types.is_float32(made) and not _fit(values, np.float32):
+            return pa.array(values, pa.float64())
+        if not pa.types.is_integer(made) or all(isinstance(value, int) for value in values):  # Arrow cuts fractions off
+            return pa.array(values, made)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        pass
+    if not all(isinstance(value, int | Decimal) for value in values):
+        raise ValueError(f"{made} does not hold {list(values)!r:.100}")
+    return pa.array([_WHOLE.create_decimal(value) for value in values])
+
+
+def _fit(values: Sequence[Any], kind: type[np.floating[Any]]) -> bool:
+    given = np.array(values, np.float64)
+    with np.errstate(over="ignore"):
+        return bool((given.astype(kind).astype(np.float64) == given).all())
+
+
+__all__ = ["AS_TYPED", "exact_values"]
