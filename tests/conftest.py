@@ -184,6 +184,7 @@ from tests.support.servers.fixtures import (  # noqa: E402
     mysql_target,
     postgis,
     postgresql,
+    rabbitmq,
     redis_server,
     schema_registry,
     server_folder,
@@ -196,8 +197,8 @@ from tests.support.servers.fixtures import (  # noqa: E402
 from tests.support.twins.servers import twin_source, twin_target, twin_zookeeper  # noqa: E402
 
 SERVERS = frozenset({
-    "iceberg_rest", "kafka", "mariadb", "mysql_source", "mysql_target", "postgis", "postgresql", "redis_server", "schema_registry", "shared_airflow",
-    "spark_connect", "spark_delta", "zookeeper", "zookeeper_ensemble",
+    "iceberg_rest", "kafka", "mariadb", "mysql_source", "mysql_target", "postgis", "postgresql", "rabbitmq", "redis_server", "schema_registry",
+    "shared_airflow", "spark_connect", "spark_delta", "zookeeper", "zookeeper_ensemble",
 })  # fmt: skip
 """Fixtures that start a server."""
 
@@ -212,6 +213,7 @@ __all__ = [
     "mysql_target",
     "postgis",
     "postgresql",
+    "rabbitmq",
     "redis_server",
     "schema_registry",
     "server_folder",

@@ -97,6 +97,24 @@ def fetch(folder: Path, packages: Sequence[str], *, suite: str | None) -> Tree:
             return _fetch(folder, Path(scratch), packages, suite)
 
 
+def use_own_loader(tree: Tree, program: Path) -> None:
+    """Make a script of the program that starts it with the tree's own loader.
+
+    For programs that others start by their path, as initdb does postgres.
+    """
+    binary = program.with_name(f"{program.name}.bin")
+    if not binary.exists():
+        os.link(program, binary)
+    loader, *rest = tree.command(str(binary.relative_to(tree.root)))
+    words = " ".join(f"'{word}'" for word in (loader, *rest[:-1], "--argv0", str(program), rest[-1]))
+    script = f'#!/bin/sh\nexec {words} "$@"\n'
+    if program.read_bytes() != script.encode():
+        made = program.with_name(f"{program.name}.new")
+        made.write_text(script, encoding="utf-8")
+        made.chmod(0o755)
+        made.replace(program)
+
+
 @contextlib.contextmanager
 def lock(path: Path) -> Iterator[None]:
     """Hold an exclusive lock between processes; the kernel releases it when its holder dies."""

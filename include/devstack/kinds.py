@@ -21,6 +21,7 @@ from devstack.debian import FetchFailed
 from devstack.http_receiver import HttpReceiver
 from devstack.kafka import KafkaServer, find_kafka
 from devstack.postgresql import PostgreSQLServer, find_postgresql
+from devstack.rabbitmq import RabbitMQServer, find_rabbitmq
 from devstack.redis import RedisServer, find_redis
 from devstack.server import Server
 from sluice.errors import ConfigError
@@ -183,6 +184,49 @@ class Kafka(Kind):
         return {key: value for key, value in found.items() if value is not None}
 
 
+class RabbitMQ(Kind):
+    """A stream a table, with every change once."""
+
+    name = "rabbitmq"
+    client = "rstream"
+    ports = ("rabbitmq", "rabbitmq-stream")
+    settings: ClassVar[Mapping[str, Any]] = {"changes": "all", "options": {"send_to": "streams", "create": "needed"}}
+
+    def fetch(self) -> None:
+        """Find or fetch RabbitMQ. Raises FetchFailed."""
+        find_rabbitmq()
+
+    def server(self, folder: Path, ports: Mapping[str, int], password: str) -> Server:
+        """Return the broker of this folder."""
+        port, stream_port = (ports[name] for name in self.ports)
+        return RabbitMQServer(folder / self.name, self.name, port=port, stream_port=stream_port, password=password)
+
+    def connection(self, at: Any) -> str:
+        """Return the connection of the broker's user."""
+        assert isinstance(at, RabbitMQServer)
+        return at.connection_json()
+
+    def rows(self, at: Any, schema: str, tables: tuple[str, ...]) -> dict[str, int]:
+        """Count the keys of each stream whose newest message is no delete."""
+        return {table: len(self._newest(at, f"{schema}.{table}")) for table in tables}
+
+    def sample(self, at: Any, schema: str) -> Iterator[str]:
+        """Yield keys and newest messages of the stream of orders, shortened."""
+        yield f"stream {schema}.orders, read by AMQP 0.9.1, the newest of some keys:"
+        for key, text in list(self._newest(at, f"{schema}.orders").items())[-_SAMPLE_ROWS:]:
+            yield f"  {key}  {text[:_SAMPLE_CHARACTERS]}{'…' if len(text) > _SAMPLE_CHARACTERS else ''}"
+
+    def _newest(self, at: Any, stream: str) -> dict[str, str]:
+        assert isinstance(at, RabbitMQServer)
+        found: dict[str, str] = {}
+        for one in at.messages(stream, stream=True):
+            key, text = str(one.headers["key"]), one.body.decode()
+            found.pop(key, None)
+            if json.loads(text)["op"] != "d":
+                found[key] = text
+        return found
+
+
 class Redis(Kind):
     """A hash a row, with the newest values."""
 
@@ -342,7 +386,9 @@ class Iceberg(Delta):
             return None
 
 
-KINDS: Mapping[str, Kind] = {kind.name: kind for kind in (Kafka(), PostgreSQL(), Redis(), Http(), Delta(), Iceberg())}
+KINDS: Mapping[str, Kind] = {
+    kind.name: kind for kind in (Kafka(), PostgreSQL(), RabbitMQ(), Redis(), Http(), Delta(), Iceberg())
+}
 
 
 def kind_of(name: str) -> Kind:

@@ -79,23 +79,8 @@ def _fetched(folder: Path, packages: Sequence[str]) -> PostgreSQL:
     programs = next(tree.root.glob("usr/lib/postgresql/*/bin"))
     with debian.lock(folder / ".programs.lock"):
         for name in _PROGRAMS:
-            _use_own_loader(tree, programs / name)
+            debian.use_own_loader(tree, programs / name)
     return PostgreSQL(programs, tree.version, str(tree.root))
-
-
-def _use_own_loader(tree: debian.Tree, program: Path) -> None:
-    """Make a script of the program that starts it with the tree's own loader: initdb starts postgres by its path."""
-    binary = program.with_name(f"{program.name}.bin")
-    if not binary.exists():
-        os.link(program, binary)
-    loader, *rest = tree.command(str(binary.relative_to(tree.root)))
-    words = " ".join(f"'{word}'" for word in (loader, *rest[:-1], "--argv0", str(program), rest[-1]))
-    script = f'#!/bin/sh\nexec {words} "$@"\n'
-    if program.read_bytes() != script.encode():
-        made = program.with_name(f"{program.name}.new")
-        made.write_text(script, encoding="utf-8")
-        made.chmod(0o755)
-        made.replace(program)
 
 
 def as_nobody() -> list[str]:

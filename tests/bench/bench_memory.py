@@ -252,7 +252,7 @@ def measure(folder: Path, workload: str, mb: int, *, spark: bool) -> list[dict[s
                 }
                 lines.append(line)
                 print(f"{line['measure']:<14} {line['value']:>6} MB  {seconds:7.1f} s   {words}", flush=True)
-            stored = manifest_of(made.runtime(), made.runtime().store, int(batch))
+            stored = manifest_of(made.runtime().state, made.runtime().store, int(batch))
             print(f"   stored: {stored.size_bytes / 1e6:.0f} MB in {len(stored.files)} files", flush=True)
             same(made)
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,5 +1,5 @@
 """The contract suite of targets: memory with every combination of capabilities, MySQL, MariaDB, PostgreSQL, Kafka, Redis,
-HTTP, Delta, Iceberg.
+RabbitMQ, HTTP, Delta, Iceberg.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sluice.targets import KINDS
 from sluice.targets.contract import CHECKS, Bench, Check
 from tests.support.benches.target_benches import MemoryBench, MySQLBench
 
-KNOWN = {"delta", "http", "iceberg", "kafka", "memory", "mysql", "postgresql", "redis"}
+KNOWN = {"delta", "http", "iceberg", "kafka", "memory", "mysql", "postgresql", "rabbitmq", "redis"}
 
 COMBINATIONS: list[dict[str, Any]] = [
     {"changes": changes, "consistency": consistency, "options": options}
@@ -164,6 +164,27 @@ def test_http(check: Check, kind: str) -> None:
         if same or not check.applies(bench):
             pytest.skip("the target does not offer it")
         check.run(bench)
+
+
+RABBITMQ: dict[str, tuple[str, dict[str, Any]]] = {
+    "streams": ("all", {"send_to": "streams"}),
+    "one-stream": ("all", {"send_to": "streams", "stream": "all"}),
+    "streams-latest": ("latest", {"send_to": "streams"}),
+    "exchange": ("all", {"exchange": "changes"}),
+    "queues-latest": ("latest", {}),
+}
+
+
+@pytest.mark.parametrize("kind", RABBITMQ)
+@pytest.mark.parametrize("check", CHECKS, ids=str)
+def test_rabbitmq(check: Check, kind: str, rabbitmq: Any) -> None:
+    from tests.support.benches.rabbitmq_bench import RabbitMQBench
+
+    bench = RabbitMQBench(rabbitmq, *RABBITMQ[kind])
+    same = kind == "one-stream" and check.number not in {2, 15, 22}  # only the order differs from "streams"
+    if same or not check.applies(bench):
+        pytest.skip("the target does not offer it")
+    check.run(bench)
 
 
 @pytest.mark.parametrize("kind", ["latest-row", "latest-table", "all-row"])

@@ -197,7 +197,7 @@ class CheckpointCheck:
         if end is None or not checkpoint.identity or checkpoint.epoch > state.consumer_epoch(self.target):
             return False
         try:
-            batch = known_again(self.runtime, self.runtime.store, self.target, checkpoint.batch)
+            batch = known_again(self.runtime.state, self.runtime.store, self.target, checkpoint.batch)
         except SluiceError:  # no longer stored: the next one begins where it ended, or later
             following = state.batches.get(checkpoint.batch + 1)
             first = following.first if following else None

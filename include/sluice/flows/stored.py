@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from functools import lru_cache
 
 from sluice.coordination.state import PipelineState
 from sluice.errors import SegmentError
-from sluice.flows.runtime import Runtime
 from sluice.model.batches import Batch, BatchNumber, Epoch
 from sluice.model.definitions import Definitions
 from sluice.model.offset import Offset
@@ -18,10 +18,13 @@ from sluice.segments.schemas import DefinitionsReader, SchemaStore
 from sluice.segments.store import SegmentStore
 from sluice.sources.base import Source
 
+OpenState = Callable[[], AbstractContextManager[PipelineState]]
+"""Opens the state of the pipeline in ZooKeeper for as long as a block needs it."""
 
-def manifest_of(runtime: Runtime, store: SegmentStore, batch: int) -> SegmentManifest | None:
+
+def manifest_of(open_state: OpenState, store: SegmentStore, batch: int) -> SegmentManifest | None:
     """Return the valid manifest of ``batch``: the one recorded in ZooKeeper, else the newest in the store; None for an orphaned batch."""
-    with runtime.state() as state:
+    with open_state() as state:
         record = state.batches.get(batch)
     return stored_manifest(store, batch, record)
 
@@ -61,20 +64,20 @@ def record_of(store: SegmentStore, manifest: SegmentManifest, claim: str) -> Bat
     )
 
 
-def known_again(runtime: Runtime, store: SegmentStore, target: str, number: int) -> Batch:
+def known_again(open_state: OpenState, store: SegmentStore, target: str, number: int) -> Batch:
     """Return batch ``number`` from ZooKeeper, or else from the store. Raises SegmentError if one of its files is missing."""
-    with runtime.state() as state:
+    with open_state() as state:
         batch = state.batches.get(number)
     manifest = None
     if batch is None or not batch.dropped:
         with suppress(SegmentError):
-            manifest = manifest_of(runtime, store, number)
+            manifest = manifest_of(open_state, store, number)
         if manifest is None or not all(store.exists(file.path) for file in manifest.files):
             raise SegmentError(
                 f"batch {number} is no longer stored",
                 where=store.uri,
-                hint=f"`sluice adopt {runtime.name} {target} --from-target` reads the log again from where the target is, while the server has it; "
-                f"`sluice recover {runtime.name}` shows what else can be done",
+                hint=f"`sluice adopt {store.pipeline} {target} --from-target` reads the log again from where the target is, while the server has it; "
+                f"`sluice recover {store.pipeline}` shows what else can be done",
             )
     if batch:
         return batch

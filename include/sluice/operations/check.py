@@ -115,7 +115,7 @@ def check(runtime: Runtime) -> CheckReport:
 def _places(runtime: Runtime) -> list[Finding]:
     return [
         _finding("warning" if one.fix else "ok", "pipeline", f"place of {one.stage}", one.value, one.why, one.fix)
-        for one in placement_remarks(runtime)
+        for one in placement_remarks(runtime.pipeline, runtime.rules_folder, runtime.store_uri)
     ]
 
 

@@ -262,7 +262,7 @@ def redeliver(runtime: Runtime, target: str, *, by: str, dry_run: bool, from_bat
         held = checkpoint.batch if checkpoint else process.began
         first = from_batch or held + 1
         store = runtime.store
-        batches = [known_again(runtime, store, target, number) for number in range(first, process.batch + 1)]
+        batches = [known_again(runtime.state, store, target, number) for number in range(first, process.batch + 1)]
         if not batches:
             return ActionPlan(
                 "redeliver", (f"target {target} holds batch {held}, as acknowledged: nothing is missing",)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
-from sluice.flows.runtime import Runtime
+from sluice.config.pipeline import PipelineConfig
 from sluice.flows.stages import stages_of
 
 
@@ -19,12 +20,12 @@ class PlacementRemark:
     fix: str = ""
 
 
-def placement_remarks(runtime: Runtime) -> Iterator[PlacementRemark]:
+def placement_remarks(pipeline: PipelineConfig, rules_folder: Path, store_uri: str) -> Iterator[PlacementRemark]:
     """Yield each stage that the pipeline file gives a place, what it leaves without one, and what the places must have in common."""
-    workers = runtime.pipeline.workers
+    workers = pipeline.workers
     if not workers.stages:
         return
-    stages = stages_of(runtime.pipeline, runtime.rules_folder)
+    stages = stages_of(pipeline, rules_folder)
     queues = set()
     for stage in stages:
         found = workers.place(stage.kind, stage.subject)
@@ -41,7 +42,7 @@ def placement_remarks(runtime: Runtime) -> Iterator[PlacementRemark]:
             yield PlacementRemark(
                 key, "no such stage", why, "correct the name, or write task: own for the rule in its file"
             )
-    if len(queues) > 1 and runtime.store_uri.startswith("file:"):
+    if len(queues) > 1 and store_uri.startswith("file:"):
         why = "stages of several places hand each other the batches in the segment store, and this one is a folder"
         fix = "name a store that all of them reach (s3://, gs://, hdfs://), or mount this folder at the same path on all workers"
-        yield PlacementRemark("segments", runtime.store_uri, why, fix)
+        yield PlacementRemark("segments", store_uri, why, fix)

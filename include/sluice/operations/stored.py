@@ -30,7 +30,7 @@ def segments(runtime: Runtime, *, batch: int | None = None, verify: bool = False
     with runtime.state() as state:
         delivered = state.delivered()
         if batch is not None:
-            manifest = manifest_of(runtime, store, batch)
+            manifest = manifest_of(runtime.state, store, batch)
             if manifest is None:
                 raise SegmentError(f"there is no batch {batch} in the store", where=store.uri)
             if verify:
@@ -50,7 +50,7 @@ def segments(runtime: Runtime, *, batch: int | None = None, verify: bool = False
                 })
             return rows
         for number in store.batches():
-            manifest = manifest_of(runtime, store, number)
+            manifest = manifest_of(runtime.state, store, number)
             if manifest is None:
                 rows.append({
                     "batch": number,
@@ -137,7 +137,7 @@ def tail(runtime: Runtime, *, fmt: str, from_batch: int | None = None, follow: b
         while True:
             cursor = state.cursor()
             while cursor and following < cursor.next_batch:
-                manifest = manifest_of(runtime, store, following)
+                manifest = manifest_of(runtime.state, store, following)
                 if manifest is None:
                     raise SegmentError(
                         f"batch {following} is no longer stored",

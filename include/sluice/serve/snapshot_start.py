@@ -103,7 +103,9 @@ def _whole(runtime: Runtime, state: PipelineState, reader: VersionReader, held: 
     if batch == held.batch:
         return held
     try:
-        first, *_ = [known_again(runtime, runtime.store, SNAPSHOT, number) for number in range(batch, held.batch + 1)]
+        first, *_ = [
+            known_again(runtime.state, runtime.store, SNAPSHOT, number) for number in range(batch, held.batch + 1)
+        ]
         return replace(held, batch=BatchNumber(batch), position=first.last)
     except SegmentError as error:
         raise TargetUnavailable(

@@ -41,6 +41,7 @@ KINDS: Mapping[str, BuiltIn] = {
     "memory": BuiltIn("sluice.targets.memory.target:MemoryTarget"),
     "mysql": BuiltIn("sluice.targets.mysql.target:MySQLTarget", marks_loads=True),
     "postgresql": BuiltIn("sluice.targets.postgresql.target:PostgreSQLTarget"),
+    "rabbitmq": BuiltIn("sluice.targets.rabbitmq.target:RabbitMQTarget"),
     "redis": BuiltIn("sluice.targets.redis.target:RedisTarget"),
 }
 """``type:`` in the pipeline file -> the kind."""

@@ -128,7 +128,7 @@ def test_every_default_is_the_one_the_server_stored(
             said[table] = cursor.fetchone()
         drained = drain(made.runtime(), claim="test:rows:1", idle_wait_s=60)
         store = made.runtime().store
-        manifest = manifest_of(made.runtime(), store, drained.batch)
+        manifest = manifest_of(made.runtime().state, store, drained.batch)
         found = {file.table: read_file(store, file) for file in manifest.files}
     assert len(columns) > 200
     assert found.keys() == {"known", "followed"}

@@ -30,6 +30,7 @@ from tests.support.servers.airflows import SharedAirflow
 
 if TYPE_CHECKING:
     from devstack.postgresql import PostgreSQLServer
+    from devstack.rabbitmq import RabbitMQServer
     from devstack.redis import RedisServer
 
 _numbers = itertools.count(1)
@@ -157,6 +158,23 @@ def redis_server(server_folder: Path) -> Iterator[RedisServer]:
     server = redis.RedisServer(server_folder / "redis", program=program, password="s3cret-of-the-suite")
     with server:
         os.environ["AIRFLOW_CONN_TEST_REDIS"] = server.connection_json()
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rabbitmq(server_folder: Path) -> Iterator[RabbitMQServer]:
+    """A RabbitMQ; connection id ``test_rabbitmq``. Skips what needs it where it, or its clients, cannot be had."""
+    for name in ("pika", "rstream"):
+        pytest.importorskip(name, reason=f"{name} is not installed: make venv")
+    from devstack import rabbitmq
+
+    try:
+        program = rabbitmq.find_rabbitmq()
+    except (FetchFailed, ConfigError) as error:
+        pytest.skip(f"there is no RabbitMQ: {error}")
+    server = rabbitmq.RabbitMQServer(server_folder / "rabbitmq", program=program, password="s3cret-of-the-suite")
+    with server:
+        os.environ["AIRFLOW_CONN_TEST_RABBITMQ"] = server.connection_json()
         yield server
 
 

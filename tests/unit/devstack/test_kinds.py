@@ -41,6 +41,6 @@ def test_the_demo_has_every_other_kind_of_target() -> None:
 
 def test_unknown_kinds_are_named() -> None:
     with pytest.raises(
-        ConfigError, match=r"the demo has no target 'oracle'.*kafka, postgresql, redis, http, delta, iceberg"
+        ConfigError, match=r"the demo has no target 'oracle'.*kafka, postgresql, rabbitmq, redis, http, delta, iceberg"
     ):
         kind_of("oracle")

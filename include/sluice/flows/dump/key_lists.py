@@ -15,8 +15,7 @@ import pyarrow.parquet as pq
 
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, DumpRefused
-from sluice.flows.runtime import Runtime
-from sluice.flows.stored import manifest_of
+from sluice.flows.stored import stored_manifest
 from sluice.model.tables import TableId, distinct, member, stored_name
 from sluice.segments.reader import read_file
 from sluice.segments.store import SegmentStore
@@ -67,7 +66,14 @@ def typed_keys(text_of: KeyText, key: ChunkKey, texts: Sequence[str]) -> list[tu
 
 
 def touched_keys(
-    runtime: Runtime, state: PipelineState, table: TableId, key: ChunkKey, span: TimeRange | None, *, primary: bool
+    texts: KeyText,
+    store: SegmentStore,
+    state: PipelineState,
+    table: TableId,
+    key: ChunkKey,
+    span: TimeRange | None,
+    *,
+    primary: bool,
 ) -> list[tuple[str, ...]]:
     """Return the literals of every key of a table that the log changed in a span of time, from the retained segments.
 
@@ -76,11 +82,10 @@ def touched_keys(
     Raises DumpRefused if the table had another key then, or the log does not contain the key.
     """
     assert span is not None
-    store = runtime.store
     found: dict[tuple[str, ...], None] = {}
     names = [stored_name(name) for name in key.names]
     for batch in store.batches():
-        manifest = manifest_of(runtime, store, batch)
+        manifest = stored_manifest(store, batch, state.batches.get(batch))
         if (
             manifest is None
             or manifest.last_commit_time_us < span.since_us
@@ -109,7 +114,7 @@ def touched_keys(
                             where=file.path,
                             hint="copy the table whole; SET GLOBAL binlog_row_image = 'FULL' at the source logs all columns from then on",
                         )
-                    found.update(dict.fromkeys(runtime.source.keys.literals(key.columns, once)))
+                    found.update(dict.fromkeys(texts.literals(key.columns, once)))
     return list(found)
 
 

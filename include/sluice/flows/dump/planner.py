@@ -168,7 +168,15 @@ class DumpPlanner:
         if identity:
             key = ChunkKey(tuple(c for n in identity for c in there.schema.columns if c.name == n), key.index)
         if self.span is not None:
-            return touched_keys(self.runtime, self.state, request.table, key, self.span, primary=not identity)
+            return touched_keys(
+                self.runtime.source.keys,
+                self.runtime.store,
+                self.state,
+                request.table,
+                key,
+                self.span,
+                primary=not identity,
+            )
         found = typed_keys(self.runtime.source.keys, key, self.asked.keys)
         there.require_taken(request, key, found)
         return found

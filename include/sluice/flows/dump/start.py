@@ -201,7 +201,14 @@ def start(
     for name in asked.targets:
         runtime.pipeline.target(name)
     if not dry_run:
-        require_overwrite(runtime, asked.targets, overwrite=overwrite, removes=asked.replace)
+        require_overwrite(
+            runtime.pipeline,
+            runtime.membership,
+            runtime.loads,
+            asked.targets,
+            overwrite=overwrite,
+            removes=asked.replace,
+        )
     tuning = tuning or tuning_of(runtime.pipeline)
     order = DumpOrder(reason, id_ or new_id(), tuple(asked.targets), tuning, by or owner_label())
     with runtime.state() as state, runtime.source.open() as source:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from pyarrow import fs
 
 from sluice.errors import SluiceError
-from sluice.flows.runtime import Runtime
 from sluice.model.tables import TableId
 from sluice.segments.store import SegmentStore
 
@@ -26,11 +25,11 @@ def remember_captured(store: SegmentStore, captured: Callable[[], Mapping[TableI
     store.write_bytes(PATH, json.dumps(tables, ensure_ascii=False).encode())
 
 
-def known_captured(runtime: Runtime) -> list[str]:
+def known_captured(store_uri: str, pipeline: str) -> list[str]:
     """Return the captured tables as a drain last stored them; empty if there are none or if the store is remote, where reading would be slow."""
-    if not runtime.store_uri.startswith("file://"):
+    if not store_uri.startswith("file://"):
         return []
     try:
-        return sorted(json.loads(runtime.store.read_bytes(PATH)))
+        return sorted(json.loads(SegmentStore(store_uri, pipeline).read_bytes(PATH)))
     except (SluiceError, ValueError):
         return []

@@ -32,7 +32,7 @@ from sluice.flows.snapshot.columns import note_columns
 from sluice.flows.snapshot.lost_batches import require_stored
 from sluice.flows.snapshot.rows import write_snapshot_rows
 from sluice.flows.stage_log import log_batch
-from sluice.flows.stored import tables_at
+from sluice.flows.stored import definitions_at, tables_at
 from sluice.flows.transform.stages import transform
 from sluice.mapping import Mapping as Routes
 from sluice.model.batches import Batch
@@ -401,7 +401,9 @@ class _Facts:
 
     def __init__(self, runtime: Runtime, state: PipelineState, batch: Batch, target: str) -> None:
         self._runtime, self._state, self._batch, self._target = runtime, state, batch, target
-        self.unique_keys = SourceKeys(runtime, state, batch)
+        self.unique_keys = SourceKeys(
+            runtime.pipeline.mapping, lambda: definitions_at(runtime.store, runtime.source, state, batch.first)
+        )
 
     def being_copied(self) -> frozenset[TableId]:
         """Return the target's tables that are filled by a dump which was not over when the batch was drained."""

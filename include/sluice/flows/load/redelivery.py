@@ -63,7 +63,7 @@ def _taken_back(runtime: Runtime, state: PipelineState, lease: Lease, check: Che
         return False
     try:
         missing = range(checkpoint.batch + 1, process.batch + 1)
-        batches = [known_again(runtime, runtime.store, target, number) for number in missing]
+        batches = [known_again(runtime.state, runtime.store, target, number) for number in missing]
     except SegmentError:
         return False
     first = batches[0]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from sluice.coordination.state import PipelineState
-from sluice.flows.runtime import Runtime
-from sluice.flows.stored import definitions_at
+from sluice.config.pipeline import TableMapping
 from sluice.mapping import Mapping as Routes
 from sluice.mapping import TableRoute
-from sluice.model.batches import Batch
 from sluice.model.definitions import Definitions
 from sluice.model.planned import PlannedTable
 
@@ -31,9 +28,10 @@ def unique_at_target(keys: Iterable[Key], route: TableRoute) -> tuple[Key, ...]:
 class SourceKeys:
     """Reads the source's unique keys from its definitions as of the start of a batch."""
 
-    def __init__(self, runtime: Runtime, state: PipelineState, batch: Batch) -> None:
-        self._runtime, self._state, self._batch = runtime, state, batch
-        self._routes = Routes.compile(runtime.pipeline.mapping)
+    def __init__(self, mapping: Sequence[TableMapping], read: Callable[[], Definitions | None]) -> None:
+        """Prepare to read. ``read``: returns the definitions at the start of the batch; it is called at most once."""
+        self._read = read
+        self._routes = Routes.compile(mapping)
 
     def __call__(self, plan: PlannedTable) -> tuple[PlannedTable, frozenset[str]]:
         """Return the plan with the source's unique keys, as far as known, and the columns that only a rule makes, in lower case.
@@ -52,4 +50,4 @@ class SourceKeys:
     @cached_property
     def _definitions(self) -> Definitions | None:
         """The definitions at the start of the batch: a statement ends a batch, so it counts for the next batch's rows."""
-        return definitions_at(self._runtime.store, self._runtime.source, self._state, self._batch.first)
+        return self._read()

@@ -53,7 +53,7 @@ def require_stored(runtime: Runtime, state: PipelineState, target: TargetConfig,
 
 def _is_gone(runtime: Runtime, target: str, number: int) -> bool:
     try:
-        known_again(runtime, runtime.store, target, number)
+        known_again(runtime.state, runtime.store, target, number)
     except SegmentError:
         return True
     return False

@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 
 from sluice.config.masking import Masking
 from sluice.errors import RuleError, SluiceError
-from sluice.flows.runtime import Runtime
 from sluice.flows.transform.stage_manifest import StageManifest, StageTable
 from sluice.model.fields import key_columns, made_field, true_name
 from sluice.model.layouts import FRAME_ROWS, told
@@ -32,6 +31,7 @@ from sluice.rules.values import fitted
 from sluice.segments.buckets import key_bucket
 from sluice.segments.changeset import ChangesetFile, changeset_file_path, read_changeset_file, write_changeset_file
 from sluice.segments.store import SegmentStore
+from sluice.spark.base import UnitRunner
 
 if TYPE_CHECKING:
     from sluice.spark.frames import FrameTable
@@ -106,11 +106,17 @@ class _Framing:
 
 
 def run_frames(
-    runtime: Runtime, manifest: StageManifest, attempt: str, rule: Rule, masking: Masking, lookups: LookupSource | None
+    runner: UnitRunner,
+    store: SegmentStore,
+    manifest: StageManifest,
+    attempt: str,
+    rule: Rule,
+    *,
+    masking: Masking,
+    lookups: LookupSource | None,
 ) -> Framed:
     """Run one Spark job for all tables that ``rule`` matches. Raises RuleError, SparkUnavailable, SegmentError."""
     started = time.perf_counter()
-    store = runtime.store
     concerned = [table for table in manifest.tables if matches(rule, table.table_id)]
     framing = _Framing(rule, rule.function(), resolved(rule.config.lookups, lookups))
     tables = []
@@ -125,7 +131,7 @@ def run_frames(
         tables.append(framing.table(table.table_id, stored, len(table.files), read, write, hidden=bool(hidden)))
     try:
         reports = (
-            runtime.runner.frames(tables, description=f"{runtime.name}: rule {rule.name} on batch {manifest.batch}")
+            runner.frames(tables, description=f"{store.pipeline}: rule {rule.name} on batch {manifest.batch}")
             if tables
             else []
         )
@@ -239,7 +245,14 @@ def _write(
 
 
 def framed_rows(
-    runtime: Runtime, rule: Rule, table: TableId, rows: pa.Table, masking: Masking, lookups: LookupSource | None
+    runner: UnitRunner,
+    pipeline: str,
+    rule: Rule,
+    table: TableId,
+    rows: pa.Table,
+    *,
+    masking: Masking,
+    lookups: LookupSource | None,
 ) -> dict[TableId, pa.Table]:
     """Run a rule of type spark on MERGED_ROWS of one table, in memory, in one job. Return MERGED_ROWS by table.
 
@@ -252,7 +265,7 @@ def framed_rows(
     read, write = partial(_shown, rule, rows), partial(_reported, 0, table, rows.schema, rule)
     frame = framing.table(table, rows.schema, 1, read, write, hidden=hidden)
     try:
-        reports = runtime.runner.frames([frame], description=f"{runtime.name}: rule {rule.name} on rows of {table}")
+        reports = runner.frames([frame], description=f"{pipeline}: rule {rule.name} on rows of {table}")
     except SluiceError:
         raise
     except Exception as error:

@@ -175,7 +175,15 @@ class _Stage:
         tables, framed = self.before.tables, None
         if rules.rules[0].kind is RuleKind.SPARK:
             rule = rules.rules[0]
-            made = run_frames(runtime, self.before, self.attempt, rule, ruling.masking, ruling.reader(rule))
+            made = run_frames(
+                runtime.runner,
+                self.store,
+                self.before,
+                self.attempt,
+                rule,
+                masking=ruling.masking,
+                lookups=ruling.reader(rule),
+            )
             ruling = replace(ruling, rules=RuleSet(rules.rules[1:]))
             tables, framed = made.untouched, (rule, made)
         units = plan_stage(

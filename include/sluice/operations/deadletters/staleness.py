@@ -80,7 +80,7 @@ class LaterBatches:
 
     def _manifest(self, batch: int) -> SegmentManifest:
         store = self.runtime.store
-        manifest = manifest_of(self.runtime, store, batch) if batch in self._stored else None
+        manifest = manifest_of(self.runtime.state, store, batch) if batch in self._stored else None
         if manifest is None:
             raise _unproven(
                 f"batch {batch} is no longer stored, so it cannot be known whether this row was changed since"

@@ -83,7 +83,7 @@ def _stored(runtime: Runtime, state: PipelineState, target: str) -> list[Batch]:
     found = []
     for number in range(held + 1, process.batch + 1):
         try:
-            batch = known_again(runtime, runtime.store, target, number)
+            batch = known_again(runtime.state, runtime.store, target, number)
         except SegmentError:
             return []
         if not batch.dropped and lost_segment(runtime.store, batch):

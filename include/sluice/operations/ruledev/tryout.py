@@ -191,7 +191,7 @@ def _frames(
 def recorded(runtime: Runtime, batch: int, *, table: str | None, limit: int) -> list[Sample]:
     """Return merged rows of a stored batch, at most ``limit`` per table. Raises ConfigError if the batch has no such table."""
     store = runtime.store
-    manifest = manifest_of(runtime, store, batch)
+    manifest = manifest_of(runtime.state, store, batch)
     if manifest is None:
         raise ConfigError(f"batch {batch} is not stored", hint=f"`sluice segments {runtime.name}` lists those that are")
     names = sorted({str(f.table_id) for f in manifest.files})

@@ -98,7 +98,15 @@ class ExpectedRows:
         if not is_frame:
             return ruling.apply(rows, place).tables
         [rule] = step.rules
-        return framed_rows(self.runtime, rule, place, rows, ruling.masking, ruling.reader(rule))
+        return framed_rows(
+            self.runtime.runner,
+            self.runtime.name,
+            rule,
+            place,
+            rows,
+            masking=ruling.masking,
+            lookups=ruling.reader(rule),
+        )
 
     def require_same(self, schema: TableSchema, pieces: Sequence[pa.Table], first: Sequence[Loaded]) -> None:
         """Apply the rules again, and as to updates. Raises RuleError if something else comes out: nothing can be compared then."""

@@ -105,7 +105,9 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
         raise ConfigError(f"a sample of {asked.sample:.0%} cannot be verified", hint="more than 0%, 100% at most")
     configs = [runtime.pipeline.target(name) for name in asked.targets] or list(runtime.pipeline.targets)
     if asked.repair:
-        require_overwrite(runtime, asked.targets, overwrite=asked.overwrite, removes=True)
+        require_overwrite(
+            runtime.pipeline, runtime.membership, runtime.loads, asked.targets, overwrite=asked.overwrite, removes=True
+        )
     began = int(time.time() * 1000)
     with runtime.state() as state, ExitStack() as stack:
         cursor = state.cursor()  # read before connecting to the source, so that a failover in between is noticed

@@ -51,7 +51,8 @@ def captured(file: str) -> list[str]:
     from sluice.flows.runtime import Runtime
 
     try:
-        return known_captured(Runtime.build(load_pipeline(Path(file)), resolver=from_environment, runner="local"))
+        runtime = Runtime.build(load_pipeline(Path(file)), resolver=from_environment, runner="local")
+        return known_captured(runtime.store_uri, runtime.name)
     except SluiceError:
         return []
 

@@ -1,0 +1,318 @@
+"""AMQP 0.9.1: a connection and its channel, confirms in windows, and the library's errors as Sluice's.
+
+Decision: pika's asynchronous connection, whose loop runs in the calling thread while something is waited for. Messages leave in the order in which
+they are published, and many of them wait for their confirm at a time; the library's blocking connection waits after each.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from sluice.errors import ConfigError, LoadError, MappingError, SluiceError, TargetUnavailable
+from sluice.model.client_packages import install_hint
+from sluice.targets.rabbitmq.place import Place
+
+for _name in ("pika", "rstream"):  # they log what is raised here as well, with traces
+    if logging.getLogger(_name).level == logging.NOTSET:
+        logging.getLogger(_name).setLevel(logging.CRITICAL)
+
+PERMISSIONS = "docs/rabbitmq-target.md lists the permissions that the login needs"
+_NOT_FOUND, _REFUSED, _PRECONDITION, _RESOURCE, _FORCED, _INTERNAL = 404, 403, 406, 506, 320, 541
+
+
+def amqp_library() -> Any:
+    """Import ``pika``. Raises ConfigError if it is not installed."""
+    try:
+        import pika
+    except ImportError as error:
+        raise _not_installed("pika") from error
+    return pika
+
+
+def stream_library() -> Any:
+    """Import ``rstream``. Raises ConfigError if it is not installed."""
+    try:
+        import rstream
+    except ImportError as error:
+        raise _not_installed("rstream") from error
+    return rstream
+
+
+def _not_installed(package: str) -> ConfigError:
+    return ConfigError(
+        f"targets of type rabbitmq need the package {package}, which is not installed", hint=install_hint("rabbitmq")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message on its way.
+
+    Attributes:
+        row: number of the row in the batch, for what is said about it. route: routing key, or stream. exchange: "" with streams.
+        number: of the message in the batch. id: the message id. headers: the key of the row and what is known of the change.
+    """
+
+    row: int
+    exchange: str
+    route: str
+    number: int
+    id: str
+    headers: Mapping[str, str]
+    content_type: str
+    value: bytes
+
+
+class AmqpClient:
+    """A connection with one channel. Must be closed. ``doing``: for messages."""
+
+    def __init__(self, place: Place, doing: str) -> None:
+        self._place, self._doing = place, doing
+        self._timeout_s = place.options.timeout.total_seconds()
+        self._failed: BaseException | None = None
+        self._blocked = False
+        self._closing = False
+        self._awaited: Callable[[], bool] = lambda: False
+        self._channel: Any = None
+        self._waiting: dict[int, Outgoing] = {}
+        self._returned: dict[str, str] = {}
+        self._unrouted: list[tuple[Outgoing, str]] = []
+        self._sent = self._confirmed = 0
+        self._connect()
+
+    def close(self) -> None:
+        """Close the connection; what fails then is of no matter."""
+        self._closing = True
+        with suppress(Exception):
+            if self._connection.is_open:
+                self._connection.close()
+                self._wait(lambda: self._connection.is_closed, "closing the connection", 5.0)
+        with suppress(Exception):
+            self._connection.ioloop.close()
+
+    def publish(self, one: Outgoing) -> None:
+        """Publish a message; wait for confirms where a window of them is under way. Raises TargetUnavailable, LoadError."""
+        pika = amqp_library()
+        properties = pika.BasicProperties(
+            message_id=one.id,
+            content_type=one.content_type,
+            delivery_mode=2,
+            app_id="sluice",
+            headers=dict(one.headers),
+        )
+        mandatory = self._place.options.unroutable == "refuse"
+        self._require_open()
+        try:
+            self._channel.basic_publish(one.exchange, one.route, one.value, properties, mandatory=mandatory)
+        except pika.exceptions.AMQPError as error:
+            raise self._translated(self._failed or error) from None
+        self._sent += 1
+        self._waiting[self._sent] = one
+        if len(self._waiting) >= self._place.options.confirm_window:
+            most = self._place.options.confirm_window // 2
+            self._wait(lambda: len(self._waiting) <= most, "waiting for confirms")
+
+    def flush(self) -> list[tuple[Outgoing, str]]:
+        """Wait until every message is confirmed; return those that no queue got, and why. Raises as :meth:`publish`."""
+        self._wait(lambda: not self._waiting, "waiting for confirms")
+        unrouted, self._unrouted = self._unrouted, []
+        return unrouted
+
+    def exists(self, what: str, name: str) -> bool:
+        """Return True if there is a queue or an exchange of that name. Raises SluiceError for another reason than that it is missing."""
+        try:
+            if what == "queue":
+                self._ask(lambda done: self._channel.queue_declare(name, passive=True, callback=done))
+            else:
+                self._ask(lambda done: self._channel.exchange_declare(name, passive=True, callback=done))
+        except MappingError:
+            self._failed = None
+            self._open_channel()  # the server closed the other one with its answer
+            return False
+        return True
+
+    def declare(self, what: str, name: str, kind: str) -> None:
+        """Make a durable queue (``kind``: quorum, classic or stream) or exchange (topic, direct, …). Raises LoadError."""
+        if what == "queue":
+            made = {"x-queue-type": kind}
+            self._ask(lambda done: self._channel.queue_declare(name, durable=True, arguments=made, callback=done))
+        else:
+            self._ask(lambda done: self._channel.exchange_declare(name, kind, durable=True, callback=done))
+
+    def _connect(self) -> None:
+        pika, place = amqp_library(), self._place
+        tls, (user, password) = place.tls, place.login
+        parameters = pika.ConnectionParameters(
+            host=place.host,
+            port=place.port,
+            virtual_host=place.vhost,
+            credentials=pika.PlainCredentials(user, password),
+            ssl_options=pika.SSLOptions(tls, place.host) if tls is not None else None,
+            heartbeat=0,  # the loop rests while rows become messages; each wait has its own deadline
+            connection_attempts=1,
+            socket_timeout=self._timeout_s,
+            stack_timeout=self._timeout_s,
+            client_properties={"connection_name": f"sluice {place.owner}"},
+        )
+        self._connection = pika.SelectConnection(
+            parameters,
+            on_open_callback=lambda _: self._look(),
+            on_open_error_callback=lambda _, error: self._fail(error),
+            on_close_callback=lambda _, error: self._fail(error),
+            custom_ioloop=pika.adapters.select_connection.IOLoop(),
+        )
+        self._connection.add_on_connection_blocked_callback(lambda *_: setattr(self, "_blocked", True))
+        self._connection.add_on_connection_unblocked_callback(lambda *_: setattr(self, "_blocked", False))
+        self._wait(lambda: bool(self._connection.is_open), "connecting")
+        self._open_channel()
+
+    def _open_channel(self) -> None:
+        self._channel = self._connection.channel(on_open_callback=lambda _: self._look())
+        self._channel.add_on_close_callback(
+            lambda channel, error: self._fail(error) if channel is self._channel else None
+        )
+        self._wait(lambda: bool(self._channel.is_open), "opening a channel")
+        self._channel.add_on_return_callback(self._on_return)
+        self._waiting, self._sent = {}, 0
+        self._ask(lambda done: self._channel.confirm_delivery(self._on_confirm, callback=done))
+
+    def _ask(self, send: Callable[[Callable[[Any], None]], Any]) -> None:
+        """Send a request and wait for its answer."""
+        answers: list[Any] = []
+
+        def done(frame: Any) -> None:
+            answers.append(frame)
+            self._look()
+
+        send(done)
+        self._wait(lambda: bool(answers), "waiting for an answer")
+
+    def _on_confirm(self, frame: Any) -> None:
+        tag, refused = frame.method.delivery_tag, type(frame.method).__name__ == "Nack"
+        numbers = [tag]
+        if frame.method.multiple:
+            numbers = []
+            for number in self._waiting:  # ascending
+                if number > tag:
+                    break
+                numbers.append(number)
+        for number in numbers:
+            one = self._waiting.pop(number, None)
+            if one is None:
+                continue
+            why = self._returned.pop(one.id, None)
+            if why is not None:
+                self._unrouted.append((one, why))
+            elif refused:
+                self._fail(_Refused(f"the server refused message {one.id}, for example because a queue is full"))
+        self._confirmed += len(numbers)
+        self._look()
+
+    def _on_return(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
+        """Note a message that no queue got; its confirm follows."""
+        self._returned[str(properties.message_id)] = f"{method.reply_code} {method.reply_text}"
+
+    def _fail(self, error: BaseException) -> None:
+        self._failed = self._failed or error
+        self._look()
+
+    def _look(self) -> None:
+        if self._failed is not None or self._awaited():
+            self._connection.ioloop.stop()
+
+    def _require_open(self) -> None:
+        if self._failed is not None and not self._closing:
+            raise self._translated(self._failed)
+
+    def _wait(self, done: Callable[[], bool], doing: str, timeout_s: float = 0.0) -> None:
+        """Run the loop until ``done``. The deadline moves while confirms arrive. Raises TargetUnavailable, LoadError, ConfigError, MappingError."""
+        patience, loop = timeout_s or self._timeout_s, self._connection.ioloop
+        until, seen = time.monotonic() + patience, self._confirmed
+        self._awaited = done
+        try:
+            while not done():
+                self._require_open()
+                if self._confirmed != seen:
+                    until, seen = time.monotonic() + patience, self._confirmed
+                left = until - time.monotonic()
+                if left <= 0:
+                    why = " (it blocks publishers: its memory or disk is low)" if self._blocked else ""
+                    raise TargetUnavailable(
+                        f"{self._doing}: {doing}: RabbitMQ did not answer within {patience:g} s{why}",
+                        where=self._place.address,
+                    )
+                timer = loop.call_later(left, loop.stop)
+                loop.start()
+                loop.remove_timeout(timer)
+            self._require_open()
+        finally:
+            self._awaited = lambda: False
+
+    def _translated(self, error: BaseException) -> SluiceError:
+        return translated(error, self._place, self._doing)
+
+
+class _Refused(Exception):
+    """The server said that it will not keep a message."""
+
+
+@contextmanager
+def connected(place: Place, doing: str) -> Iterator[AmqpClient]:
+    """Open a connection and close it. Raises ConfigError, TargetUnavailable."""
+    client = AmqpClient(place, doing)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def scrubbed(text: str, place: Place) -> str:
+    """Return the text without the password."""
+    password = place.endpoint.password
+    return text.replace(password, "***") if len(password) > 2 else text
+
+
+def translated(error: BaseException, place: Place, doing: str) -> SluiceError:
+    """Return an error of pika as one of Sluice."""
+    if isinstance(error, SluiceError):
+        return error
+    kinds = amqp_library().exceptions
+    while isinstance(error, kinds.AMQPConnectionError) and error.args and isinstance(error.args[0], BaseException):
+        error = error.args[0]
+    code = int(getattr(error, "reply_code", 0) or 0)
+    said = scrubbed(str(getattr(error, "reply_text", "") or error or type(error).__name__), place)
+    text, where = f"{doing} at RabbitMQ {place.endpoint.connection_id!r}: {said}", place.address
+    if isinstance(error, kinds.ProbableAuthenticationError | kinds.AuthenticationError):
+        return ConfigError(text, where=where, hint="look at login and password of the connection")
+    if isinstance(error, kinds.ProbableAccessDeniedError):
+        return ConfigError(text, where=where, hint="look at the virtual host, which is the connection's schema")
+    if code == _NOT_FOUND:
+        return MappingError(text, where=where, hint=f"`sluice check {place.pipeline} --apply` makes what is missing")
+    if code == _REFUSED:
+        return LoadError(text, where=where, hint=PERMISSIONS)
+    if code == _PRECONDITION and "size" in said:
+        return LoadError(
+            text,
+            where=where,
+            hint="raise max_message_size of the server to options.max_message_bytes, or lower that option",
+        )
+    if code in {_RESOURCE, _FORCED, _INTERNAL} or not code:
+        return TargetUnavailable(text, where=where)
+    return LoadError(f"{text} ({code})", where=where)
+
+
+__all__ = [
+    "PERMISSIONS",
+    "AmqpClient",
+    "Outgoing",
+    "amqp_library",
+    "connected",
+    "scrubbed",
+    "stream_library",
+    "translated",
+]

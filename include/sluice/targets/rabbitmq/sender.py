@@ -1,0 +1,157 @@
+"""The messages of a batch on their way: to an exchange, or to streams under publishing ids that the server takes once."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from sluice.errors import LoadError, MappingError
+from sluice.model.tables import TableId
+from sluice.targets.port import Fence
+from sluice.targets.rabbitmq.checkpoint import begin, guarded
+from sluice.targets.rabbitmq.client import AmqpClient, Outgoing, connected
+from sluice.targets.rabbitmq.place import Place
+from sluice.targets.rabbitmq.stream_client import StreamClient, stream_connected
+from sluice.targets.rabbitmq.stream_message import encoded
+
+QUEUE_TYPE, EXCHANGE_TYPE = "quorum", "topic"
+_MOST = 1 << 32
+
+
+class Channel(Protocol):
+    """Takes messages in order."""
+
+    def largest(self, route: str) -> int:
+        """Return the most bytes of a message with its headers; 0: no limit of its own."""
+
+    def send(self, messages: Sequence[Outgoing]) -> list[tuple[Outgoing, str]]:
+        """Send messages, and return those that no queue got, and why."""
+
+    def finish(self) -> None:
+        """Wait until the server has everything."""
+
+
+@dataclass(frozen=True)
+class QueueChannel:
+    """Publishes to an exchange."""
+
+    client: AmqpClient
+
+    def largest(self, route: str) -> int:
+        """See :class:`Channel`."""
+        return 0
+
+    def send(self, messages: Sequence[Outgoing]) -> list[tuple[Outgoing, str]]:
+        """See :class:`Channel`."""
+        for one in messages:
+            self.client.publish(one)
+        return self.client.flush()
+
+    def finish(self) -> None:
+        """See :class:`Channel`: each part was confirmed."""
+
+
+@dataclass(frozen=True)
+class StreamChannel:
+    """Publishes to streams. ``slot``: the upper half of the publishing ids."""
+
+    client: StreamClient
+    publisher: str
+    slot: int
+
+    def largest(self, route: str) -> int:
+        """See :class:`Channel`."""
+        return self.client.frame_bytes(route)
+
+    def send(self, messages: Sequence[Outgoing]) -> list[tuple[Outgoing, str]]:
+        """See :class:`Channel`: a stream takes every message, or the batch fails."""
+        if messages and messages[-1].number + 1 >= _MOST:
+            raise LoadError(f"a batch has more than {_MOST - 1:,} messages", where=messages[-1].route)
+        routes: dict[str, list[tuple[int, bytes]]] = {}
+        for one in messages:
+            made = encoded(one.id, one.content_type, one.headers, one.value)
+            routes.setdefault(one.route, []).append((self.slot << 32 | one.number + 1, made))
+        for route, numbered in routes.items():
+            self.client.publish(route, self.publisher, numbered)
+        return []
+
+    def finish(self) -> None:
+        """See :class:`Channel`."""
+        self.client.flush()
+
+
+@contextmanager
+def opened(place: Place, fence: Fence, tables: Sequence[TableId], contents: str, replay: str) -> Iterator[Channel]:
+    """Open the way of a batch, once everything that it goes to is there. Raises Fenced, MappingError.
+
+    ``contents``: a name of the batch's rows. ``replay``: of a dead letter, whose rows have a publisher of their own.
+    """
+    doing = f"sending batch {fence.batch} to {place.owner}"
+    if not place.options.streams:
+        with connected(place, doing) as client:
+            _require_there(place, client, tables)
+            yield QueueChannel(client)
+        return
+    with stream_connected(place, doing) as streams:
+        guarded(streams, place, fence)
+        publisher = place.publisher(replay)
+        routes = [*dict.fromkeys([*map(place.route_of, tables), *place.side_routes().values()])]
+        newest = max((_last_id(place, streams, route, publisher) for route in routes), default=0)
+        slot = 0 if replay else begin(streams, place, fence, contents, newest)
+        yield StreamChannel(streams, publisher, slot)
+        streams.flush()
+
+
+def wanted(place: Place, tables: Sequence[TableId]) -> dict[tuple[str, str], TableId | None]:
+    """Return what has to be there, as (queue, exchange or stream; name), with the table that needs it; None: messages that are no rows."""
+    found: dict[tuple[str, str], TableId | None] = {}
+    for table in [*tables, None]:
+        if place.options.streams:
+            names = [place.route_of(table)] if table is not None else [*place.side_routes().values()]
+            found |= {("stream", name): table for name in names if ("stream", name) not in found}
+            continue
+        exchange = place.exchange_of(table) if table is not None or place.side_routes() else None
+        if exchange:
+            found.setdefault(("exchange", exchange), table)
+        elif exchange == "":
+            names = [place.route_of(table)] if table is not None else [*place.side_routes().values()]
+            found |= {("queue", name): table for name in names if ("queue", name) not in found}
+    return found
+
+
+def _require_there(place: Place, client: AmqpClient, tables: Sequence[TableId]) -> None:
+    for (what, name), table in wanted(place, tables).items():
+        if client.exists(what, name):
+            continue
+        if place.options.create != "needed":
+            raise absent(place, what, name, table)
+        client.declare(what, name, QUEUE_TYPE if what == "queue" else EXCHANGE_TYPE)
+
+
+def _last_id(place: Place, client: StreamClient, stream: str, publisher: str) -> int:
+    if not client.exists(stream):
+        if place.options.create != "needed":
+            raise absent(place, "stream", stream, None)
+        client.create(stream)
+    return client.last_id(stream, publisher)
+
+
+def absent(place: Place, what: str, name: str, table: TableId | None) -> MappingError:
+    """Return the error that a queue, exchange or stream is missing."""
+    of_table = f" for {table}" if table is not None else ""
+    return MappingError(
+        f"the {what} {name}{of_table} is not there",
+        where=f"{place.owner} at {place.address}",
+        hint=f"`sluice check {place.pipeline} --apply` makes it; options.create: needed lets a load make it",
+    )
+
+
+def name_of(parts: Sequence[str]) -> str:
+    """Return a short name of contents: other contents have another one."""
+    return f"{zlib.crc32(chr(10).join(parts).encode()):08x}"
+
+
+__all__ = ["EXCHANGE_TYPE", "QUEUE_TYPE", "Channel", "absent", "name_of", "opened", "wanted"]

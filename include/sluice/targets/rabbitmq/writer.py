@@ -1,0 +1,283 @@
+"""A batch on the driver, and the one unit that sends it: one writer, so that the order of the log is kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from sluice.errors import LoadError
+from sluice.formats import Statement
+from sluice.model.fields import is_masked
+from sluice.model.offset import Offset
+from sluice.model.tables import TableId
+from sluice.targets.changes_in_order import in_log_order
+from sluice.targets.messages.definitions import require_not_converted, require_not_stopped
+from sluice.targets.messages.documents import MessageWriter
+from sluice.targets.messages.key_forms import KeyForms
+from sluice.targets.messages.pieces import merged_parts, merged_piece, sent_rows
+from sluice.targets.messages.side_messages import statement_messages, statement_of, transaction_messages
+from sluice.targets.messages.stale_keys import StaleWords, stale_keys
+from sluice.targets.messages.transactions import Transaction, numbered
+from sluice.targets.port import (
+    BatchInput,
+    ChangePiece,
+    Checkpoint,
+    Fence,
+    Input,
+    RejectedRows,
+    Rejection,
+    RowReader,
+    TableInput,
+    WriteResult,
+)
+from sluice.targets.rabbitmq.checkpoint import StreamCheckpoints
+from sluice.targets.rabbitmq.client import Outgoing
+from sluice.targets.rabbitmq.place import Place
+from sluice.targets.rabbitmq.sender import Channel, name_of, opened
+from sluice.targets.rabbitmq.stream_message import encoded
+from sluice.targets.schema.policy import not_followed
+
+_ROWS = 10_000
+"""Rows that become messages at a time."""
+_JSON = "application/json"
+_AT_READERS = StaleWords("at the readers", "at the readers under the old name", "of which the readers have no row")
+
+
+@dataclass(frozen=True)
+class RabbitMQWriter:
+    """See :class:`sluice.targets.port.BatchWriter`."""
+
+    place: Place
+    input: Input
+    batch: BatchInput
+    fence: Fence
+
+    def prepare(self) -> None:
+        """Refuse schema changes that documents cannot say. No I/O. Raises LoadError."""
+        forms = KeyForms(self.place.options.form, self.place.pipeline)
+        for change in self.batch.schema_changes:
+            require_not_stopped(change)
+            for one in stale_keys(change, forms, _AT_READERS) if self.input is Input.MERGED else ():
+                raise not_followed(change, f"no message names the rows that it is about: {one.why}", "tell the readers")
+            require_not_converted(change)
+
+    def plan(self, parallelism: int) -> list[list[RabbitMQUnit]]:
+        """Return one unit: the order of the log is kept within it."""
+        batch = self.batch
+        told = tuple(map(statement_of, batch.schema_changes)) if self.place.options.statements else ()
+        if not batch.tables and not batch.changes and not told:
+            return []
+        lighter_first = tuple(sorted(batch.tables, key=lambda table: table.weight))
+        rows = BatchRows(batch.reader, lighter_first, batch.position, batch.changes, told, batch.replay)
+        return [[RabbitMQUnit(self.place, self.fence, rows)]]
+
+    def commit(self, results: Sequence[WriteResult]) -> None:
+        """Move the checkpoint past a batch that streams have; for queues the pipeline keeps it. Raises Fenced."""
+        if self.place.options.streams and not self.batch.replay:
+            to = Checkpoint(self.fence.epoch, self.batch.number, self.batch.position)
+            StreamCheckpoints(self.place).advance(to)
+
+    def abort(self) -> None:
+        """Do nothing: what was sent was sent; streams know it, and queues get it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRows:
+    """The contents of a batch. ``changes``: how many there are to read; 0: merged rows. ``replay``: as in :class:`BatchInput`."""
+
+    reader: RowReader
+    tables: tuple[TableInput, ...]
+    position: Offset | None
+    changes: int
+    statements: tuple[Statement, ...]
+    replay: str
+
+
+@dataclass(frozen=True)
+class RabbitMQUnit:
+    """See :class:`sluice.targets.port.WriteUnit`: the whole batch."""
+
+    place: Place
+    fence: Fence
+    rows: BatchRows
+
+    @property
+    def cost(self) -> int:
+        """The cost of the unit, in rows."""
+        return max(sum(table.rows for table in self.rows.tables), self.rows.changes)
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory that the unit takes: for merged rows those that are read at a time, for changes all."""
+        files = [file for table in self.rows.tables for file in table.files]
+        return self.rows.reader.memory_of(sum(file.arrow_bytes for file in files), len(files)) if files else 0
+
+    def write(self, rejected: RejectedRows | None = None) -> WriteResult:
+        """Send everything, and wait until the server has it. Raises Fenced, TargetUnavailable, MappingError, and LoadError for a refused row."""
+        started, rows = time.monotonic(), self.rows
+        pieces: Sequence[ChangePiece] = rows.reader.change_pieces() if rows.changes else ()
+        transactions: list[Transaction] = []
+        if pieces and self.place.options.transactions:
+            pieces, transactions = numbered(list(pieces))
+        tables = [*dict.fromkeys([*(table.target for table in rows.tables), *(piece.table for piece in pieces)])]
+        contents = name_of(self._described(pieces))
+        with opened(self.place, self.fence, tables, contents, rows.replay) as channel:
+            sender = BatchSender(self.place, self.fence, rows, channel, contents, rejected)
+            sender.send_side(transactions)
+            sender.send_changes(pieces)
+            for table in rows.tables:
+                sender.send_table(table)
+            channel.finish()
+        return replace(sender.result, seconds=time.monotonic() - started)
+
+    def _described(self, pieces: Sequence[ChangePiece]) -> list[str]:
+        """Return what tells these contents from others that a batch of this number may have had."""
+        rows, position = self.rows, self.rows.position
+        found = [
+            self.place.options.format,
+            rows.replay,
+            f"{self.fence.batch} {position.server} {position.place}" if position else "",
+        ]
+        found += [f"{one.file}:{one.offset}" for one in rows.statements]
+        for piece in pieces:
+            seen = name_of([piece.rows["_seq"].to_numpy().tobytes().hex(), piece.part.to_numpy().tobytes().hex()])
+            found.append(f"{piece.table} {piece.rows.num_rows} {seen}")
+        found += [
+            f"{table.target} {file.path} {file.rows} {file.size_bytes}" for table in rows.tables for file in table.files
+        ]
+        return found
+
+
+@dataclass
+class BatchSender:
+    """Makes messages of rows, numbers them, and sends them in order."""
+
+    place: Place
+    fence: Fence
+    rows: BatchRows
+    channel: Channel
+    contents: str
+    rejected: RejectedRows | None
+    result: WriteResult = field(default_factory=WriteResult)
+    _number: int = 0
+    _limits: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        at = None if self.rows.changes else self.rows.position
+        self._writer = MessageWriter(self.place.options.form, self.place.pipeline, self.fence.batch, at)
+
+    def send_side(self, transactions: Sequence[Transaction]) -> None:
+        """Send what is not a row: where transactions begin and end, and statements. Raises LoadError."""
+        routes, exchange = self.place.side_routes(), "" if self.place.options.streams else self.place.exchange_of(None)
+        for option, route in routes.items():
+            if option == "statements":
+                made = statement_messages(self._writer, route, self.rows.statements)
+            else:
+                made = transaction_messages(self._writer, route, transactions)
+            headers = {"sluice.batch": str(self.fence.batch)}
+            self._require_taken([
+                self._outgoing(0, exchange, route, {**headers, **({"key": key.decode()} if key else {})}, value)
+                for key, value in made
+            ])
+
+    def send_changes(self, pieces: Sequence[ChangePiece]) -> None:
+        """Send every change. A refused one stops the batch: what follows it in the log is not sent before it. Raises LoadError."""
+        options = self.place.options
+        together = options.in_one or not options.streams
+        for part in in_log_order(pieces, _ROWS, together=together):
+            messages: list[Outgoing] = []
+            for piece in part:
+                made, refused = self._messages(piece)
+                for why in refused.values():
+                    raise self._stopped(piece.table, why)
+                messages += made
+            self._require_taken(messages)
+            self.result += WriteResult(appended=sum(piece.rows.num_rows for piece in part))
+
+    def send_table(self, table: TableInput) -> None:
+        """Send merged rows; those that are refused become dead letters if they may. Raises LoadError."""
+        letters: list[Rejection] = []
+        for rows in merged_parts(self.rows.reader, table.files, _ROWS):
+            messages, refused = self._messages(merged_piece(table.target, table.plan.key, rows))
+            words = dict.fromkeys(refused, "message too large")
+            if self.rejected is None:
+                for why in refused.values():
+                    raise self._stopped(table.target, why)
+            for one, why in self.channel.send(messages):
+                refused.setdefault(
+                    one.row, f"no queue got it: {why}, exchange {one.exchange or '(default)'}, routing key {one.route}"
+                )
+                words.setdefault(one.row, "unroutable")
+            if self.rejected is None:
+                for why in refused.values():
+                    raise self._stopped(table.target, why)
+            self.result += sent_rows(rows, refused)
+            letters += [Rejection(rows.slice(row, 1), why, words[row]) for row, why in sorted(refused.items())]
+        if self.rejected is not None:
+            self.channel.finish()
+            self.rejected(f"rabbitmq-{table.target}", table.target, letters)
+
+    def _require_taken(self, messages: Sequence[Outgoing]) -> None:
+        for one, why in self.channel.send(messages):
+            raise LoadError(
+                f"batch {self.fence.batch}: no queue got message {one.id}: {why}",
+                where=f"{self.place.owner}, exchange {one.exchange or '(default)'}, routing key {one.route}",
+                hint="bind a queue to the exchange, or name an alternate exchange (its policy); options.unroutable: discard lets the server drop "
+                "such messages",
+            )
+
+    def _messages(self, piece: ChangePiece) -> tuple[list[Outgoing], dict[int, str]]:
+        """Return the messages of a piece, in its order, and the rows of which one is too large, with the reason. They have numbers, too."""
+        made = self._writer.messages(piece)
+        assert made.headers is not None  # the form has headers
+        streams = self.place.options.streams
+        exchange, route = "" if streams else self.place.exchange_of(piece.table), self.place.route_of(piece.table)
+        found: list[Outgoing] = []
+        refused: dict[int, str] = {}
+        masked = any(map(is_masked, piece.rows.schema))
+        keys, values = made.keys.to_pylist(), made.values.to_pylist()
+        for row, key, value, headers in zip(made.rows.tolist(), keys, values, made.headers, strict=True):
+            said = {name: text.decode("utf-8", "replace") for name, text in headers}
+            content_type = said.pop("content-type", _JSON)
+            said["sluice.table"] = str(piece.table)
+            if key is not None:
+                said["key"] = key.decode()
+            one = self._outgoing(row, exchange, route, said, value or b"", content_type)
+            limit = self._limit(route)
+            size = len(one.value) if not streams else len(encoded(one.id, one.content_type, one.headers, one.value))
+            if size > limit:
+                shown = "(masked)" if masked else (key or b"none").decode()[:300]
+                refused[row] = (
+                    f"a message of {size:,} bytes is larger than {limit:,} (options.max_message_bytes, or the server's frame), key {shown}"
+                )
+            found.append(one)
+        return ([one for one in found if one.row not in refused] if refused else found), refused
+
+    def _limit(self, route: str) -> int:
+        if route not in self._limits:
+            own = self.channel.largest(route)
+            self._limits[route] = (
+                min(own, self.place.options.max_message_bytes) if own else self.place.options.max_message_bytes
+            )
+        return self._limits[route]
+
+    def _outgoing(
+        self, row: int, exchange: str, route: str, headers: dict[str, str], value: bytes, content_type: str = _JSON
+    ) -> Outgoing:
+        """Return a message with the next number. The same contents give the same numbers and ids in each attempt."""
+        number = self._number
+        self._number += 1
+        name = f"{self.place.owner}/{self.rows.replay or self.fence.batch}/{number}/{self.contents}"
+        return Outgoing(row, exchange, route, number, name, headers, content_type, value)
+
+    def _stopped(self, table: TableId, why: str) -> LoadError:
+        more = "" if self.rows.changes else "; on_error: dead_letter leaves such rows out"
+        return LoadError(
+            f"batch {self.fence.batch}: a row of {table} is refused: {why}",
+            where=f"{table}, {self.place.route_of(table)}",
+            hint=f"raise the limit, bind a queue, or leave the column out: mapping.columns.exclude{more}",
+        )
+
+
+__all__ = ["RabbitMQUnit", "RabbitMQWriter"]
