@@ -175,6 +175,7 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int) -> None:
 from tests.support.servers.browsers import browser  # noqa: E402
 from tests.support.servers.fixtures import (  # noqa: E402
     AIRFLOWS,
+    elasticsearch,
     fresh_pg_schema,
     fresh_schema,
     iceberg_rest,
@@ -182,6 +183,7 @@ from tests.support.servers.fixtures import (  # noqa: E402
     mariadb,
     mysql_source,
     mysql_target,
+    opensearch,
     postgis,
     postgresql,
     rabbitmq,
@@ -197,13 +199,14 @@ from tests.support.servers.fixtures import (  # noqa: E402
 from tests.support.twins.servers import twin_source, twin_target, twin_zookeeper  # noqa: E402
 
 SERVERS = frozenset({
-    "iceberg_rest", "kafka", "mariadb", "mysql_source", "mysql_target", "postgis", "postgresql", "rabbitmq", "redis_server", "schema_registry",
-    "shared_airflow", "spark_connect", "spark_delta", "zookeeper", "zookeeper_ensemble",
+    "elasticsearch", "iceberg_rest", "kafka", "mariadb", "mysql_source", "mysql_target", "opensearch", "postgis", "postgresql", "rabbitmq",
+    "redis_server", "schema_registry", "shared_airflow", "spark_connect", "spark_delta", "zookeeper", "zookeeper_ensemble",
 })  # fmt: skip
 """Fixtures that start a server."""
 
 __all__ = [
     "browser",
+    "elasticsearch",
     "fresh_pg_schema",
     "fresh_schema",
     "iceberg_rest",
@@ -211,6 +214,7 @@ __all__ = [
     "mariadb",
     "mysql_source",
     "mysql_target",
+    "opensearch",
     "postgis",
     "postgresql",
     "rabbitmq",

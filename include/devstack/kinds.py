@@ -18,6 +18,7 @@ from ruamel.yaml import YAML
 
 from devstack import delta_spark, paths
 from devstack.debian import FetchFailed
+from devstack.elasticsearch import SearchServer, find_search
 from devstack.http_receiver import HttpReceiver
 from devstack.kafka import KafkaServer, find_kafka
 from devstack.postgresql import PostgreSQLServer, find_postgresql
@@ -386,8 +387,49 @@ class Iceberg(Delta):
             return None
 
 
+class Elasticsearch(Kind):
+    """An index a table, with a document a row."""
+
+    name = "elasticsearch"
+    client = "httpx"
+    ports = ("elasticsearch", "elasticsearch-transport")
+    settings: ClassVar[Mapping[str, Any]] = {
+        "changes": "latest",
+        "options": {"settings": {"number_of_replicas": 0}, "refresh": True},
+    }
+
+    def fetch(self) -> None:
+        """Find or fetch Elasticsearch. Raises FetchFailed."""
+        find_search()
+
+    def server(self, folder: Path, ports: Mapping[str, int], password: str) -> Server:
+        """Return the node of this folder."""
+        port, transport = (ports[name] for name in self.ports)
+        return SearchServer(folder / self.name, self.name, port=port, transport_port=transport)
+
+    def connection(self, at: Any) -> str:
+        """Return the connection of the node."""
+        assert isinstance(at, SearchServer)
+        return at.connection_json()
+
+    def rows(self, at: Any, schema: str, tables: tuple[str, ...]) -> dict[str, int]:
+        """Count the documents of each index."""
+        assert isinstance(at, SearchServer)
+        return {table: int(at.ask(f"/{schema}.{table}/_count").get("count", 0)) for table in tables}
+
+    def sample(self, at: Any, schema: str) -> Iterator[str]:
+        """Yield a search for the newest orders, and their documents."""
+        assert isinstance(at, SearchServer)
+        path = f"/{schema}.orders/_search?sort=id:desc&size={_SAMPLE_ROWS}"
+        yield f"GET {path}"
+        for one in at.ask(path).get("hits", {}).get("hits", ()):
+            text = json.dumps(one["_source"], ensure_ascii=False)
+            yield f"  {one['_id']}  {text[:_SAMPLE_CHARACTERS]}{'…' if len(text) > _SAMPLE_CHARACTERS else ''}"
+
+
 KINDS: Mapping[str, Kind] = {
-    kind.name: kind for kind in (Kafka(), PostgreSQL(), RabbitMQ(), Redis(), Http(), Delta(), Iceberg())
+    kind.name: kind
+    for kind in (Kafka(), PostgreSQL(), RabbitMQ(), Redis(), Http(), Delta(), Iceberg(), Elasticsearch())
 }
 
 

@@ -35,6 +35,7 @@ class BuiltIn:
 
 KINDS: Mapping[str, BuiltIn] = {
     "delta": BuiltIn("sluice.targets.delta.target:DeltaTarget", maintains_files=True),
+    "elasticsearch": BuiltIn("sluice.targets.elasticsearch.target:ElasticsearchTarget"),
     "http": BuiltIn("sluice.targets.http.target:HttpTarget"),
     "iceberg": BuiltIn("sluice.targets.iceberg.target:IcebergTarget", maintains_files=True),
     "kafka": BuiltIn("sluice.targets.kafka.target:KafkaTarget"),

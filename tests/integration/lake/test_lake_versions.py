@@ -27,6 +27,7 @@ from tests.support.benches.delta_bench import DeltaBench
 from tests.support.benches.iceberg_bench import IcebergBench
 from tests.support.benches.lake_bench import LakeBench
 from tests.support.readers.lakes import delete_by_position
+from tests.support.tables.offsets import committed_at
 
 BENCHES: dict[str, type[LakeBench]] = {"delta": DeltaBench, "iceberg": IcebergBench}
 BEGAN_US = 1_763_683_200_000_000
@@ -37,7 +38,7 @@ class Timed(Pipe):
     """Batch N ends at N seconds."""
 
     def position(self, batch: int) -> Offset:
-        return Offset.from_json(super().position(batch).to_json() | {"commit_time_us": BEGAN_US + batch * 1_000_000})
+        return committed_at(super().position(batch), BEGAN_US + batch * 1_000_000)
 
 
 @dataclass

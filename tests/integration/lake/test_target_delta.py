@@ -46,6 +46,7 @@ from tests.support.benches.delta_bench import DeltaBench
 from tests.support.pipelines.case import Case, case
 from tests.support.readers import duckdb_reader
 from tests.support.readers.lakes import Lake
+from tests.support.tables.offsets import committed_at
 from tests.support.values import delta_values, pg_values
 from tests.support.values.boundary_values import BOTH, LENIENT, MYSQL, leniently
 from tests.support.values.lake_keys import KEYS, values_of
@@ -718,7 +719,7 @@ def test_a_version_is_found_by_batch_and_by_the_time_at_the_source(tmp_path: Pat
     pipe = Pipe(bench)
     for number in range(2):
         batch = pipe.given([(table, [new(number, "a", 1)])])
-        pipe.write(replace(batch, position=replace(batch.position, commit_time_us=1_763_683_200_000_000 + number)))
+        pipe.write(replace(batch, position=committed_at(batch.position, 1_763_683_200_000_000 + number)))
     newest, older = bench.table(table.table).history(2)
     assert (older["sluice.batch"], older["sluice.commit_time"]) == ("1", "2025-11-21T00:00:00.000000+00:00")
     assert (newest["sluice.commit_time"], newest["sluice.offset"]) == ("2025-11-21T00:00:00.000001+00:00", "204")

@@ -21,6 +21,7 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import CommitFailedException
 
 from tests.support.benches.iceberg_bench import IcebergBench
+from tests.support.tables.offsets import committed_at
 
 
 @pytest.mark.parametrize("changes", ["latest", "all"])
@@ -110,7 +111,7 @@ def test_others_read_it_and_older_batches_and_old_files_go(bench: IcebergBench) 
         [changed((0, "a", 0), (0, "b", 1)), gone(4, "a", 0)],
     )):
         batch = pipe.given([(table, rows)])
-        pipe.write(replace(batch, position=replace(batch.position, commit_time_us=1_763_683_200_000_000 + number)))
+        pipe.write(replace(batch, position=committed_at(batch.position, 1_763_683_200_000_000 + number)))
     found = bench.table(table.table)
     said = [one.summary.additional_properties for one in found.snapshots()]
     assert [one["sluice.batch"] for one in said] == ["1", "2"]

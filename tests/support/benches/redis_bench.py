@@ -16,8 +16,8 @@ from sluice.config.connections import parse_connection
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.tables import Column, TableId, TableSchema
 from sluice.targets.contract import Bench, Received
+from sluice.targets.messages.row_texts import own_type
 from sluice.targets.port import Input, Target
-from sluice.targets.redis.column_types import own_type
 from sluice.targets.redis.target import RedisTarget
 from sluice.targets.rows_in_memory import planned_table
 from tests.support.readers.debezium_values import python_row

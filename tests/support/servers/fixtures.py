@@ -18,6 +18,7 @@ import pytest
 
 from devstack import delta_spark, processes
 from devstack.debian import FetchFailed
+from devstack.elasticsearch import SearchServer, find_search
 from devstack.iceberg_rest import RestCatalogServer, find_rest_catalog
 from devstack.kafka import KafkaServer, find_kafka
 from devstack.mariadb import MariaDBServer
@@ -159,6 +160,29 @@ def redis_server(server_folder: Path) -> Iterator[RedisServer]:
     with server:
         os.environ["AIRFLOW_CONN_TEST_REDIS"] = server.connection_json()
         yield server
+
+
+def _search_server(server_folder: Path, kind: str) -> Iterator[SearchServer]:
+    try:
+        find_search(kind)
+    except (FetchFailed, ConfigError) as error:
+        pytest.skip(f"there is no {kind}: {error}")
+    server = SearchServer(server_folder / kind, kind, kind=kind).start()
+    os.environ[f"AIRFLOW_CONN_TEST_{kind.upper()}"] = server.connection_json()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="session")
+def elasticsearch(server_folder: Path) -> Iterator[SearchServer]:
+    """An Elasticsearch; connection id ``test_elasticsearch``. Skips what needs it where it cannot be fetched."""
+    yield from _search_server(server_folder, "elasticsearch")
+
+
+@pytest.fixture(scope="session")
+def opensearch(server_folder: Path) -> Iterator[SearchServer]:
+    """An OpenSearch; connection id ``test_opensearch``. Skips what needs it where it cannot be fetched."""
+    yield from _search_server(server_folder, "opensearch")
 
 
 @pytest.fixture(scope="session")

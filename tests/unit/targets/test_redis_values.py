@@ -13,7 +13,7 @@ import pytest
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.tables import ENUM_ERROR_VALUE
 from sluice.model.temporal import special_date, special_timestamp
-from sluice.targets.redis.column_types import OWN, alike, json_texts, key_texts, own_type, texts
+from sluice.targets.messages.row_texts import OWN, alike, json_texts, key_texts, own_type, texts
 
 K = ColumnKind
 _ZERO_DAY, _ZERO_TIME = special_date(0, 0, 0), special_timestamp(2024, 0, 15, 3_600_000_000)

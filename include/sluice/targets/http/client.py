@@ -1,61 +1,21 @@
-"""Send requests: with a login and a signature, again while the receiver does not answer or asks for patience, and never for longer than said."""
+"""Send requests with a signature, and tell refusals of rows from what stops a load."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import hmac
-import json
-import logging
-import random
-import ssl
-import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
-from typing import Any
-from urllib.parse import quote
+from dataclasses import dataclass
 
-import httpx
-import structlog
-
-from sluice import __version__
-from sluice.errors import ConfigError, LoadError, TargetUnavailable
-from sluice.model.backoff import wait_after
+from sluice.errors import LoadError
 from sluice.targets.http.options import HttpOptions, Signature
-from sluice.targets.http.receiver import Receiver, shown
+from sluice.targets.web.client import LATER, NEVER, SERVER_ERRORS, Again, Answer, Request, WebClient
+from sluice.targets.web.receiver import Receiver
 
-_log = structlog.get_logger()
-_FIRST_WAIT, _LONGEST_WAIT = timedelta(seconds=0.5), timedelta(seconds=30)
-_ANSWER_BYTES = 64 * 1024
-"""Bytes of an answer that are read."""
-_LATER = frozenset({408, 425, 429})
-"""Statuses below 500 that ask for another attempt."""
-_LOGIN = frozenset({401, 403, 407})
 _NOT_OF_A_ROW = frozenset({404, 405, 410})
 """Statuses that speak of the address, unless it names the row."""
-_NEVER = frozenset({501, 505})
-_CONFLICT, _UNAUTHORIZED, _CLIENT_ERRORS, _SERVER_ERRORS = 409, 401, 400, 500
-_EARLY_S = 30.0
-"""Seconds before its end after which an access token is not used any more."""
-
-for _name in ("httpx", "httpcore"):  # a line for each request, with its address, in which keys of rows may be
-    if logging.getLogger(_name).level == logging.NOTSET:
-        logging.getLogger(_name).setLevel(logging.WARNING)
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A request as it is sent each time. ``names_row``: the address is that of one row; ``hidden``: the answer is not shown, nor the address."""
-
-    method: str
-    url: str
-    headers: Mapping[str, str]
-    body: bytes
-    names_row: bool = False
-    hidden: bool = False
+_CONFLICT = 409
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,77 +26,19 @@ class Refusal:
     said: str
 
 
-class Ended(Exception):
-    """Another request of the batch failed, so that this one is not sent again."""
+class HttpClient(WebClient):
+    """See :class:`sluice.targets.web.client.WebClient`: for one target of type http."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    status: int
-    headers: Mapping[str, str]
-    text: str
-
-
-@dataclass
-class _Attempts:
-    """The attempts at one request. ``until``: the end of the last wait, as :func:`time.monotonic` counts."""
-
-    until: float
-    failed: int = 0
-
-
-@dataclass
-class _Token:
-    value: str = ""
-    until: float = 0.0
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-
-_tokens: dict[tuple[str, ...], _Token] = {}
-_guard = threading.Lock()
-
-
-@dataclass
-class HttpClient:
-    """Sends requests of one target; threads share it. Must be closed.
-
-    Attributes:
-        doing: what is being done, for messages. target: its name. ended: set when the batch failed, so that nothing is sent again.
-        retries: requests that were sent again.
-    """
-
-    receiver: Receiver
-    options: HttpOptions
-    doing: str
-    target: str
-    ended: threading.Event = field(default_factory=threading.Event)
-    retries: int = 0
-
-    def __post_init__(self) -> None:
-        self._timeout_s = self.options.timeout.total_seconds()
-        self._fixed = self.receiver.headers
-        self._proxied: dict[str, Any] = {"proxy": self.receiver.proxy} if self.receiver.proxy else {}
-        limits = httpx.Limits(
-            max_connections=self.options.concurrency, max_keepalive_connections=self.options.concurrency
+    def __init__(self, receiver: Receiver, options: HttpOptions, doing: str, target: str) -> None:
+        super().__init__(
+            receiver,
+            doing,
+            target,
+            timeout=options.timeout,
+            retry_for=options.retry_for,
+            connections=options.concurrency,
         )
-        try:
-            self._client = httpx.Client(
-                verify=self.receiver.tls,
-                headers={"User-Agent": f"sluice/{__version__}", "Accept-Encoding": "identity"},
-                timeout=self._timeout_s,
-                limits=limits,
-                follow_redirects=False,
-                trust_env=False,
-                **self._proxied,
-            )
-        except (ValueError, httpx.InvalidURL):
-            raise ConfigError(
-                f"connection {self.receiver.endpoint.connection_id!r}: proxy in extra is no address"
-            ) from None
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._client.close()
+        self.options = options
 
     def send(self, request: Request) -> Refusal | None:
         """Send a request until it is taken (None) or refused.
@@ -147,25 +49,7 @@ class HttpClient:
             TargetUnavailable: it does not take the request within ``options.retry_for``.
             Ended: the batch failed meanwhile.
         """
-        attempts, unanswered, renewed = self._attempts(), False, False
-        while True:
-            if self.ended.is_set():
-                raise Ended
-            after: float | None = None
-            try:
-                answer = self._ask(request.method, request.url, self._headers(request), request.body)
-            except httpx.HTTPError as error:
-                why, unanswered = self._unanswered(error, request), True
-            else:
-                if answer.status == _UNAUTHORIZED and self.receiver.oauth and not renewed:
-                    renewed = True
-                    self._forget_token()
-                    continue
-                found = self._judged(answer, request, unanswered=unanswered)
-                if not isinstance(found, str):
-                    return found
-                why, after = found, _retry_after(answer.headers)
-            self._wait(why, after, attempts, request)
+        return self.exchange(request, lambda answer, unanswered: self._judged(answer, request, unanswered))
 
     def _headers(self, request: Request) -> dict[str, str]:
         """Return the headers of one attempt: receivers compare the time of a signature with their own."""
@@ -173,183 +57,22 @@ class HttpClient:
         signed = signature(how, self.receiver.hmac_secret, request.body, int(time.time())) if how else {}
         return {**request.headers, **signed, **self._logged_in()}
 
-    def _attempts(self) -> _Attempts:
-        return _Attempts(time.monotonic() + self.options.retry_for.total_seconds())
-
-    def _wait(self, why: str, after: float | None, attempts: _Attempts, request: Request) -> None:
-        """Wait until the next attempt, after one failed. Raises TargetUnavailable, Ended."""
-        attempts.failed += 1
-        wait_s = wait_after(attempts.failed, _FIRST_WAIT, _LONGEST_WAIT).total_seconds()
-        pause = after if after is not None else wait_s * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
-        if time.monotonic() + pause > attempts.until:
-            said = f", and asks to wait for {after:.0f} s" if after is not None else ""
-            raise TargetUnavailable(
-                f"{self.doing}: {why}{said}",
-                where=self._where(request),
-                hint=f"a load sends a request again for options.retry_for, {self.options.retry_for}; the task is retried after that",
-            )
-        self.retries += 1
-        _log.info("http_request_repeated", target=self.target, reason=why, wait_s=round(pause, 1))
-        if self.ended.wait(pause):
-            raise Ended
-
-    def _ask(self, method: str, url: str, headers: Mapping[str, str], body: bytes, login: Any = None) -> _Answer:
-        """Send one request and read the answer, all within the timeout. Raises httpx.HTTPError."""
-        until = time.monotonic() + self._timeout_s
-        asked = self._client.stream(method, url, headers=dict(headers), content=body, auth=login or self.receiver.login)
-        with asked as response:
-            read = bytearray()
-            for piece in response.iter_raw():
-                read += piece
-                if time.monotonic() > until:
-                    raise httpx.ReadTimeout("the answer is too slow")
-                if len(read) > _ANSWER_BYTES:
-                    break
-            return _Answer(response.status_code, response.headers, bytes(read).decode("utf-8", "replace"))
-
-    def _judged(self, answer: _Answer, request: Request, *, unanswered: bool) -> Refusal | str | None:
+    def _judged(self, answer: Answer, request: Request, unanswered: bool) -> Refusal | Again | None:
         """Return None if the request was taken, a refusal, or why it is to be sent again. Raises ConfigError, LoadError."""
         status = answer.status
         if status // 100 == 2 or (request.method == "DELETE" and status in {404, 410} and request.names_row):
             return None
-        said = "" if request.hidden else self._plain(shown(answer.text))
-        text = f"the receiver answers {status}{f': {said}' if said else ''}"
-        where = self._where(request)
-        if status in _LOGIN:
-            raise ConfigError(f"{self.doing}: {text}", where=where, hint="look at the login of the connection")
-        if status < _CLIENT_ERRORS:
-            place = self._plain(shown(answer.headers.get("location", "")))
-            raise ConfigError(
-                f"{self.doing}: {text}, which sends it elsewhere{f': {place}' if place else ''}",
-                where=where,
-                hint="redirects are not followed, as a login would go with them: write the last address into the connection and options.path",
-            )
-        if (
-            status in _LATER
-            or (status >= _SERVER_ERRORS and status not in _NEVER)
-            or (status == _CONFLICT and unanswered)
-        ):
-            return text  # a conflict after a request without an answer: the receiver is at work on that one
-        if status in _NEVER or (status in _NOT_OF_A_ROW and not request.names_row):
+        self.require_accepted(answer, request)
+        text = self.said(answer, request)
+        if status in LATER or (status >= SERVER_ERRORS and status not in NEVER) or (status == _CONFLICT and unanswered):
+            return Again(text)  # a conflict after a request without an answer: the receiver is at work on that one
+        if status in NEVER or (status in _NOT_OF_A_ROW and not request.names_row):
             raise LoadError(
                 f"{self.doing}: {text}",
-                where=where,
+                where=self._where(request),
                 hint="look at host and path of the connection, and at options.path and methods",
             )
         return Refusal(status, text)
-
-    def _unanswered(self, error: httpx.HTTPError, request: Request) -> str:
-        """Return why there is no answer. Raises ConfigError if that does not change by itself."""
-        cause: BaseException | None = error
-        while cause is not None:
-            if isinstance(cause, ssl.SSLCertVerificationError):
-                raise ConfigError(
-                    f"{self.doing}: the server's certificate is not accepted: {cause.verify_message}",
-                    where=self._where(request),
-                    hint="name the certificate of its authority in the connection's extra: ca",
-                ) from None
-            cause = cause.__cause__ or cause.__context__
-        if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError):
-            raise LoadError(
-                f"{self.doing}: the request cannot be sent: {self._plain(shown(error))}", where=self._where(request)
-            ) from None
-        if isinstance(error, httpx.TimeoutException):
-            return f"the receiver does not answer within {self._timeout_s:g} s"
-        return f"the receiver does not answer: {self._plain(shown(error)) or type(error).__name__}"
-
-    def _where(self, request: Request) -> str:
-        return f"{request.method} {self.receiver.base if request.hidden else request.url}"
-
-    # -- logins --------------------------------------------------------------------------------------------------------
-
-    def _logged_in(self) -> dict[str, str]:
-        if self.receiver.oauth is None:
-            return self._fixed
-        return {**self._fixed, "Authorization": f"Bearer {self._token()}"}
-
-    @property
-    def _token_slot(self) -> _Token:
-        oauth = self.receiver.oauth
-        assert oauth is not None
-        name = (
-            self.receiver.endpoint.connection_id,
-            *(hashlib.sha256(value.encode()).hexdigest() for value in oauth.values()),
-        )
-        with _guard:
-            return _tokens.setdefault(name, _Token())
-
-    def _forget_token(self) -> None:
-        self._token_slot.value = ""
-
-    def _token(self) -> str:
-        """Return an access token that is valid for a while; one is asked for if there is none. Raises as :meth:`send` does."""
-        slot = self._token_slot
-        with slot.lock:
-            if not slot.value or time.monotonic() > slot.until:
-                slot.value, lasts_s = self._new_token()
-                slot.until = time.monotonic() + max(lasts_s - _EARLY_S, lasts_s / 2)
-            return slot.value
-
-    def _new_token(self) -> tuple[str, float]:
-        """Ask for an access token (RFC 6749, 4.4); return it with the seconds that it lasts."""
-        oauth = self.receiver.oauth
-        assert oauth is not None
-        form = {
-            "grant_type": "client_credentials",
-            "scope": oauth["oauth2_scope"],
-            "audience": oauth["oauth2_audience"],
-        }
-        login = (quote(oauth["oauth2_client_id"], safe=""), quote(oauth["oauth2_client_secret"], safe=""))
-        headers = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
-        if oauth["oauth2_auth"] == "body":
-            form |= {"client_id": oauth["oauth2_client_id"], "client_secret": oauth["oauth2_client_secret"]}
-        else:
-            plain = ":".join(login).encode()
-            headers["Authorization"] = f"Basic {base64.b64encode(plain).decode()}"
-        body = "&".join(f"{name}={quote(value, safe='')}" for name, value in form.items() if value).encode()
-        url, doing = oauth["oauth2_token_url"], f"{self.doing}: asking for an access token"
-        request = Request("POST", url, headers, body)
-        attempts = self._attempts()
-        while True:
-            after: float | None = None
-            try:
-                answer = self._ask("POST", url, headers, body, login=_no_login)
-            except httpx.HTTPError as error:
-                why = f"asking for an access token: {self._unanswered(error, request)}"
-            else:
-                if answer.status // 100 == 2:
-                    return self._read_token(answer, doing, url)
-                why = (
-                    f"asking for an access token: the server answers {answer.status}: {self._plain(shown(answer.text))}"
-                )
-                if answer.status not in _LATER and answer.status < _SERVER_ERRORS:
-                    hint = "look at oauth2_client_id, oauth2_client_secret, oauth2_scope and oauth2_auth in the connection's extra"
-                    raise ConfigError(f"{self.doing}: {why}", where=url, hint=hint)
-                after = _retry_after(answer.headers)
-            self._wait(why, after, attempts, request)
-
-    def _read_token(self, answer: _Answer, doing: str, url: str) -> tuple[str, float]:
-        try:
-            document = json.loads(answer.text)
-            token, lasts_s = document["access_token"], float(document.get("expires_in") or 300)
-            if not isinstance(token, str) or not token or not token.isascii() or not token.isprintable():
-                raise ValueError("no token")
-            if str(document.get("token_type", "bearer")).lower() != "bearer":
-                raise ValueError("not a bearer token")
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise ConfigError(
-                f"{doing}: the answer has no bearer token", where=url, hint="is oauth2_token_url the token endpoint?"
-            ) from None
-        return token, lasts_s
-
-    def _plain(self, text: str) -> str:
-        oauth = self.receiver.oauth
-        return self.receiver.scrubbed(text, self._token_slot.value) if oauth else self.receiver.scrubbed(text)
-
-
-def _no_login(request: httpx.Request) -> httpx.Request:
-    """Leave a request as it is: its login is in its headers already."""
-    return request
 
 
 def signature(how: Signature, secret: bytes, body: bytes, now: int) -> dict[str, str]:
@@ -361,14 +84,4 @@ def signature(how: Signature, secret: bytes, body: bytes, now: int) -> dict[str,
     return {**found, how.timestamp_header: str(now)} if how.timestamp_header else found
 
 
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds that an answer asks to wait, None if it does not say so in a way that is understood."""
-    given = headers.get("retry-after", "").strip()
-    if given.isdigit() and len(given) < 10:
-        return float(given)
-    try:
-        at = parsedate_to_datetime(given)
-    except (ValueError, TypeError, IndexError):
-        return None
-    at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-    return max((at - datetime.now(UTC)).total_seconds(), 0.0)
+__all__ = ["HttpClient", "Refusal", "signature"]

@@ -18,10 +18,10 @@ from sluice.formats import cloudevents
 from sluice.model.batches import Op
 from sluice.model.fields import is_masked, true_name
 from sluice.model.tables import TableId
-from sluice.targets.http.client import Request
 from sluice.targets.http.options import DOCUMENTS, OF_ROWS, HttpOptions
 from sluice.targets.messages.documents import Messages, MessageWriter
 from sluice.targets.port import ChangePiece, Fence
+from sluice.targets.web.client import Request
 
 _OPS = {Op.INSERT: "insert", Op.UPDATE: "update", Op.DELETE: "delete", Op.READ: "read"}
 _LONGEST_KEY = 200

@@ -13,7 +13,6 @@ from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.targets.http.options import HttpOptions
 from sluice.targets.http.options import Ordering as Ordered
-from sluice.targets.http.receiver import Receiver
 from sluice.targets.http.schema import HttpSchema
 from sluice.targets.http.writer import HttpPlace, HttpWriter
 from sluice.targets.messages.definitions import FOLLOWED
@@ -28,6 +27,7 @@ from sluice.targets.port import (
     Input,
     Ordering,
 )
+from sluice.targets.web.receiver import Receiver
 
 _ORDER = {Ordered.KEY: Ordering.KEY, Ordered.TABLE: Ordering.TABLE, Ordered.GLOBAL: Ordering.GLOBAL}
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from sluice.errors import LoadError
 from sluice.model.offset import Offset
 from sluice.targets.changes_in_order import in_log_order
-from sluice.targets.http.client import Ended, HttpClient, Refusal
+from sluice.targets.http.client import HttpClient, Refusal
 from sluice.targets.http.options import HttpOptions, Ordering
-from sluice.targets.http.receiver import Receiver
 from sluice.targets.http.requests import Document, Sending
 from sluice.targets.messages.definitions import require_not_converted, require_not_stopped
 from sluice.targets.messages.documents import MessageWriter
@@ -31,6 +30,8 @@ from sluice.targets.port import (
     WriteResult,
 )
 from sluice.targets.schema.policy import not_followed
+from sluice.targets.web.client import Ended
+from sluice.targets.web.receiver import Receiver
 
 _ROWS = 20_000
 """Rows that become documents at a time."""

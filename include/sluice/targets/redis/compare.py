@@ -15,6 +15,7 @@ from sluice.model.fields import is_masked, true_name
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import one_chunk
 from sluice.targets.messages.read_back import listed_keys
+from sluice.targets.messages.row_texts import BYTES, alike, own_type
 from sluice.targets.port import (
     SHOWN_CHARACTERS,
     ComparesRowsOnly,
@@ -24,7 +25,6 @@ from sluice.targets.port import (
     keys_where,
 )
 from sluice.targets.redis.client import Client, connected
-from sluice.targets.redis.column_types import BYTES, alike, own_type
 from sluice.targets.redis.held_rows import held_rows, key_table
 from sluice.targets.redis.place import Place
 from sluice.targets.redis.rows import TableRows, expiry_ms

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 
 from sluice.model.tables import TableId
+from sluice.targets.messages.row_texts import json_texts, texts
 from sluice.targets.port import Fence, SchemaChange
 from sluice.targets.redis.checkpoint import STATEMENTS, guarded
 from sluice.targets.redis.client import Client
-from sluice.targets.redis.column_types import json_texts, texts
 from sluice.targets.redis.place import Place
 from sluice.targets.redis.scripts import FIELDS, NOTE, RENAME, REPLACE
 from sluice.targets.redis.sender import RowSender, parts_of

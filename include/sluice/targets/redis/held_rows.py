@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from sluice.errors import LoadError
 from sluice.model.planned import PlannedTable
+from sluice.targets.messages.row_texts import own_type
 from sluice.targets.redis.client import Client, library
-from sluice.targets.redis.column_types import own_type
 from sluice.targets.redis.place import Place
 
 _ROWS = 500
@@ -66,7 +66,7 @@ def _string_row(place: Place, key: bytes, answer: bytes | None, *, hidden: bool)
 
 
 def json_value(value: Any) -> bytes:
-    """Return a value as JSON, as :func:`~sluice.targets.redis.column_types.json_texts` writes it."""
+    """Return a value as JSON, as :func:`~sluice.targets.messages.row_texts.json_texts` writes it."""
     return json.dumps(value, ensure_ascii=False).encode()
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from sluice.config.connections import Endpoint
 from sluice.model.tables import TableId
+from sluice.targets.messages.row_texts import escaped
 from sluice.targets.redis.options import Index, RedisOptions
 
 
@@ -71,9 +72,4 @@ class Place:
         )
 
 
-def escaped(text: str) -> str:
-    """Return a part of a key without the colon that separates parts."""
-    return text.replace("%", "%25").replace(":", "%3A")
-
-
-__all__ = ["Place", "escaped"]
+__all__ = ["Place"]

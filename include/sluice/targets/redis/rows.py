@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.formats.columns import image
-from sluice.merge.column_presence import is_partial, masks
-from sluice.model.batches import Op
-from sluice.model.column_types import ColumnKind, ColumnType
-from sluice.model.fields import neutral_type, true_name
+from sluice.model.column_types import ColumnKind
+from sluice.model.fields import true_name
 from sluice.model.planned import PlannedTable
-from sluice.model.tables import META_COLUMNS, member, one_chunk, stored_name
-from sluice.targets.redis.column_types import BYTES, json_texts, key_texts, texts
+from sluice.model.tables import one_chunk
+from sluice.targets.messages.keyed_rows import KeyedRows
+from sluice.targets.messages.row_texts import BYTES, json_texts, texts
 from sluice.targets.redis.place import Place
 
 CHUNK_ROWS, CHUNK_BYTES = 1_000, 1 << 20
@@ -61,97 +60,12 @@ class PackedRows:
             first = end
 
 
-@dataclass(frozen=True, slots=True)
-class RowKeys:
-    """The keys of rows. ``now``: those of the rows; ``old``: those under which the target holds them, null where it holds none; ``gone``: deleted."""
-
-    now: pa.Array
-    old: pa.Array
-    gone: _Mask
-
-    @property
-    def _differ(self) -> _Mask:
-        return np.asarray(pc.fill_null(pc.not_equal(self.now, self.old), False).to_numpy(zero_copy_only=False))
-
-    @property
-    def moved(self) -> _Mask:
-        """A mask of the rows that stay under another key."""
-        return self._differ & ~self.gone
-
-    def left(self, but: _Mask) -> pa.Array:
-        """Return the keys that rows leave, except the rows of a mask: those of deleted ones, and old keys of those that have another one by now."""
-        return pc.coalesce(self.old, self.now).filter(pa.array((self._differ | self.gone) & ~but))
-
-
-@dataclass
-class TableRows:
+class TableRows(KeyedRows):
     """Makes the rows of a table as the options say."""
 
-    place: Place
-    plan: PlannedTable
-    _types: dict[str, ColumnType] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._types = {column.name: column.sent_type for column in self.plan.columns}
-
-    def type_of(self, arrow: pa.Field) -> ColumnType:
-        """Return what the values of a column are."""
-        known = self._types.get(true_name(arrow))
-        if known is not None and known.arrow_type == arrow.type:
-            return known
-        return neutral_type(arrow) or known or ColumnType.of_arrow(str(arrow.type))
-
-    def sent(self, schema: pa.Schema) -> list[pa.Field]:
-        """Return the columns that are sent."""
-        return [one for one in schema if one.name not in META_COLUMNS and true_name(one) in self._types]
-
-    def keys(self, columns: Sequence[pa.Array], fields: Sequence[pa.Field]) -> pa.Array:
-        """Return the keys of rows (large_string), from the key's columns in key order; null where a value is."""
-        head, tail = self.place.row_affixes(self.plan.target)
-        parts: list[Any] = [pa.scalar(head, pa.large_string())]
-        for number, (values, arrow) in enumerate(zip(columns, fields, strict=True)):
-            parts += [pa.scalar(":", pa.large_string())] if number else []
-            parts.append(key_texts(values, self.type_of(arrow)))
-        return pc.binary_join_element_wise(*parts, pa.scalar(tail, pa.large_string()), pa.scalar("", pa.large_string()))
-
-    def row_keys(self, rows: pa.Table) -> pa.Array:
-        """Return the keys of rows."""
-        fields = [rows.schema.field(stored_name(name)) for name in self.plan.key]
-        return self.keys([one_chunk(rows[one.name]) for one in fields], fields)
-
-    def keys_of(self, rows: pa.Table) -> RowKeys:
-        """Return the keys of rows, now and at the target."""
-        gone = pc.equal(one_chunk(rows["_op"]), Op.DELETE.value).to_numpy(zero_copy_only=False)
-        return RowKeys(self.row_keys(rows), self._old_keys(rows), np.asarray(gone))
-
-    def _old_keys(self, rows: pa.Table) -> pa.Array:
-        """Return the keys under which the target holds the rows; null where it holds none. Values that the log lacks are those of the row."""
-        fields = [rows.schema.field(stored_name(name)) for name in self.plan.key]
-        before = one_chunk(rows["_before"])
-        olds = []
-        for one in fields:
-            now = one_chunk(rows[one.name])
-            known = before.type.get_field_index(one.name) >= 0
-            olds.append(pc.coalesce(member(before, one.name).cast(now.type), now) if known else now)
-        found = self.keys(olds, fields)
-        return pc.if_else(before.is_valid(), found, pa.scalar(None, found.type))
-
-    def lacking(self, rows: pa.Table) -> _Mask:
-        """Return a mask of the rows that stay and of which the log lacks a column."""
-        known = self.known(rows)
-        if not known:
-            return np.zeros(rows.num_rows, bool)
-        stays = np.asarray(pc.not_equal(one_chunk(rows["_op"]), Op.DELETE.value).to_numpy(zero_copy_only=False))
-        lacks: _Mask = stays & ~np.all([known[one.name] for one in self.sent(rows.schema)], axis=0)
-        return lacks
-
-    def known(self, rows: pa.Table) -> dict[str, _Mask]:
-        """Return, by stored name, which rows have a value of a column that the log knows; empty: all do."""
-        if not is_partial(rows):
-            return {}
-        users = [one for one in rows.schema if one.name not in META_COLUMNS]
-        known, _ = masks(rows["_present"], len(users))
-        return {one.name: known[:, number] for number, one in enumerate(users)}
+    def __init__(self, place: Place, plan: PlannedTable) -> None:
+        super().__init__(plan, *place.row_affixes(plan.target))
+        self.place = place
 
     def texts_of(self, rows: pa.Table) -> dict[str, pa.Array]:
         """Return the texts of what is sent, by true name: large_binary, or JSON texts in form: json."""

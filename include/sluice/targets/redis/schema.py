@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from sluice.errors import LoadError, MappingError, SluiceError
 from sluice.model.planned import PlannedTable
 from sluice.targets.feature_check import without_key
+from sluice.targets.messages.row_texts import own_type
 from sluice.targets.port import Input, TableFinding
 from sluice.targets.redis.client import Client, cluster_refused, connected
-from sluice.targets.redis.column_types import own_type
 from sluice.targets.redis.place import Place
 from sluice.targets.redis.tables import Definition, definition_of, definitions, require, statement_of
 from sluice.targets.schema.names import lacking

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from sluice.errors import LoadError, MappingError
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
+from sluice.targets.messages.row_texts import own_type
 from sluice.targets.redis.client import Client
-from sluice.targets.redis.column_types import own_type
 from sluice.targets.redis.options import Index
 from sluice.targets.redis.place import Place
 from sluice.targets.redis.rows import EXPIRY_KINDS

@@ -17,6 +17,7 @@ from sluice.model.fields import is_masked, true_name
 from sluice.targets.messages.definitions import require_not_converted, require_not_stopped
 from sluice.targets.messages.pieces import merged_parts
 from sluice.targets.messages.read_back import listed_keys
+from sluice.targets.messages.row_texts import BYTES
 from sluice.targets.port import (
     BatchInput,
     Checkpoint,
@@ -33,7 +34,6 @@ from sluice.targets.port import (
 )
 from sluice.targets.redis.checkpoint import RedisCheckpoints, guarded, read_checkpoint
 from sluice.targets.redis.client import Client, connected
-from sluice.targets.redis.column_types import BYTES
 from sluice.targets.redis.follow import follow
 from sluice.targets.redis.held_rows import held_rows, shown_key
 from sluice.targets.redis.place import Place

@@ -27,18 +27,26 @@ _OAUTH = ("oauth2_token_url", "oauth2_client_id", "oauth2_client_secret")
 
 @dataclass(frozen=True)
 class Receiver:
-    """An endpoint as the receiver of requests. Picklable. Raises ConfigError if the connection cannot be used."""
+    """An endpoint as the receiver of requests. Picklable. Raises ConfigError if the connection cannot be used.
+
+    ``page``: of the documentation, for hints. ``api_keys``: it takes ``api_key`` in the extra, as search servers do.
+    """
 
     endpoint: Endpoint
+    page: str = "docs/http-target.md"
+    api_keys: bool = False
 
     def require_usable(self) -> None:
         """Check every field of the connection. No I/O but reading certificates. Raises ConfigError."""
-        unknown = sorted(self.endpoint.extra.keys() - _EXTRA)
+        known = _EXTRA | {"api_key"} if self.api_keys else _EXTRA
+        unknown = sorted(self.endpoint.extra.keys() - known)
         if unknown:
-            raise self._wrong(f"extra has {unknown[0]}, which is not known", f"known are {', '.join(sorted(_EXTRA))}")
+            raise self._wrong(f"extra has {unknown[0]}, which is not known", f"known are {', '.join(sorted(known))}")
         given = [name for name in _OAUTH if self._text(name)]
         if given and len(given) < len(_OAUTH):
             raise self._wrong(f"extra has {given[0]}, and OAuth2 needs {', '.join(_OAUTH)}")
+        if self.api_keys and self._text("api_key") and (given or self.endpoint.password):
+            raise self._wrong("it has a password or OAuth2, and api_key", "a request has one login: leave one out")
         if given and self.endpoint.password:
             raise self._wrong(
                 "it has a password and OAuth2 client credentials", "a request has one login: leave one out"
@@ -93,6 +101,8 @@ class Receiver:
         found = dict(given)
         if self.endpoint.password and not self.endpoint.user:
             found["Authorization"] = f"Bearer {self.endpoint.password}"
+        if self.api_keys and self._text("api_key"):
+            found["Authorization"] = f"ApiKey {self._text('api_key')}"
         return found
 
     @property
@@ -136,7 +146,14 @@ class Receiver:
         proxy = ""
         with suppress(ValueError):
             proxy = urlsplit(self._text("proxy")).password or ""
-        secrets = [self.endpoint.password, self._text("hmac_secret"), self._text("oauth2_client_secret"), proxy, *more]
+        secrets = [
+            self.endpoint.password,
+            self._text("hmac_secret"),
+            self._text("oauth2_client_secret"),
+            self._text("api_key"),
+            proxy,
+            *more,
+        ]
         with suppress(ConfigError):
             secrets += self.headers.values()
         for user, password in (self.endpoint.user, self.endpoint.password), map(self._text, _OAUTH[1:]):
@@ -170,7 +187,7 @@ class Receiver:
 
     def _wrong(self, why: str, hint: str | None = None) -> ConfigError:
         return ConfigError(
-            f"connection {self.endpoint.connection_id!r}: {why}", hint=hint or "docs/http-target.md lists the fields"
+            f"connection {self.endpoint.connection_id!r}: {why}", hint=hint or f"{self.page} lists the fields"
         )
 
 

@@ -1,4 +1,4 @@
-"""The text of each kind of values in Redis, which has no types of its own, and what is lost."""
+"""The text of each kind of values in a store without types of its own: as a field, as JSON and in a key; and what is lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from sluice.formats.columns import base64, quoted
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.tables import ENUM_ERROR_VALUE
 from sluice.model.temporal import time_of, to_text
-from sluice.targets.redis.place import escaped
 
 K = ColumnKind
 BYTES = pa.large_binary()
@@ -55,6 +54,11 @@ OWN: Mapping[ColumnKind, OwnType] = {
     **dict.fromkeys((K.BLOB, K.GEOMETRY, K.VECTOR), OwnType()),
 }
 """The text of values of each kind is MySQL's; bytes are as they are, in a key as hexadecimal digits."""
+
+
+def escaped(text: str) -> str:
+    """Return a part of a key without the colon that separates parts."""
+    return text.replace("%", "%25").replace(":", "%3A")
 
 
 def own_type(made: ColumnType) -> OwnType:
@@ -126,4 +130,4 @@ def _short(text: bytes) -> bytes:
     return text.rstrip(b"0").rstrip(b".") if b"." in text else text
 
 
-__all__ = ["BYTES", "OWN", "OwnType", "alike", "json_texts", "key_texts", "own_type", "texts"]
+__all__ = ["BYTES", "OWN", "OwnType", "alike", "escaped", "json_texts", "key_texts", "own_type", "texts"]

@@ -1,0 +1,92 @@
+"""The mapping of each kind of values, how a value is written in a document, and what searches lose of it."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.formats.columns import joined, quoted
+from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.targets.messages.row_texts import alike, json_texts, own_type, texts
+
+K = ColumnKind
+_KEYWORD_CHARACTERS = 8_191
+"""Characters of a keyword that is searchable: Lucene takes terms of 32,766 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldType:
+    """The mapping of a kind. ``loses``: what searches and sums lose; the document always has the whole value."""
+
+    mapping: Mapping[str, Any]
+    loses: str = ""
+
+
+_LONG = FieldType({"type": "long"})
+_KEYWORD = FieldType({"type": "keyword", "ignore_above": _KEYWORD_CHARACTERS})
+_WORDS = FieldType({**_KEYWORD.mapping, "fields": {"text": {"type": "text"}}})
+_BYTES = FieldType({"type": "binary"}, "bytes are not searchable")
+_DIGITS = FieldType(_KEYWORD.mapping, "it is sorted and searched as text, since a long ends at 2^63-1")
+FIELDS: Mapping[ColumnKind, FieldType] = {
+    **dict.fromkeys((K.TINYINT, K.SMALLINT, K.MEDIUMINT, K.INT, K.BIGINT, K.YEAR), _LONG),
+    K.BIT: _DIGITS,
+    K.DECIMAL: FieldType({"type": "double"}, "searches and sums see about 15 digits"),
+    **dict.fromkeys((K.FLOAT, K.DOUBLE), FieldType({"type": "double"})),
+    K.DATE: FieldType({"type": "date", "format": "strict_date", "ignore_malformed": True}),
+    **dict.fromkeys((K.DATETIME, K.TIMESTAMP), FieldType({"type": "date", "ignore_malformed": True})),
+    K.TIME: _KEYWORD,
+    **dict.fromkeys((K.CHAR, K.VARCHAR), _WORDS),
+    **dict.fromkeys((K.UUID, K.ENUM, K.SET), _KEYWORD),
+    K.TEXT: FieldType({"type": "text"}),
+    K.JSON: FieldType({"type": "keyword", "index": False, "doc_values": False}, "it is a text that is not searchable"),
+    **dict.fromkeys((K.BINARY, K.VARBINARY, K.BLOB, K.GEOMETRY, K.VECTOR), _BYTES),
+    **dict.fromkeys((K.INET4, K.INET6), FieldType({"type": "ip"})),
+}
+_MILLISECONDS = 3
+_TIMES = frozenset({K.DATETIME, K.TIMESTAMP})
+
+
+def field_type(made: ColumnType) -> FieldType:
+    """Return the mapping that is proposed for a column."""
+    if made.kind is K.BIGINT and made.unsigned:
+        return _DIGITS
+    found = FIELDS[made.kind]
+    if made.kind in _TIMES and made.digits > _MILLISECONDS:
+        return FieldType(found.mapping, "searches see milliseconds")
+    return found
+
+
+def document_texts(values: pa.Array, made: ColumnType) -> pa.Array:
+    """Return values as JSON (large_string); null stays null."""
+    if made.kind not in _TIMES or not pa.types.is_timestamp(values.type):
+        return json_texts(values, made)
+    found = pc.replace_substring(texts(values, made).cast(pa.large_string()), " ", "T", max_replacements=1)
+    return quoted(joined(found, "Z") if made.kind is K.TIMESTAMP else found)
+
+
+def key_value(made: ColumnType, value: Any) -> Any:
+    """Return a value of a key's column as the source's values are stored, from a document. Raises ValueError, ArithmeticError."""
+    if made.kind in {K.BINARY, K.VARBINARY}:
+        return b64decode(value)
+    read = own_type(made).read
+    assert read is not None  # asked before
+    return read(str(value).removesuffix("Z") if made.kind is K.TIMESTAMP else str(value))
+
+
+def same(made: ColumnType, mine: Any, there: Any) -> bool:
+    """Return True if two values of documents are of the same value of a column."""
+    if isinstance(mine, str) and isinstance(there, str):
+        one, other = (text.removesuffix("Z") if made.kind is K.TIMESTAMP else text for text in (mine, there))
+        return alike(made, one.encode(), other.encode())
+    if isinstance(mine, float) or isinstance(there, float):
+        numbers = isinstance(mine, int | float) and isinstance(there, int | float)
+        return numbers and repr(float(mine)) == repr(float(there))
+    return type(mine) is type(there) and bool(mine == there)
+
+
+__all__ = ["FIELDS", "FieldType", "document_texts", "field_type", "key_value", "same"]

@@ -1,0 +1,115 @@
+"""Rows of a table as documents: their ids, their routing and their JSON, made column by column."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.errors import LoadError
+from sluice.formats.columns import image
+from sluice.model.batches import Op
+from sluice.model.fields import is_masked, true_name
+from sluice.model.planned import PlannedTable
+from sluice.model.tables import one_chunk, stored_name
+from sluice.targets.elasticsearch.client import Client
+from sluice.targets.elasticsearch.column_types import document_texts
+from sluice.targets.elasticsearch.place import Place, path_of
+from sluice.targets.messages.keyed_rows import KeyedRows
+from sluice.targets.messages.row_texts import key_texts
+
+ID_BYTES = 512
+"""Bytes of a document's id at most."""
+_HELD = 500
+"""Documents that are asked for at a time."""
+
+
+class TableDocuments(KeyedRows):
+    """Makes the documents of a table."""
+
+    def __init__(self, place: Place, plan: PlannedTable) -> None:
+        super().__init__(plan)
+        self.place, self.index, self._column = place, place.index_of(plan.target), place.routing_of(plan.target)
+
+    def routings(self, columns: Sequence[pa.Array], fields: Sequence[pa.Field]) -> pa.Array | None:
+        """Return the routing of rows, from the key's columns in key order; None if the table has none."""
+        if not self._column:
+            return None
+        number = self.plan.key.index(self._column)
+        return key_texts(columns[number], self.type_of(fields[number]))
+
+    def places(self, rows: pa.Table) -> tuple[pa.Array, pa.Array | None]:
+        """Return ids and routing of rows."""
+        fields = [rows.schema.field(stored_name(name)) for name in self.plan.key]
+        columns = [one_chunk(rows[one.name]) for one in fields]
+        return self.keys(columns, fields), self.routings(columns, fields)
+
+    def texts_of(self, rows: pa.Table) -> dict[str, pa.Array]:
+        """Return the JSON texts of what is sent, by true name."""
+        return {
+            true_name(one): document_texts(one_chunk(rows[one.name]), self.type_of(one))
+            for one in self.sent(rows.schema)
+        }
+
+    def documents(self, client: Client, rows: pa.Table, *, copied: bool) -> pa.Array:
+        """Return rows as JSON. Columns that the log lacks are the target's. ``copied``: a dump fills the table, so that rows may be missing."""
+        values = self.texts_of(rows)
+        lacks = self.lacking(rows)
+        if lacks.any():
+            self._complete(client, rows, values, lacks, copied=copied)
+        return image({name: pc.fill_null(one, "null") for name, one in values.items()})
+
+    def _complete(
+        self, client: Client, rows: pa.Table, values: dict[str, pa.Array], lacks: np.ndarray[Any, Any], *, copied: bool
+    ) -> None:
+        ids, routings = self.places(rows)
+        hidden = any(map(is_masked, rows.schema))
+        keys = self.keys_of(rows)
+        if (keys.moved & lacks).any():
+            raise LoadError(
+                f"the key of a row of {self.plan.source} changed, and the log has only its changed columns",
+                where=str(self.plan.target),
+                hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications; then `sluice dump start PIPELINE "
+                "--table SCHEMA.TABLE` copies the table anew",
+            )
+        known, ops = self.known(rows), rows["_op"].to_pylist()
+        stored = {true_name(one): one.name for one in self.sent(rows.schema)}
+        texts = {name: one.to_pylist() for name, one in values.items()}
+        places = np.flatnonzero(lacks).tolist()
+        mask = pa.array(lacks)
+        asked = ids.filter(mask).to_pylist(), routings.filter(mask).to_pylist() if routings is not None else None
+        for place, there in zip(places, held_documents(client, self.index, *asked), strict=True):
+            if there is None and ops[place] == Op.UPDATE and not copied:
+                shown = "(masked)" if hidden else str(ids[place])[:300]
+                raise LoadError(
+                    f"the target has no row {shown}, but the log only contains the changed columns of this row",
+                    where=str(self.plan.target),
+                    hint="`sluice dump start PIPELINE --table SCHEMA.TABLE` copies the table anew",
+                )
+            for name, column in texts.items():
+                if not known[stored[name]][place]:
+                    column[place] = json.dumps((there or {}).get(name), ensure_ascii=False)
+        for name, column in texts.items():
+            values[name] = pa.array(column, values[name].type)
+
+
+def held_documents(
+    client: Client, index: str, ids: Sequence[str], routings: Sequence[str] | None
+) -> Iterator[dict[str, Any] | None]:
+    """Yield the document of each id as it is now, None if there is none."""
+    for first in range(0, len(ids), _HELD):
+        docs = [{"_id": one} for one in ids[first : first + _HELD]]
+        if routings is not None:
+            docs = [{**one, "routing": by} for one, by in zip(docs, routings[first : first + _HELD], strict=True)]
+        found = client.ask("reading rows", "POST", path_of(index, "_mget"), {"docs": docs}).document
+        for one in found["docs"]:
+            if "error" in one:
+                raise LoadError(f"reading rows: {one['error'].get('reason')}", where=index)
+            yield one["_source"] if one.get("found") else None
+
+
+__all__ = ["ID_BYTES", "TableDocuments", "held_documents"]

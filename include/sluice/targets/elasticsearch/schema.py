@@ -1,0 +1,130 @@
+"""Whether each planned table has its index, what its mapping means for searches, and what the server keeps over a crash."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sluice.errors import LoadError, MappingError, SluiceError
+from sluice.model.planned import PlannedTable
+from sluice.targets.elasticsearch.client import Client, connected
+from sluice.targets.elasticsearch.column_types import field_type
+from sluice.targets.elasticsearch.place import Place, path_of
+from sluice.targets.elasticsearch.tables import (
+    HeldIndex,
+    extend_statement,
+    fields_of,
+    held_indexes,
+    make_statement,
+    require,
+)
+from sluice.targets.feature_check import without_key
+from sluice.targets.port import TableFinding
+from sluice.targets.schema.names import lacking
+
+_MISSING = 404
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+_DEFAULT_GC_DELETES = "60s"
+
+
+@dataclass(frozen=True)
+class ElasticsearchSchema:
+    """See :class:`sluice.targets.port.TargetSchema`."""
+
+    place: Place
+
+    def compare(self, tables: Sequence[PlannedTable]) -> Sequence[TableFinding]:
+        """Return findings on each table."""
+        if not tables:
+            return ()
+        found: list[TableFinding] = []
+        with connected(self.place) as client:
+            try:
+                held = held_indexes(client, [self.place.index_of(plan.target) for plan in tables])
+                for plan in tables:
+                    found += self._about(client, plan, held)
+            except SluiceError as error:
+                found.append(TableFinding("error", tables[0].target, "", error.message, hint=error.hint or ""))
+        return found
+
+    def _about(self, client: Client, plan: PlannedTable, held: dict[str, HeldIndex]) -> Iterator[TableFinding]:
+        place, index = self.place, self.place.index_of(plan.target)
+        there = held.get(index)
+        if not plan.key:
+            yield without_key(plan)
+            return
+        if there is not None and there.definition is None:
+            why = f"index {index} does not say which table's rows it has, and what its key is"
+            yield TableFinding("error", plan.target, "", why, extend_statement(place, plan, there))
+            return
+        new = lacking(plan, there.definition.columns) if there is not None and there.definition is not None else []
+        for name in new:
+            assert there is not None
+            why = f"it has no column {name!r}, which {plan.source} has"
+            yield TableFinding("error", plan.target, name, why, extend_statement(place, plan, there), absent=True)
+        if new:
+            return
+        try:
+            require(place, held, plan)
+        except MappingError as error:
+            statement = make_statement(place, plan) if there is None else ""
+            hint = error.hint or ""
+            yield TableFinding("error", plan.target, "", error.message, statement, hint=hint, absent=there is None)
+            return
+        assert there is not None
+        yield from self._mapping(plan, there)
+        yield from self._settings(client, plan, index)
+        yield TableFinding("ok", plan.target, "", f"index {index}, ids {':'.join(f'<{name}>' for name in plan.key)}")
+
+    def _mapping(self, plan: PlannedTable, there: HeldIndex) -> Iterator[TableFinding]:
+        wanted = fields_of(self.place, plan, [column.name for column in plan.columns])
+        for column in plan.columns:
+            name, own = column.name, there.fields.get(column.name, {}).get("type")
+            if own is not None and own != wanted[name].get("type"):
+                why = f"it is mapped as {own}, and {wanted[name].get('type')} is proposed for {column.sql_type}"
+                hint = "options.mappings names another one; a mapping changes with the index: delete it, and copy the table anew"
+                yield TableFinding("warning", plan.target, name, why, hint=hint)
+            elif (
+                loses := field_type(column.sent_type).loses
+            ) and f"{plan.target}.{name}" not in self.place.options.mappings:
+                yield TableFinding("warning", plan.target, name, f"{column.sql_type}: {loses}")
+
+    def _settings(self, client: Client, plan: PlannedTable, index: str) -> Iterator[TableFinding]:
+        path = f"{path_of(index, '_settings')}?flat_settings=true"
+        [one] = client.ask("reading settings", "GET", path).document.values()
+        given: dict[str, Any] = one["settings"]
+        least, kept = (
+            self.place.options.timeout.total_seconds(),
+            str(given.get("index.gc_deletes", _DEFAULT_GC_DELETES)),
+        )
+        if _seconds(kept) < least:
+            why = f"index.gc_deletes is {kept}, and a request may take {least:.0f} s (options.timeout): a late one could write a removed row anew"
+            yield TableFinding("warning", plan.target, "", why, hint=f"set index.gc_deletes of {index} to 10m")
+        if given.get("index.translog.durability") == "async":
+            why = "index.translog.durability is async: a crash of the server loses acknowledged rows, and the checkpoint does not"
+            yield TableFinding("error", plan.target, "", why, hint=f"set it to request for {index}")
+
+    def apply(self, statement: str) -> None:
+        """Send what a finding proposes. Raises LoadError."""
+        given = re.fullmatch(r"PUT (/[^/\s]+(?:/_mapping)?) (\{.*\})", statement, re.DOTALL)
+        try:
+            if given is None:
+                raise ValueError("it makes no index, and changes no mapping")
+            body = json.loads(given[2])
+        except ValueError as error:
+            raise LoadError(
+                f"this is no statement of a target of type elasticsearch: {statement[:300]}: {error}"
+            ) from None
+        with connected(self.place) as client:
+            client.acknowledged("changing an index", "PUT", given[1], body)
+
+
+def _seconds(text: str) -> float:
+    found = re.fullmatch(r"(-?\d+)([a-z]*)", text)
+    return float(found[1]) * _UNITS.get(found[2], 1.0) if found else 0.0
+
+
+__all__ = ["ElasticsearchSchema"]

@@ -1,0 +1,178 @@
+"""The tables of a target: an index for each, whose mapping also says which columns and which key the table has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sluice.errors import LoadError, MappingError
+from sluice.model.column_types import ColumnType
+from sluice.model.planned import PlannedTable
+from sluice.model.tables import TableId
+from sluice.targets.elasticsearch.client import Client
+from sluice.targets.elasticsearch.column_types import field_type
+from sluice.targets.elasticsearch.place import Place, path_of
+from sluice.targets.schema.names import require_names
+
+_META = "sluice"
+_AT_ONCE = 20
+_MISSING = 404
+_SETTINGS: Mapping[str, Any] = {"gc_deletes": "10m"}
+"""Settings of indexes that are made: a request that waits somewhere is over long before the version of a removed row is forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """The columns and the key of a table, by name. ``moves_to``: the name that a rename gives it; its rows are in that index by now."""
+
+    table: str
+    columns: tuple[str, ...]
+    key: tuple[str, ...]
+    moves_to: str = ""
+
+    def to_meta(self) -> dict[str, Any]:
+        """Return what the mapping of the index says in ``_meta``."""
+        told = {"table": self.table, "columns": list(self.columns), "key": list(self.key)}
+        return {**told, "moves_to": self.moves_to} if self.moves_to else told
+
+
+@dataclass(frozen=True, slots=True)
+class HeldIndex:
+    """An index that is there. ``definition``: None if Sluice did not make it. ``meta``: what others say in ``_meta``."""
+
+    definition: Definition | None
+    fields: Mapping[str, Any]
+    meta: Mapping[str, Any]
+
+    def meta_with(self, definition: Definition) -> dict[str, Any]:
+        """Return ``_meta`` with another definition."""
+        return {**self.meta, _META: definition.to_meta()}
+
+
+def held_indexes(client: Client, indexes: Collection[str]) -> dict[str, HeldIndex]:
+    """Return those of the indexes that are there. Raises LoadError if a definition cannot be read."""
+    names, found = sorted(set(indexes)), {}
+    for first in range(0, len(names), _AT_ONCE):
+        part = names[first : first + _AT_ONCE]
+        path = f"{path_of(','.join(part))}/_mapping?ignore_unavailable=true".replace("%2C", ",")
+        there = client.ask("reading mappings", "GET", path, allow={_MISSING})
+        for index, one in there.document.items() if there.status != _MISSING else ():
+            found[index] = _held(index, one["mappings"])
+    return found
+
+
+def _held(index: str, mapping: Mapping[str, Any]) -> HeldIndex:
+    meta = dict(mapping.get("_meta", {}))
+    told, fields = meta.pop(_META, None), mapping.get("properties", {})
+    if told is None:
+        return HeldIndex(None, fields, meta)
+    try:
+        columns, key = tuple(map(str, told["columns"])), tuple(map(str, told["key"]))
+        definition = Definition(str(told["table"]), columns, key, str(told.get("moves_to", "")))
+    except (KeyError, TypeError) as error:
+        raise LoadError(
+            f"_meta.{_META} of index {index} cannot be read: {error!r}",
+            where=index,
+            hint="remove it from the mapping; `sluice check PIPELINE --apply` writes it anew",
+        ) from None
+    return HeldIndex(definition, fields, meta)
+
+
+def definition_of(plan: PlannedTable) -> Definition:
+    """Return the definition of a planned table."""
+    return Definition(str(plan.target), tuple(column.name for column in plan.columns), plan.key)
+
+
+def mapped(place: Place, table: TableId, name: str, made: ColumnType) -> dict[str, Any]:
+    """Return the mapping of a column: that of the options, or the proposed one."""
+    given = place.options.mappings.get(f"{table}.{name}")
+    return dict(given if given is not None else field_type(made).mapping)
+
+
+def index_body(place: Place, definition: Definition | None, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what makes an index."""
+    mappings: dict[str, Any] = {"dynamic": "strict", "properties": dict(fields)}
+    if definition is not None:
+        mappings["_meta"] = {_META: definition.to_meta()}
+    given = dict(place.options.settings)
+    nested = given.get("index", {})
+    own = {
+        name: value
+        for name, value in _SETTINGS.items()
+        if not {name, f"index.{name}"} & given.keys() and not (isinstance(nested, Mapping) and name in nested)
+    }
+    return {"settings": {**own, **given}, "mappings": mappings}
+
+
+def fields_of(place: Place, plan: PlannedTable, names: Sequence[str]) -> dict[str, Any]:
+    """Return the mappings of some columns of a planned table."""
+    return {
+        column.name: mapped(place, plan.target, column.name, column.sent_type)
+        for column in plan.columns
+        if column.name in names
+    }
+
+
+def statement_of(path: str, body: Mapping[str, Any]) -> str:
+    """Return a request as people write it."""
+    return f"PUT {path} {json.dumps(body, ensure_ascii=False)}"
+
+
+def make_statement(place: Place, plan: PlannedTable) -> str:
+    """Return the request that makes the index of a planned table."""
+    definition = definition_of(plan)
+    body = index_body(place, definition, fields_of(place, plan, definition.columns))
+    return statement_of(path_of(place.index_of(plan.target)), body)
+
+
+def extend_statement(place: Place, plan: PlannedTable, held: HeldIndex) -> str:
+    """Return the request that gives an index the columns of a planned table that it lacks, and its definition."""
+    given = held.definition
+    wanted = definition_of(plan)
+    names = tuple(name for name in wanted.columns if given is None or name not in given.columns)
+    definition = wanted if given is None else replace(given, columns=(*given.columns, *names))
+    new = fields_of(place, plan, [name for name in names if name not in held.fields])
+    body = {"_meta": held.meta_with(definition), "properties": new}
+    return statement_of(path_of(place.index_of(plan.target), "_mapping"), body)
+
+
+def require(place: Place, held: Mapping[str, HeldIndex], plan: PlannedTable) -> None:
+    """Raise MappingError unless rows of a planned table can be written."""
+    index = place.index_of(plan.target)
+    found = held.get(index)
+    apply = f"`sluice check {place.pipeline} --apply`"
+    if found is None or found.definition is None:
+        what = "no index" if found is None else "an index that does not say what its key is"
+        raise MappingError(
+            f"the target has {what} {index} for table {plan.target} of {plan.source}",
+            where=str(plan.target),
+            hint=f"{apply} makes {'it' if found is None else 'the index that of this table'}",
+        )
+    if found.definition.table != str(plan.target):
+        raise MappingError(
+            f"index {index} has the rows of {found.definition.table}, and those of {plan.target} would be among them",
+            where=str(plan.target),
+            hint="give each table an index of its own: {schema} and {table} in options.index; names of indexes are in lower case",
+        )
+    require_names(
+        plan,
+        found.definition.columns,
+        found.definition.key,
+        column_hint=f"{apply} adds it, or leave it out: mapping.columns.exclude",
+        key_hint="name the same key in the mapping: key; or delete the index and copy the table anew",
+    )
+    column = place.routing_of(plan.target)
+    if column and column not in plan.key:
+        raise MappingError(
+            f"options.routing names the column {column!r}, which is no part of the key of {plan.target}",
+            where=f"{plan.target}.{column}",
+            hint=f"name one of {', '.join(plan.key)}: a row must not move to another shard while its key stays",
+        )
+
+
+__all__ = [
+    "Definition", "HeldIndex", "definition_of", "extend_statement", "fields_of", "held_indexes", "index_body", "make_statement",
+    "mapped", "require", "statement_of",
+]  # fmt: skip

@@ -1,0 +1,142 @@
+"""Elasticsearch and OpenSearch as a target: a document for each row, and the checkpoint beside them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pydantic import BaseModel
+
+from sluice.config.connections import Endpoint
+from sluice.config.pipeline import TargetConfig
+from sluice.model.planned import PlannedTable
+from sluice.targets.elasticsearch.checkpoint import ElasticsearchCheckpoints, record_of
+from sluice.targets.elasticsearch.client import connected
+from sluice.targets.elasticsearch.compare import ElasticsearchComparer
+from sluice.targets.elasticsearch.options import ElasticsearchOptions
+from sluice.targets.elasticsearch.place import Place, path_of
+from sluice.targets.elasticsearch.schema import ElasticsearchSchema
+from sluice.targets.elasticsearch.writer import ElasticsearchWriter
+from sluice.targets.options import options_of, require_connection
+from sluice.targets.port import (
+    BatchInput,
+    Capabilities,
+    Consistency,
+    Feature,
+    Fence,
+    Guarantee,
+    Input,
+    Ordering,
+    OtherWriter,
+)
+from sluice.targets.schema.policy import FOLLOWED_BY_NAME
+from sluice.targets.web.receiver import Receiver
+
+_PAGE = "docs/elasticsearch-target.md"
+_MISSING = 404
+_MOST = 10_000
+"""Checkpoints that are looked at."""
+
+
+class ElasticsearchTarget:
+    """See :class:`sluice.targets.port.Target`."""
+
+    Options: ClassVar[type[BaseModel]] = ElasticsearchOptions
+    CAPABILITIES: ClassVar[Capabilities] = Capabilities(
+        inputs=frozenset({Input.MERGED}),
+        guarantee=Guarantee.IDEMPOTENT,
+        ordering=frozenset({Ordering.KEY}),
+        consistency=frozenset({Consistency.ROW}),
+        schema_changes=FOLLOWED_BY_NAME,
+        features=frozenset({Feature.DELETE, Feature.PARTIAL_ROWS, Feature.ROW_REJECTION, Feature.RECOPIES}),
+        compares=True,
+        lists_keys=True,
+        removes_listed_keys=True,
+    )
+
+    def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:
+        self.config = config
+        self.options = options_of(config, ElasticsearchOptions)
+        require_connection(config, endpoint, "elasticsearch", "opensearch", "http", "https")
+        receiver = Receiver(endpoint, _PAGE, api_keys=True)
+        receiver.require_usable()
+        self.place = Place(receiver, self.options, pipeline, config.name)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The abilities of the kind."""
+        return self.CAPABILITIES
+
+    @property
+    def checkpoints(self) -> ElasticsearchCheckpoints:
+        """The checkpoint store, an index at the same server."""
+        return ElasticsearchCheckpoints(self.place)
+
+    @contextmanager
+    def open(self, epoch: int) -> Iterator[ElasticsearchSession]:
+        """See :meth:`sluice.targets.port.Target.open`."""
+        yield ElasticsearchSession(self, epoch)
+
+    def schema(self) -> ElasticsearchSchema:
+        """Return what compares tables with their indexes."""
+        return ElasticsearchSchema(self.place)
+
+    def reconciler(self) -> ElasticsearchReconciler:
+        """Return what removes listed keys and all rows of a table."""
+        return ElasticsearchReconciler(self.place)
+
+    def comparer(self) -> ElasticsearchComparer:
+        """Return what compares rows."""
+        return ElasticsearchComparer(self.place)
+
+    def interrupt(self) -> None:
+        """Do nothing: nothing waits for longer than ``options.retry_for``."""
+
+
+@dataclass(frozen=True)
+class ElasticsearchReconciler:
+    """See :class:`sluice.targets.port.Reconciler` and :class:`sluice.targets.port.ListReconciler`."""
+
+    place: Place
+
+    def refuses(self, table: PlannedTable) -> str:
+        """Return why a range of keys is refused; a whole table is not."""
+        return "ids are in no order at the server" if table.columns else ""
+
+    def refuses_listed(self, table: PlannedTable) -> str:
+        """Return "", as listed keys can be removed."""
+        return ""
+
+    def others(self) -> tuple[OtherWriter, ...]:
+        """Return the other pipelines with a checkpoint at the server."""
+        place, found, now = self.place, [], time.time()
+        index = place.options.checkpoint_index
+        with connected(place) as client:
+            refreshed = client.ask("refreshing an index", "POST", path_of(index, "_refresh"), allow={_MISSING})
+            if refreshed.status == _MISSING:
+                return ()
+            body = {"size": _MOST, "query": {"bool": {"must_not": {"term": {"pipeline": place.pipeline}}}}}
+            told = client.ask("reading checkpoints", "POST", path_of(index, "_search"), body).document
+        for one in told["hits"]["hits"]:
+            held, owner = record_of(one, place, one["_id"]), str(one["_id"])
+            forget = f"DELETE {path_of(index, '_doc', owner)}"
+            found.append(OtherWriter(one["_source"]["pipeline"], held.tables, max(0.0, now - held.at), forget))
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class ElasticsearchSession:
+    """See :class:`sluice.targets.port.TargetSession`."""
+
+    target: ElasticsearchTarget
+    epoch: int
+
+    def begin(self, batch: BatchInput) -> ElasticsearchWriter:
+        """Return the writer of a batch. No I/O."""
+        return ElasticsearchWriter(self.target.place, batch, Fence(self.epoch, batch.held, batch.number))
+
+
+__all__ = ["ElasticsearchTarget"]

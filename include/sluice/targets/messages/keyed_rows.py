@@ -1,0 +1,119 @@
+"""The keys of merged rows as texts, now and as a target has them, and which columns of them the log knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.merge.column_presence import is_partial, masks
+from sluice.model.batches import Op
+from sluice.model.column_types import ColumnType
+from sluice.model.fields import neutral_type, true_name
+from sluice.model.planned import PlannedTable
+from sluice.model.tables import META_COLUMNS, member, one_chunk, stored_name
+from sluice.targets.messages.row_texts import key_texts
+
+_Mask = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RowKeys:
+    """The keys of rows. ``now``: those of the rows; ``old``: those under which the target holds them, null where it holds none; ``gone``: deleted."""
+
+    now: pa.Array
+    old: pa.Array
+    gone: _Mask
+
+    @property
+    def _differ(self) -> _Mask:
+        return np.asarray(pc.fill_null(pc.not_equal(self.now, self.old), False).to_numpy(zero_copy_only=False))
+
+    @property
+    def moved(self) -> _Mask:
+        """A mask of the rows that stay under another key."""
+        return self._differ & ~self.gone
+
+    def left(self, but: _Mask) -> pa.Array:
+        """Return the keys that rows leave, except the rows of a mask: those of deleted ones, and old keys of those that have another one by now."""
+        return pc.coalesce(self.old, self.now).filter(pa.array((self._differ | self.gone) & ~but))
+
+
+@dataclass
+class KeyedRows:
+    """Makes the keys of a table's rows. ``head``, ``tail``: what stands before and after the key's values."""
+
+    plan: PlannedTable
+    head: str = ""
+    tail: str = ""
+    _types: dict[str, ColumnType] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._types = {column.name: column.sent_type for column in self.plan.columns}
+
+    def type_of(self, arrow: pa.Field) -> ColumnType:
+        """Return what the values of a column are."""
+        known = self._types.get(true_name(arrow))
+        if known is not None and known.arrow_type == arrow.type:
+            return known
+        return neutral_type(arrow) or known or ColumnType.of_arrow(str(arrow.type))
+
+    def sent(self, schema: pa.Schema) -> list[pa.Field]:
+        """Return the columns that are sent."""
+        return [one for one in schema if one.name not in META_COLUMNS and true_name(one) in self._types]
+
+    def keys(self, columns: Sequence[pa.Array], fields: Sequence[pa.Field]) -> pa.Array:
+        """Return the keys of rows (large_string), from the key's columns in key order; null where a value is."""
+        parts: list[Any] = [pa.scalar(self.head, pa.large_string())]
+        for number, (values, arrow) in enumerate(zip(columns, fields, strict=True)):
+            parts += [pa.scalar(":", pa.large_string())] if number else []
+            parts.append(key_texts(values, self.type_of(arrow)))
+        return pc.binary_join_element_wise(
+            *parts, pa.scalar(self.tail, pa.large_string()), pa.scalar("", pa.large_string())
+        )
+
+    def row_keys(self, rows: pa.Table) -> pa.Array:
+        """Return the keys of rows."""
+        fields = [rows.schema.field(stored_name(name)) for name in self.plan.key]
+        return self.keys([one_chunk(rows[one.name]) for one in fields], fields)
+
+    def keys_of(self, rows: pa.Table) -> RowKeys:
+        """Return the keys of rows, now and at the target."""
+        gone = pc.equal(one_chunk(rows["_op"]), Op.DELETE.value).to_numpy(zero_copy_only=False)
+        return RowKeys(self.row_keys(rows), self._old_keys(rows), np.asarray(gone))
+
+    def _old_keys(self, rows: pa.Table) -> pa.Array:
+        """Return the keys under which the target holds the rows; null where it holds none. Values that the log lacks are those of the row."""
+        fields = [rows.schema.field(stored_name(name)) for name in self.plan.key]
+        before = one_chunk(rows["_before"])
+        olds = []
+        for one in fields:
+            now = one_chunk(rows[one.name])
+            known = before.type.get_field_index(one.name) >= 0
+            olds.append(pc.coalesce(member(before, one.name).cast(now.type), now) if known else now)
+        found = self.keys(olds, fields)
+        return pc.if_else(before.is_valid(), found, pa.scalar(None, found.type))
+
+    def lacking(self, rows: pa.Table) -> _Mask:
+        """Return a mask of the rows that stay and of which the log lacks a column."""
+        known = self.known(rows)
+        if not known:
+            return np.zeros(rows.num_rows, bool)
+        stays = np.asarray(pc.not_equal(one_chunk(rows["_op"]), Op.DELETE.value).to_numpy(zero_copy_only=False))
+        lacks: _Mask = stays & ~np.all([known[one.name] for one in self.sent(rows.schema)], axis=0)
+        return lacks
+
+    def known(self, rows: pa.Table) -> dict[str, _Mask]:
+        """Return, by stored name, which rows have a value of a column that the log knows; empty: all do."""
+        if not is_partial(rows):
+            return {}
+        users = [one for one in rows.schema if one.name not in META_COLUMNS]
+        known, _ = masks(rows["_present"], len(users))
+        return {one.name: known[:, number] for number, one in enumerate(users)}
+
+
+__all__ = ["KeyedRows", "RowKeys"]

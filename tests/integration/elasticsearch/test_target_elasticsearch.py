@@ -1,0 +1,213 @@
+"""Documents on a real server: refused ones, versions of others, routing, removed keys, definitions, what `sluice check` says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from devstack.elasticsearch import SearchServer
+from sluice.errors import ConfigError, LoadError, MappingError, TargetUnavailable
+from sluice.model.column_types import ColumnKind
+from sluice.model.dialects import UNKNOWN
+from sluice.model.schema_changes import ChangeKind
+from sluice.model.tables import Column, TableId, TableSchema
+from sluice.targets.contract import Pipe, _definition, _schema_change, changed, gone, new, people
+from sluice.targets.port import KeyRange, StoredRange
+from sluice.targets.rows_in_memory import planned_table
+from tests.support.benches.elasticsearch_bench import SETTINGS, ElasticsearchBench
+
+
+def made(
+    server: SearchServer, options: dict[str, Any] | None = None, table: TableSchema | None = None, **config: Any
+) -> tuple[ElasticsearchBench, TableSchema, Pipe]:
+    bench = ElasticsearchBench(server, options)
+    table = (
+        replace(table, table=TableId(bench.schema, table.table.table)) if table is not None else people(bench.schema)
+    )
+    bench.options = {
+        name: {key.replace("SCHEMA", bench.schema): one for key, one in value.items()}
+        if isinstance(value, dict)
+        else value
+        for name, value in bench.options.items()
+    }
+    bench.create_table(table)
+    return bench, table, Pipe(bench, config=config)
+
+
+def test_documents_that_the_server_refuses_are_left_out_one_by_one(elasticsearch: SearchServer) -> None:
+    """The mapping takes numbers alone, so that the server itself answers 400 for some items of a request."""
+    options = {"mappings": {"SCHEMA.people.email": {"type": "long"}}}
+    bench, table, pipe = made(elasticsearch, options, on_error="dead_letter")
+    pipe.deliver((table, [new(1, "10", 1), new(2, "20", 2)]))
+    kept: list[Any] = []
+    ops = [
+        changed((1, "10", 1), (1, "no number", 5)),
+        changed((2, "20", 2), (2, "21", 3)),
+        new(3, "x", 4),
+        new(4, "40", 4),
+    ]
+    pipe.write(pipe.given([(table, ops)]), rejected=lambda part, name, rejected: kept.extend(rejected))
+    assert sorted(one.row["id"].to_pylist()[0] for one in kept) == [1, 3]
+    assert {one.where for one in kept} == {"400"}
+    assert all("failed to parse field [email]" in one.reason for one in kept)
+    assert pipe.state(table) == Counter([(1, "10", 1), (2, "21", 3), (4, "40", 4)])
+    stops = Pipe(bench, name="stops")
+    with pytest.raises(LoadError, match=r"a row of .* is refused, key 9: .*failed to parse field \[email\]"):
+        stops.write(stops.given([(table, [new(9, "no number", 1)])]))
+
+
+def test_a_key_that_makes_too_long_an_id_is_refused_alone(elasticsearch: SearchServer) -> None:
+    columns = (
+        Column("k", ColumnKind.VARCHAR, "varchar(700)", nullable=False, charset="utf8mb4"),
+        Column("v", ColumnKind.INT, "int"),
+    )
+    _, table, pipe = made(
+        elasticsearch, {}, TableSchema(TableId("s", "words"), columns, ("k",)), on_error="dead_letter"
+    )
+    kept: list[Any] = []
+    longest = "ä" * 256
+    pipe.write(
+        pipe.given([(table, [new(longest, 1), new(f"{longest}b", 2)])]),
+        rejected=lambda part, name, rejected: kept.extend(rejected),
+    )
+    assert [one.where for one in kept] == ["key too long"]
+    assert pipe.state(table) == Counter([(longest, 1)])
+
+
+def test_documents_with_newer_versions_of_another_program_stop_the_load(elasticsearch: SearchServer) -> None:
+    """A conflict is no success unless a newer process of the same pipeline wrote the document."""
+    bench, table, pipe = made(elasticsearch)
+    pipe.deliver((table, [new(1, "a", 1)]))
+    there = f"/{table.table}/_doc/1?version={2**62}&version_type=external"
+    assert bench.ask("PUT", there, {"id": 1, "email": "theirs", "points": 9})["result"] == "updated"
+    with pytest.raises(LoadError, match=r"1 documents of index .* have a newer version than this batch"):
+        pipe.deliver((table, [changed((1, "a", 1), (1, "b", 2)), new(2, "c", 3)]))
+    assert pipe.held == 1
+
+
+def test_a_pipeline_that_begins_anew_is_newer_than_it_was(elasticsearch: SearchServer) -> None:
+    """Its epochs and batches count from the beginning again; its versions do not."""
+    bench, table, pipe = made(elasticsearch)
+    pipe.epoch = 900
+    for number in range(3):
+        pipe.deliver((table, [new(1, f"a{number}", number)]))
+    pipe.checkpoints.forget()
+    again = Pipe(bench)
+    again.deliver((table, [new(1, "b", 7)]))
+    assert again.state(table) == Counter([(1, "b", 7)])
+
+
+def test_rows_are_routed_by_a_column_of_their_key(elasticsearch: SearchServer) -> None:
+    columns = tuple(Column(name, ColumnKind.INT, "int", nullable=name == "v") for name in ("tenant", "id", "v"))
+    options = {"routing": {"SCHEMA.orders": "tenant"}, "settings": {**SETTINGS, "number_of_shards": 4}}
+    bench, table, pipe = made(elasticsearch, options, TableSchema(TableId("s", "orders"), columns, ("tenant", "id")))
+    pipe.deliver((table, [new(tenant, n, 0) for tenant in range(5) for n in range(3)]))
+    pipe.deliver((table, [changed((1, 0, 0), (4, 9, 1)), gone(2, 0, 0), changed((3, 0, 0), (3, 0, 5))]))
+    assert {one["_routing"] for one in bench.documents(str(table.table)) if one["_source"]["tenant"] == 4} == {"4"}
+    expected = {(tenant, n, 0) for tenant in range(5) for n in range(3)} - {(1, 0, 0), (2, 0, 0), (3, 0, 0)}
+    assert pipe.state(table) == Counter(expected | {(4, 9, 1), (3, 0, 5)})
+    bench.options["routing"] = {str(table.table): "v"}
+    with pytest.raises(MappingError, match=r"routing names the column 'v', which is no part of the key"):
+        pipe.deliver((table, [new(7, 7, 7)]))
+
+
+def test_listed_keys_and_whole_tables_are_removed(elasticsearch: SearchServer) -> None:
+    _, table, pipe = made(elasticsearch)
+    pipe.deliver((table, [new(n, "a", n) for n in range(6)]))
+    plan = planned_table(table)
+    key = replace(plan, columns=plan.columns[:1], dialect=UNKNOWN)
+    kept = pa.table({"id": pa.array([3], pa.int32())}, schema=pa.schema([table.field(table.columns[0])]))
+    item = KeyRange(("id",), listed=pa.table({"id": pa.array([2, 3, 77], pa.int32())}), kept=kept)
+    pipe.write(pipe.given([], reconcile=(StoredRange(key, item, listed=True),)))
+    assert {row[0] for row in pipe.state(table)} == {0, 1, 3, 4, 5}
+    whole = replace(plan, columns=())
+    pipe.write(pipe.given([(table, [new(9, "b", 9)])], reconcile=(StoredRange(whole, KeyRange()),)))
+    assert pipe.state(table) == Counter([(9, "b", 9)])
+
+
+def test_a_table_whose_types_change_gets_an_index_with_the_new_ones(elasticsearch: SearchServer) -> None:
+    """With `on_conversion: copy` the rows are copied again, so that the field can have another mapping."""
+    bench, table, pipe = made(elasticsearch)
+    pipe.deliver((table, [new(1, "a", 1)]))
+    before = _definition(bench.schema, "people")
+    columns = (*before.columns[:2], replace(before.columns[2], type="varchar(20)", charset="utf8mb4"))
+    sql = f"ALTER TABLE `{bench.schema}`.`people` MODIFY points VARCHAR(20)"
+    change = _schema_change(pipe, 0, sql, (ChangeKind.CHANGE_COLUMN,), before, replace(before, columns=columns))
+    pipe.write(pipe.given([], schema_changes=(replace(change, copies=frozenset({before.table}), recopies=True),)))
+    assert not pipe.state(table)
+    mapping = bench.ask("GET", f"/{table.table}/_mapping")[str(table.table)]["mappings"]
+    assert (mapping["properties"]["points"]["type"], mapping["dynamic"]) == ("keyword", "strict")
+    assert mapping["_meta"]["sluice"]["key"] == ["id"]
+    pipe.deliver((table, [new(1, "a", 2)]))
+    assert [one["_source"]["points"] for one in bench.documents(str(table.table))] == [2]
+
+
+def test_what_check_says_of_indexes(elasticsearch: SearchServer) -> None:
+    settings = {**SETTINGS, "gc_deletes": "5s", "index.translog.durability": "async"}
+    bench, table, pipe = made(elasticsearch, {"settings": settings})
+    wide = replace(table, columns=(*table.columns, Column("note", ColumnKind.TEXT, "text")))
+    schema = bench.target().schema()
+    assert schema is not None
+    [finding] = schema.compare([planned_table(wide)])
+    assert (finding.severity, finding.column, finding.absent) == ("error", "note", True)
+    assert finding.statement.startswith(f"PUT /{table.table}/_mapping {{")
+    with pytest.raises(MappingError, match="has no column 'note'"):
+        pipe.deliver((wide, [new(1, "a", 1, "n")]))
+    pipe.batch -= 1
+    schema.apply(finding.statement)
+    found = {(one.severity, one.why.split(":")[0]) for one in schema.compare([planned_table(wide)])}
+    assert ("error", "index.translog.durability is async") in found
+    assert any(why.startswith("index.gc_deletes is 5s, and a request may take 60 s") for _, why in found)
+    pipe.deliver((wide, [new(1, "a", 1, "n")]))
+    other = replace(table, table=TableId(bench.schema, "People"))
+    [taken] = schema.compare([planned_table(other)])
+    assert f"has the rows of {table.table}" in taken.why
+    with pytest.raises(LoadError, match="no statement of a target of type elasticsearch"):
+        schema.apply(f"DELETE /{table.table}")
+
+
+def test_other_pipelines_at_the_server_are_named(elasticsearch: SearchServer) -> None:
+    bench, table, pipe = made(elasticsearch)
+    other = Pipe(bench, pipeline="other")
+    other.deliver((table, [new(1, "a", 1)]))
+    reconciler = pipe.target.reconciler()
+    assert reconciler is not None
+    [found] = reconciler.others()
+    assert (found.pipeline, found.tables) == ("other", frozenset({str(table.table)}))
+    assert found.forget == f"DELETE /{bench.options['checkpoint_index']}/_doc/other.copy"
+
+
+def test_a_server_with_too_much_to_do_is_asked_again(server_folder: Path) -> None:
+    """A real node that takes a few KiB of rows at a time answers 429: the load waits, then says so; smaller requests pass."""
+    given = {"indexing_pressure.memory.limit": "4kb"}
+    with SearchServer(server_folder / "small-elasticsearch", settings=given) as server:
+        bench, table, pipe = made(server, {"retry_for": "1s"})
+        batch = pipe.given([(table, [new(n, "a" * 60, n) for n in range(300)])])
+        with pytest.raises(TargetUnavailable, match=r"429.*rejected"):
+            pipe.write(batch)
+        assert pipe.held == 0
+        bench.options["bulk_bytes"] = 1_000
+        pipe.write(batch)
+        assert (pipe.held, len(pipe.state(table))) == (1, 300)
+
+
+def test_a_server_that_is_away_is_waited_for(elasticsearch: SearchServer) -> None:
+    bench = ElasticsearchBench(elasticsearch, {"retry_for": "1s"})
+    bench.connection = replace(bench.connection, port=1)
+    with pytest.raises(TargetUnavailable, match="does not answer"):
+        bench.target().checkpoints.take_over(1)  # type: ignore[union-attr]
+
+
+def test_connections_are_checked(elasticsearch: SearchServer) -> None:
+    bench = ElasticsearchBench(elasticsearch)
+    bench.connection = replace(bench.connection, extra={"api_key": "k", "no_such_field": "x"})
+    with pytest.raises(ConfigError, match=r"no_such_field.*docs/elasticsearch-target.md" "|no_such_field"):
+        bench.target()
+    bench.connection = replace(bench.connection, password="p", extra={"api_key": "k"})
+    with pytest.raises(ConfigError, match="a request has one login"):
+        bench.target()

@@ -1,0 +1,196 @@
+"""The loading process killed at every request, an old one that comes back, the server killed in mid-load: each row once."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from devstack.elasticsearch import SearchServer
+from sluice.errors import CheckpointError, Fenced, RetryableError
+from sluice.targets.contract import Pipe, changed, gone, new, people
+from tests.support.benches.elasticsearch_bench import SETTINGS, ElasticsearchBench
+from tests.support.crashes import elasticsearch_child
+from tests.support.crashes.strikes import At, children, start
+
+children.set_forkserver_preload([
+    "tests.support.crashes.elasticsearch_child",
+    "tests.support.benches.elasticsearch_bench",
+])
+FIRST = [new(n, "a", 0) for n in range(4)]
+SECOND = [changed((0, "a", 0), (7, "b", 1)), gone(1, "a", 0), *(changed((n, "a", 0), (n, "b", 1)) for n in (2, 3))]
+EXPECTED = Counter([(7, "b", 1), (2, "b", 1), (3, "b", 1)])
+
+
+def _stopped(child: Any) -> bool:
+    """Wait until a process stands still; False if it ended."""
+    process = psutil.Process(child.pid)
+    while child.exitcode is None and process.status() != psutil.STATUS_STOPPED:
+        child.join(0.02)
+    return child.exitcode is None
+
+
+def test_an_old_writer_that_comes_back_after_versions_of_removed_rows_are_forgotten(
+    elasticsearch: SearchServer,
+) -> None:
+    """It stands still with a request in its hand until the server no longer knows that a newer process removed the row."""
+    bench = ElasticsearchBench(elasticsearch, {"settings": {**SETTINGS, "gc_deletes": "1s"}})
+    table = people(bench.schema)
+    bench.create_table(table)
+    pipe = Pipe(bench)
+    pipe.deliver((table, FIRST))
+    batch = pipe.given([(table, [new(9, "old", 9)])])
+    child, said = start(elasticsearch_child.load_counting_bulks, bench, batch, 2, At(0, False, signal.SIGSTOP))
+    assert _stopped(child)
+    pipe.epoch = 3
+    pipe.write(batch)
+    pipe.deliver((table, [gone(9, "old", 9)]))
+    end = time.monotonic() + 120
+    while True:  # until an older version of a removed row is created: then the hole is open
+        assert time.monotonic() < end, "the server still knows the version of the removed row"
+        path = f"/{table.table}/_doc/9?version=1&version_type=external_gte&refresh=true"
+        if bench.ask("PUT", path, {"id": 9, "email": "probe", "points": 0}).get("result") == "created":
+            break
+        time.sleep(0.5)
+    bench.ask("DELETE", f"/{table.table}/_doc/9?version=1&version_type=external_gte&refresh=true")
+    os.kill(child.pid, signal.SIGCONT)
+    _, error = said.get()
+    child.join(60)
+    assert error.startswith("Fenced"), error
+    assert pipe.state(table) == Counter((n, "a", 0) for n in range(4))
+    assert pipe.held == 3
+
+
+def test_killed_at_every_request(elasticsearch: SearchServer) -> None:
+    step = 1 if os.environ.get("SLUICE_CUTS") == "1" else 3
+    point, deaths, calls = 0, 0, [""]
+    while True:
+        bench = ElasticsearchBench(elasticsearch)
+        table = people(bench.schema)
+        bench.create_table(table)
+        pipe = Pipe(bench)
+        pipe.deliver((table, FIRST))
+        batch = pipe.given([(table, SECOND)])
+        child, said = start(elasticsearch_child.load, bench, batch, 2, At(point // 2, point % 2 == 1, signal.SIGKILL))
+        child.join(120)
+        if child.exitcode == 0:
+            calls, error = said.get()
+            assert not error
+            break
+        assert child.exitcode == -signal.SIGKILL
+        deaths += 1
+        assert pipe.held < batch.number or pipe.state(table) == EXPECTED, "the checkpoint is ahead of the rows"
+        pipe.epoch = 3
+        if pipe.checkpoints.take_over(3).batch < batch.number:
+            pipe.write(batch)
+        assert pipe.state(table) == EXPECTED
+        assert pipe.held == batch.number
+        point += step
+    assert deaths == -(-2 * len(calls) // step)
+
+
+def test_an_old_writer_that_comes_back(elasticsearch: SearchServer) -> None:
+    """It stands still at each request in turn; a newer one delivers the batch and the next; then the old one goes on and changes nothing."""
+    stopped, call = 0, 4
+    while True:
+        bench = ElasticsearchBench(elasticsearch)
+        table = people(bench.schema)
+        bench.create_table(table)
+        pipe = Pipe(bench)
+        pipe.deliver((table, FIRST))
+        batch = pipe.given([(table, SECOND)])
+        child, said = start(elasticsearch_child.load, bench, batch, 2, At(call, False, signal.SIGSTOP))
+        if not _stopped(child):
+            break
+        stopped += 1
+        pipe.epoch = 3
+        again = pipe.checkpoints.take_over(3).batch < batch.number
+        if again:
+            pipe.write(batch)
+        pipe.deliver((table, [new(9, "z", 9), changed((2, "b", 1), (2, "c", 2))]))
+        after = EXPECTED - Counter([(2, "b", 1)]) + Counter([(9, "z", 9), (2, "c", 2)])
+        os.kill(child.pid, signal.SIGCONT)
+        _, error = said.get()
+        child.join(60)
+        assert error.startswith("Fenced") or not again, (error, call)
+        assert pipe.state(table) == after
+        assert pipe.held == 3
+        call += 4
+    assert stopped >= 3
+
+
+@pytest.mark.parametrize("kind", ["elasticsearch", "opensearch"])
+def test_the_server_is_killed_in_mid_load(tmp_path: Path, kind: str) -> None:
+    """While batches are loaded and tried again: at the end each row is there, once."""
+    seed = int(os.environ.get("SLUICE_FAULT_SEED", "1"))
+    choose = random.Random(seed)
+    with SearchServer(tmp_path / "server", kind, kind=kind) as server:
+        bench = ElasticsearchBench(server, {"bulk_rows": 200, "retry_for": "2s"})
+        table = people(bench.schema)
+        bench.create_table(table)
+        pipe, done = Pipe(bench), threading.Event()
+        kills, pauses = 0, random.Random(seed)
+
+        def strike() -> None:
+            nonlocal kills
+            while not done.wait(pauses.uniform(0.5, 3.0)):
+                server.kill()
+                server.start()
+                kills += 1
+
+        striker = threading.Thread(target=strike)
+        rows = dict.fromkeys(range(2000), ("a", 0))
+        ops, number = [new(n, *row) for n, row in rows.items()], 0
+        striker.start()
+        try:
+            end = time.monotonic() + 280
+            while number < 5 or kills < 2:
+                batch, number = pipe.given([(table, ops)]), number + 1
+                while True:
+                    assert time.monotonic() < end, f"batch {number} is not delivered (seed {seed}, {kills} kills)"
+                    try:
+                        if pipe.checkpoints.take_over(pipe.epoch).batch < batch.number:
+                            pipe.write(batch)
+                        break
+                    except RetryableError:
+                        pipe.epoch += 1
+                delivered = dict(rows)
+                ops = []
+                for n in choose.sample(sorted(rows), len(rows) // 2):
+                    old, row = rows.pop(n), (f"b{number}", number)
+                    there = n + 10_000 * number if choose.random() < 0.1 else n
+                    ops.append(changed((n, *old), (there, *row)))
+                    rows[there] = row
+                for n in choose.sample(sorted(set(rows) & set(delivered)), 50):
+                    if rows[n] == delivered[n]:
+                        ops.append(gone(n, *rows.pop(n)))
+        finally:
+            done.set()
+            striker.join(180)
+        assert pipe.held == number
+        assert pipe.state(table) == Counter((n, *row) for n, row in delivered.items())
+
+
+def test_a_checkpoint_that_somebody_edited_stops_the_load(elasticsearch: SearchServer) -> None:
+    bench = ElasticsearchBench(elasticsearch)
+    table = people(bench.schema)
+    bench.create_table(table)
+    pipe = Pipe(bench)
+    pipe.deliver((table, FIRST))
+    path = f"/{bench.options['checkpoint_index']}/_doc/p.copy"
+    bench.ask("PUT", path, {**bench.ask("GET", path)["_source"], "batch": 7})
+    held = pipe.checkpoints.read()
+    assert held is not None
+    assert held.edited
+    batch = pipe.given([(table, SECOND)])
+    with pytest.raises((CheckpointError, Fenced)):
+        pipe.write(batch)
+    assert pipe.state(table) == Counter((n, "a", 0) for n in range(4))

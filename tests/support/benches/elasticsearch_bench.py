@@ -1,0 +1,99 @@
+"""An Elasticsearch or OpenSearch server for the contract suite: documents are read by searches of their own."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import json
+import os
+from base64 import b64decode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+
+from sluice.config.connections import parse_connection
+from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.model.tables import TableId, TableSchema
+from sluice.model.temporal import time_of
+from sluice.targets.contract import Bench
+from sluice.targets.elasticsearch.target import ElasticsearchTarget
+from sluice.targets.messages.row_texts import own_type
+from sluice.targets.port import Target
+from sluice.targets.rows_in_memory import planned_table
+
+_numbers = itertools.count()
+_BYTES = frozenset({ColumnKind.BINARY, ColumnKind.VARBINARY, ColumnKind.BLOB, ColumnKind.GEOMETRY, ColumnKind.VECTOR})
+SETTINGS = {"number_of_replicas": 0}
+
+
+def python_value(made: ColumnType, value: Any) -> Any:
+    """A value as Python has it, from a document."""
+    if value is None:
+        return None
+    if made.kind in _BYTES:
+        return b64decode(value)
+    if made.kind in {ColumnKind.FLOAT, ColumnKind.DOUBLE}:
+        return float(value)
+    if made.kind is ColumnKind.TIME:
+        return time_of(value)
+    if made.kind in {ColumnKind.DATETIME, ColumnKind.TIMESTAMP}:
+        return dt.datetime.fromisoformat(value)
+    read = own_type(made).read
+    return read(str(value)) if read is not None else value
+
+
+class ElasticsearchBench(Bench):
+    """A server; its documents are read by searches."""
+
+    def __init__(self, server: Any, options: dict[str, Any] | None = None) -> None:
+        self.server = server
+        self.schema = f"s{os.getpid()}x{next(_numbers)}"
+        self.options = {"settings": SETTINGS, "checkpoint_index": f"{self.schema}-checkpoints", **(options or {})}
+        given = json.loads(server.connection_json())
+        given["extra"] = {"headers": {"X-Api-Key": self.secret}}
+        self.connection = parse_connection("target", json.dumps(given))
+
+    def target(self, *, pipeline: str = "p", name: str = "copy", **config: Any) -> Target:
+        options = {**self.options, **config.pop("options", {})}
+        given = self.config("elasticsearch", name=name, options=options, **config)
+        return ElasticsearchTarget(given, self.connection, pipeline)
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """What the server answers, as JSON."""
+        return httpx.request(method, f"{self.server.url}{path}", json=body, timeout=60).json()
+
+    def create_table(self, table: TableSchema) -> None:
+        schema = self.target().schema()
+        assert schema is not None
+        for finding in schema.compare([planned_table(table)]):
+            if finding.absent:
+                schema.apply(finding.statement)
+
+    def documents(self, index: str) -> list[dict[str, Any]]:
+        """All documents of an index, with their ids and versions."""
+        self.ask("POST", f"/{index}/_refresh")
+        found = self.ask("POST", f"/{index}/_search", {"size": 10_000, "version": True, "sort": ["_doc"]})
+        return list(found["hits"]["hits"])
+
+    def rows(self, table: TableSchema) -> list[tuple[Any, ...]]:
+        types = {
+            column.name: planned.value_type
+            for column, planned in zip(table.columns, planned_table(table).columns, strict=True)
+        }
+        rows = [one["_source"] for one in self.documents(str(table.table))]
+        return [tuple(python_value(made, row.get(name)) for name, made in types.items()) for row in rows]
+
+    def columns(self, table: TableId) -> list[str] | None:
+        found = self.ask("GET", f"/{table}/_mapping").get(str(table))
+        return found and found["mappings"]["_meta"]["sluice"]["columns"]
+
+    @contextmanager
+    def refusing(self) -> Iterator[None]:
+        kept = dict(self.options)
+        self.options["max_document_bytes"] = 80
+        try:
+            yield
+        finally:
+            self.options = kept
