@@ -9,10 +9,12 @@ import sys
 import tomllib
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sluice.targets.registry import KINDS
+from sluice import sources
+from sluice.targets import registry as targets
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -48,19 +50,65 @@ def test_a_contract_of_all_rooms_but_one_names_them(contract: str, allowed: set[
     assert named == rooms - {"__init__"} - allowed
 
 
-@pytest.mark.parametrize(
-    ("contract", "key", "beside"),
-    [
-        ("kinds of sources and targets do not know each other", "modules", set()),
-        ("flows and operations know the target port, never a kind", "forbidden_modules", set()),
-        ("the target port knows no dialect", "forbidden_modules", set()),
-        ("targets of other kinds than MySQL know nothing of MySQL", "source_modules", {"mysql"}),
-        ("what targets with messages share knows no kind and no dialect", "forbidden_modules", set()),
-        ("what targets of lake tables share knows no kind and no library of a format", "forbidden_modules", set()),
-    ],
-)
-def test_a_contract_of_all_kinds_of_targets_names_them(contract: str, key: str, beside: set[str]) -> None:
-    assert {f"sluice.targets.{kind}" for kind in KINDS.keys() - beside} <= set(CONTRACTS[contract][key])
+KINDS_BY_ROOM: dict[str, set[str]] = {
+    "sluice.targets": {kind.place.rpartition(":")[0].rpartition(".")[0] for kind in targets.KINDS.values()},
+    "sluice.sources": {kind.place.rpartition(":")[0].rpartition(".")[0] for kind in sources.KINDS.values()},
+}
+"""The packages of the registered kinds."""
+LEFT_OUT = {"targets of other kinds than MySQL know nothing of MySQL": {"sluice.targets.mysql"}}
+"""Kinds that a contract leaves out on purpose."""
+FIELDS = ("modules", "source_modules", "forbidden_modules")
+
+
+def unnamed(contracts: dict[str, dict[str, Any]], kinds: dict[str, set[str]]) -> list[str]:
+    """Return what to add to pyproject.toml, so that each contract that names a kind of a room names all of its kinds."""
+    found = []
+    for name, contract in contracts.items():
+        fields = {field: set(contract.get(field, ())) for field in FIELDS}
+        named = set().union(*fields.values())
+        for packages in kinds.values():
+            if not packages & named:
+                continue
+            field = max(FIELDS, key=lambda field: len(packages & fields[field]))
+            found += [
+                f"add {package!r} to {field} of the contract {name!r} in pyproject.toml, where the other kinds are"
+                for package in sorted(packages - named - LEFT_OUT.get(name, set()))
+            ]
+    return found
+
+
+def test_contracts_about_kinds_name_every_registered_kind() -> None:
+    missing = unnamed(CONTRACTS, KINDS_BY_ROOM)
+    assert not missing, "\n".join(missing)
+    assert LEFT_OUT.keys() <= CONTRACTS.keys()
+    about = {name for name in CONTRACTS if re.search(r"\bkinds?\b", name)}
+    kinds = set().union(*KINDS_BY_ROOM.values())
+    blind = {name for name in about if not any(kinds & set(CONTRACTS[name].get(field, ())) for field in FIELDS)}
+    assert not blind, f"contracts about kinds that name none: {blind}"
+
+
+def test_a_new_kind_is_told_where_it_has_to_be_named() -> None:
+    more = {
+        "sluice.targets": KINDS_BY_ROOM["sluice.targets"] | {"sluice.targets.oracle"},
+        "sluice.sources": KINDS_BY_ROOM["sluice.sources"] | {"sluice.sources.postgresql"},
+    }
+    told = unnamed(CONTRACTS, more)
+    assert (
+        "add 'sluice.targets.oracle' to source_modules of the contract 'targets of other kinds than MySQL know nothing of MySQL' "
+        "in pyproject.toml, where the other kinds are"
+    ) in told
+    of_target = [line for line in told if "sluice.targets.oracle" in line]
+    of_source = [line for line in told if "sluice.sources.postgresql" in line]
+    assert len(of_target) == len([one for one in CONTRACTS.values() if _names(one, KINDS_BY_ROOM["sluice.targets"])])
+    assert len(of_source) == len([one for one in CONTRACTS.values() if _names(one, KINDS_BY_ROOM["sluice.sources"])])
+    assert len(of_target) + len(of_source) == len(told)
+    every = set().union(*more.values())
+    everywhere = {name: {**one, "modules": [*one.get("modules", ()), *every]} for name, one in CONTRACTS.items()}
+    assert unnamed(everywhere, more) == []
+
+
+def _names(contract: dict[str, Any], packages: set[str]) -> bool:
+    return any(packages & set(contract.get(field, ())) for field in FIELDS)
 
 
 def test_parsing_a_dag_stays_light() -> None:
