@@ -120,7 +120,7 @@ class Status:
         state: idle (all delivered, nothing new), running, behind, paused, new (never drained), failing (a part of it failed and has not gone on),
             not_configured (connections are defined nowhere), unreachable (the source or ZooKeeper), no_answer (a target or the segment store), or
             stopped (a target and ZooKeeper do not agree on what was delivered, see ``errors``).
-        head, captured: end of the source's log, and how far it is drained.
+        head, captured: end of the source's log, and how far it is captured.
         lag_ms: age of the oldest change that some target lacks, 0 if none; lag_bytes: log between the slowest target and the head.
         in_flight: batches that some target lacks, ascending; quarantined targets don't count, nor what waits on purpose.
         installation: which one works on the pipeline (others stand by); paused: who paused it and why, "" if it is not paused.

@@ -1,6 +1,6 @@
-"""The source's connections, kept from one drain of a micro-batch loop to the next one.
+"""The source's connections, kept from one capture of a micro-batch loop to the next one.
 
-A login and a pre-flight take some thirty round trips; a drain near the head of the log reads for a tenth of a second. A broken connection (a server
+A login and a pre-flight take some thirty round trips; a capture near the head of the log reads for a tenth of a second. A broken connection (a server
 that ends, one that takes over) is noticed when it is used; a failover that a person asked for, by the name of the current server; definitions are in
 the log. The settings of the server are checked again every few seconds.
 """
@@ -19,7 +19,7 @@ CHECKED_S = 5.0
 
 
 class KeptSource:
-    """A session with the source that stays open between drains; at most one. Not thread-safe."""
+    """A session with the source that stays open between captures; at most one. Not thread-safe."""
 
     def __init__(self) -> None:
         self._opened = ExitStack()
