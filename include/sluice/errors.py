@@ -21,7 +21,7 @@
         ├── PreflightError             the source is set up so that changes would be lost or wrong
         ├── CaptureError               the log cannot be read on
         │   ├── LostPosition           the stored position is no longer on the server
-        │   │   └── LogPurged          the server removed that log before it was drained
+        │   │   └── LogPurged          the server removed that log before it was captured
         │   ├── WrongServer            another server answers at the same address
         │   ├── UnknownEvent           an event kind that this version does not understand
         │   ├── UnsupportedType        a column type or charset that this version does not understand
@@ -175,7 +175,7 @@ class LostPosition(CaptureError):
 
 
 class LogPurged(LostPosition):
-    """The server removed the log of the stored position before it was drained; it is the same log otherwise."""
+    """The server removed the log of the stored position before it was captured; it is the same log otherwise."""
 
 
 class WrongServer(CaptureError):

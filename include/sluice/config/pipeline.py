@@ -146,7 +146,7 @@ class StrictModel(BaseModel):
 
 
 class StartPosition(StrictModel):
-    """Where the first drain begins, if not at a named place. Exactly one of the three."""
+    """Where the first capture begins, if not at a named place. Exactly one of the three."""
 
     file: str | None = Field(
         None,
@@ -154,9 +154,9 @@ class StartPosition(StrictModel):
         description="Binary log file to start in; goes with offset.",
     )
     offset: Integer = Field(4, ge=4, le=2**63 - 1, description="Byte offset of the first event.")
-    gtid: str | None = Field(None, description="GTID set already processed; the drain starts after it.")
+    gtid: str | None = Field(None, description="GTID set already processed; the capture starts after it.")
     timestamp: str | None = Field(
-        None, description="ISO 8601 timestamp; the drain starts at the first transaction after it."
+        None, description="ISO 8601 timestamp; the capture starts at the first transaction after it."
     )
 
     @model_validator(mode="after")
@@ -308,8 +308,8 @@ class CaptureConfig(StrictModel):
     max_event: Size = Field(
         128 * 2**20,
         le=4 * 2**30,
-        description="Largest event (row, mostly; before and after image together) that is taken; a larger one stops the drain. "
-        "A drain needs about six times as much memory for it.",
+        description="Largest event (row, mostly; before and after image together) that is taken; a larger one stops the capture. "
+        "A capture needs about six times as much memory for it.",
     )
     readers: Literal["auto"] | Annotated[Integer, Field(ge=1, le=64)] = Field(
         "auto",
@@ -804,7 +804,7 @@ class RunConfig(StrictModel):
         timedelta(minutes=30),
         ge=timedelta(seconds=1),
         le=timedelta(days=7),
-        description="Airflow ends a drain that takes longer than max_time and this, because a server hangs; "
+        description="Airflow ends a task drain that takes longer than max_time and this, because a server hangs; "
         "its batches are left to the other tasks of the run.",
     )
 

@@ -2,7 +2,7 @@
 
 Decision: nothing is stored for it. Which batches wait follows from what a target has acknowledged, and since when they
 wait from the first one's own time: so every process says the same, whatever died before, and a pipeline that stands
-still finds them as well as a busy one. Clocks of drains that differ by more than ``commit_every`` would make commits
+still finds them as well as a busy one. Clocks of captures that differ by more than ``commit_every`` would make commits
 early or late, and nothing else.
 """
 

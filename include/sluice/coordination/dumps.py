@@ -1,4 +1,4 @@
-"""The state of dumps in ZooKeeper. Every move is one compare-and-set; the drain's are part of its own transaction."""
+"""The state of dumps in ZooKeeper. Every move is one compare-and-set; the capture's are part of its own transaction."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ class DumpStates:
         return replace(chunk, version=0) if committed(self._z, *steps) else None
 
     def take_over(self, chunk: Chunk) -> Chunk | None:
-        """Try a chunk again whose worker is gone. None: another worker was first, or the drain has placed it."""
+        """Try a chunk again whose worker is gone. None: another worker was first, or the capture has placed it."""
         again = replace(
             chunk, state=ChunkState.RUNNING, attempt=chunk.attempt + 1, path="", rows=0, crc32="", low="", end=""
         )
@@ -274,7 +274,7 @@ class DumpStates:
         """Forget a chunk of a cancelled dump."""
         committed(self._z, Remove(self._at.chunk(chunk.id), chunk.version))
 
-    # -- moves of the drain --------------------------------------------------------------------------------------------
+    # -- moves of the capture --------------------------------------------------------------------------------------------
 
     def placing(self, placed: Sequence[tuple[Chunk, TablePlaced]]) -> list[Step]:
         """Return steps for the capture's own transaction, after which these chunks are placed.

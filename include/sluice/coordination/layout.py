@@ -8,12 +8,12 @@
     │   ├── permit                        the pause switch: may the pipeline work, and who said so
     │   ├── channel                       the channel that it works in
     │   ├── holds                         targets in quarantine: they fail while the others continue
-    │   ├── failures/{part}               what the drain, the merge, or the load of a target fails at now
+    │   ├── failures/{part}               what the capture, the merge, or the load of a target fails at now
     │   ├── mapped                        column names of the mapping that were looked up and found
     │   ├── incomplete                    tables that may lack rows or values at a target
-    │   ├── captures                      patterns of the captured tables when a drain last looked
+    │   ├── captures                      patterns of the captured tables when a capture last looked
     │   ├── replicator
-    │   │   ├── node                      ephemeral: who drains now
+    │   │   ├── node                      ephemeral: who captures now
     │   │   ├── epoch                     (number) grows with every owner and fences the earlier ones
     │   │   ├── cursor                    captured position, number of the next batch
     │   │   ├── member                    which server of the source group is read
@@ -32,7 +32,7 @@
     │   ├── audit/{nanoseconds}           what a person did, and when
     │   ├── dumps/{id}                    what was asked for, its state, its tuning
     │   │   ├── tables/{ordinal}          how far the table is cut into chunks
-    │   │   ├── placed/{ordinal}          what the drain has placed of it; written by the drain alone
+    │   │   ├── placed/{ordinal}          what the capture has placed of it; written by the capture alone
     │   │   ├── chunks/{table}-{number}   a chunk that is not placed yet
     │   │   ├── working/{table}-{number}  (text) ephemeral: who selects that chunk
     │   │   ├── working/held-{worker}     (text) ephemeral: what a worker waits for
@@ -243,7 +243,7 @@ class Layout:
 
     @property
     def replicator(self) -> str:
-        """Folder of the drain's lease."""
+        """Folder of the capture's lease."""
         return f"{self.home}/replicator"
 
     @property
@@ -391,7 +391,7 @@ class Layout:
         return f"{self.dumps}/{dump}/tables/{ordinal:04d}"
 
     def placed(self, dump: str, ordinal: int) -> str:
-        """Return the node of what the drain has placed of a table."""
+        """Return the node of what the capture has placed of a table."""
         return f"{self.dumps}/{dump}/placed/{ordinal:04d}"
 
     def chunks(self, dump: str) -> str:

@@ -132,7 +132,7 @@ class PipelineState:
         """Move the captured position over log that holds nothing for us: lease taken, position moved, lease given back,
         all in one step.
 
-        None, and nothing is done, if somebody drains now or the position moved meanwhile.
+        None, and nothing is done, if somebody captures now or the position moved meanwhile.
         """
         folder = self.layout.replicator
         epoch = self._z.get(lease_epoch(folder))

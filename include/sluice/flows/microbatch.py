@@ -41,7 +41,7 @@ from sluice.segments.changeset import read_changeset
 _log = structlog.get_logger()
 
 SIDE_BY_SIDE = 20_000
-"""Changes from which on a batch has its own tasks, so that the next one is drained and merged while it is loaded."""
+"""Changes from which on a batch has its own tasks, so that the next one is captured and merged while it is loaded."""
 
 EARLIER_WAIT_S = 20.0
 """Seconds that a micro-batch loop waits for earlier batches, which the tasks of other runs deliver.
@@ -88,7 +88,7 @@ class MicrobatchOutcome:
     """The batches of a micro-batch loop, and what the run still has to deliver.
 
     Attributes:
-        last: the drain of its last batch.
+        last: the capture of its last batch.
         delivered: the batches that all targets have, or that wait for one of them.
         ended_by: why no further batch was captured.
     """
@@ -240,7 +240,7 @@ class _MicrobatchLoop:
     """The sums of each stage; written where the stage's own task reads them, every :data:`SAY_EVERY_S` and at the end."""
     _said_at: float = field(default_factory=time.monotonic)
     _drained: dict[int, tuple[DrainOutcome, float]] = field(default_factory=dict)
-    """The outcome of the drain, and the seconds it took, by batch."""
+    """The outcome of the capture, and the seconds it took, by batch."""
     _stages: tuple[Stage, ...] = field(init=False)
     _board: ThreadBoard = field(init=False)
 

@@ -86,7 +86,7 @@ def _run_forever(runtime: Runtime) -> Iterator[Step]:
                 yield step
         except SluiceError as error:
             may_pass = error.retryable or isinstance(error, Fenced)
-            if not may_pass or steps < 2:  # the first step announces the first drain
+            if not may_pass or steps < 2:  # the first step announces the first capture
                 raise
             failed += 1
             pause_s = wait_after(failed, retry.delay, retry.max_delay).total_seconds()

@@ -59,7 +59,7 @@ class Runtime:
         mode: where work units run: connect, submit (inside spark-submit) or local.
         owner: the installation that works (``airflow:...``, ``cli:...``); None for one that only looks, or acts for a person.
         mark: of what is loaded into targets that can mark it; None: nothing is marked.
-        loads: what the drain does with what Sluice itself wrote at the source; None: it is captured as what applications write.
+        loads: what the capture does with what Sluice itself wrote at the source; None: it is captured as what applications write.
         membership: of the channel that the pipeline belongs to.
         read_back_after: rows of changes that are older when they are merged are read at the source; None: of none.
         lives: False while the owner cannot go on by itself, although this process lives; it is not heard of then, and another takes over.

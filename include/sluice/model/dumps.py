@@ -39,7 +39,7 @@ class ChunkState(StrEnum):
     STORED = "stored"
     """Its rows are durable, its high mark may not be written yet."""
     MARKED = "marked"
-    """Its high mark stands in the log (or in the chunk itself): the drain will meet it."""
+    """Its high mark stands in the log (or in the chunk itself): the capture will meet it."""
 
 
 class Marking(StrEnum):

@@ -2,7 +2,7 @@
 
 The tables are Python's codecs with the differences that the servers' own ``CONVERT`` shows (both servers agree); a test
 compares them again. Bytes that are no character for the server have no entry: such text cannot be stored exactly, and
-stops the drain.
+stops the capture.
 """
 
 from __future__ import annotations

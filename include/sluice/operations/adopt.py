@@ -55,7 +55,7 @@ def adopt(runtime: Runtime, target: str, *, from_target: bool, by: str, reason: 
         if wanted is None:
             steps: tuple[str, ...] = (
                 f"what target {target} says about {runtime.name} is removed; its rows stay",
-                f"the next drain begins at source.start ({_start(runtime)}): changes between "
+                f"the next capture begins at source.start ({_start(runtime)}): changes between "
                 f"{(checkpoint and checkpoint.position) or 'what it holds'} and there are NOT delivered, unless that is a dump",
             )
         else:

@@ -321,7 +321,7 @@ def seek(runtime: Runtime, to: str, *, by: str, dry_run: bool, drop: bool = Fals
         if cursor and cursor.position.log_epoch == position.log_epoch:
             back = cursor.position.order > position.order
             direction = "changes between are read again" if back else "changes between are NOT delivered"
-        steps = [f"captured position: {now} -> {position}", direction or "the next drain begins there"]
+        steps = [f"captured position: {now} -> {position}", direction or "the next capture begins there"]
         if cursor and not back:
             steps.append(
                 f"afterwards, with the pipeline running, `sluice verify {runtime.name} --repair` finds the rows that differ and makes them equal"

@@ -286,7 +286,7 @@ def _explained(
 
 
 def _captured_definitions(runtime: Runtime) -> Definitions | None:
-    """Return the definitions as of the captured position; None before the first drain."""
+    """Return the definitions as of the captured position; None before the first capture."""
     with runtime.state() as state:
         cursor = state.cursor()
         return definitions_at(runtime.store, runtime.source, state, cursor.position) if cursor is not None else None

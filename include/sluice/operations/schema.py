@@ -25,7 +25,7 @@ def show(runtime: Runtime, table: str | None = None) -> dict[str, Any]:
     if cursor is None or not cursor.schema:
         raise ConfigError(
             f"{runtime.name} has no schema history yet",
-            hint="it begins with the first drain: `sluice run`, or the DAG's next run",
+            hint="it begins with the first capture: `sluice run`, or the DAG's next run",
         )
     known = SchemaStore(runtime.store).load(cursor.schema, runtime.source.stored_definitions)
     head = {"pipeline": runtime.name, "position": str(cursor.position), "stored": cursor.schema}
@@ -53,7 +53,7 @@ def set_table(runtime: Runtime, table: str, sql: str, *, by: str, dry_run: bool)
     with runtime.state() as state, state.replicator() as lease:
         cursor = state.cursor()
         if cursor is None or not cursor.schema:
-            raise ConfigError(f"{runtime.name} has no schema history yet", hint="it begins with the first drain")
+            raise ConfigError(f"{runtime.name} has no schema history yet", hint="it begins with the first capture")
         schemas = SchemaStore(runtime.store)
         known = schemas.load(cursor.schema, runtime.source.stored_definitions)
         with runtime.source.open() as source:
@@ -83,7 +83,7 @@ def reload_tables(runtime: Runtime, tables: Sequence[str], *, by: str, dry_run: 
     with runtime.state() as state, state.replicator() as lease:
         cursor = state.cursor()
         if cursor is None:
-            raise ConfigError(f"{runtime.name} has not begun", hint="its history begins with the first drain")
+            raise ConfigError(f"{runtime.name} has not begun", hint="its history begins with the first capture")
         schemas = SchemaStore(runtime.store)
         with runtime.source.open() as source:
             history = history_of(runtime, source)

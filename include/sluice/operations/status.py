@@ -31,6 +31,7 @@ from sluice.model.findings import Finding
 from sluice.model.offset import Offset, with_stored_offsets
 from sluice.model.restart_position import Queue, restart_position
 from sluice.operations.conflicts import counted
+from sluice.operations.deadletters.store import letters
 from sluice.operations.retention import space_warnings
 from sluice.operations.rule_stats import newest_rules, waiting_letters
 from sluice.operations.server_questions import ANSWER_S, Answer, NoAnswer, Question, server_name, server_questions
@@ -120,7 +121,7 @@ class Status:
         state: idle (all delivered, nothing new), running, behind, paused, new (never drained), failing (a part of it failed and has not gone on),
             not_configured (connections are defined nowhere), unreachable (the source or ZooKeeper), no_answer (a target or the segment store), or
             stopped (a target and ZooKeeper do not agree on what was delivered, see ``errors``).
-        head, captured: end of the source's log, and how far it is drained.
+        head, captured: end of the source's log, and how far it is captured.
         lag_ms: age of the oldest change that some target lacks, 0 if none; lag_bytes: log between the slowest target and the head.
         in_flight: batches that some target lacks, ascending; quarantined targets don't count, nor what waits on purpose.
         installation: which one works on the pipeline (others stand by); paused: who paused it and why, "" if it is not paused.
@@ -427,7 +428,7 @@ class _Stored:
         """Read the store's part of the status. ``known``: the newest batches, ascending."""
         return cls(
             *newest_rules(runtime.store, known),
-            waiting_letters(runtime),
+            waiting_letters(runtime.store, lambda: len(letters(runtime))),
             _verified(runtime),
             counted(runtime),
             subscriptions(runtime, state),

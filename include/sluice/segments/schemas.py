@@ -1,9 +1,9 @@
 """The schema history in the segment store: definitions as of positions, written once, found again by position.
 
 ``schema/{log}/{file number}-{offset}-e{epoch}-{n}.schema``: all definitions (a base), or all that changed since a base
-(its ``parent``). So a drain reads two files, however many statements there were; older versions chained changes to
+(its ``parent``). So a capture reads two files, however many statements there were; older versions chained changes to
 changes. The pipeline's cursor in ZooKeeper names the file that belongs to its position, and moves with it in one
-transaction; a file that no cursor ever named is an orphan of a drain that failed. ZooKeeper itself would not do: a node
+transaction; a file that no cursor ever named is an orphan of a capture that failed. ZooKeeper itself would not do: a node
 there holds 1 MiB.
 """
 

@@ -468,7 +468,7 @@ class SegmentStore:
             raise StorageUnavailable(
                 f"the segment store has {free / 2**20:.0f} MiB free, and {(needed_bytes + self.min_free_bytes) / 2**20:.0f} MiB are needed",
                 where=self.uri,
-                hint="free disk space or shorten capture.segments.retain; the drain goes on by itself then",
+                hint="free disk space or shorten capture.segments.retain; the capture goes on by itself then",
             )
 
     # -----------------------------------------------------------------------------------------------------------------

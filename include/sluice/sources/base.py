@@ -529,7 +529,7 @@ class LogWatch(Protocol):
 
     @property
     def end(self) -> Offset | None:
-        """The end of the log, as a place where a drain can go on, if everything up to it was looked at."""
+        """The end of the log, as a place where a capture can go on, if everything up to it was looked at."""
 
     def close(self) -> None:
         """Close the connections."""

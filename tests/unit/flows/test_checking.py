@@ -161,7 +161,7 @@ def test_a_dump_without_a_drain_says_what_it_waits_for(one: Pipe, monkeypatch: p
     thread = threading.Thread(target=lambda: work(one.made.runtime(), dump.id, stop=stop))
     thread.start()
     try:
-        wait_until(lambda: "a drain" in views(one.made.runtime())[0].waiting_for, "it says so")
+        wait_until(lambda: "a capture" in views(one.made.runtime())[0].waiting_for, "it says so")
     finally:
         one.deliver()
         stop.set()

@@ -1,4 +1,4 @@
-"""Batches that a drain delivers again: those of an earlier attempt, and those whose run is gone."""
+"""Batches that a capture delivers again: those of an earlier attempt, and those whose run is gone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _log = structlog.get_logger()
 
 
 def delivered_again(batch: Batch, why: str) -> DrainOutcome:
-    """Return the outcome of a drain that found ``batch`` already captured."""
+    """Return the outcome of a capture that found ``batch`` already captured."""
     _log.info("batch_adopted", batch=batch.number, reason=why)
     return DrainOutcome(batch.number, batch.last, batch.changes, closed_by=why, adopted=True)
 

@@ -41,11 +41,12 @@ from sluice.sources.table_filter import Selection
 _log = structlog.get_logger()
 
 _CATCH_UP_BYTES_A_SECOND, _LONGEST_S = 40e6, 10.0
-"""The speed at which a drain reads a backlog at least, and the longest it works: it gets to the head, or works so long, before time closes the batch.
+"""The speed at which a capture reads a backlog at least, and the longest it works: it gets to the head, or works so long,
+before time closes the batch.
 """
 
 LEASE_WAIT_S = 0.5
-"""Seconds that a drain waits for the lease in its worker: for a drain that is just ending, not for one that died."""
+"""Seconds that a capture waits for the lease in its worker: for a capture that is just ending, not for one that died."""
 
 
 def drain(
@@ -66,13 +67,13 @@ def drain(
 
     Otherwise the log is read from the cursor: up to ``idle_wait_s`` for a first change, then until the
     pipeline's limits close the batch at the end of a transaction; ``until``, a position of the log that is read, closes it there. Something in
-    the log that cannot be read ends the batch in front of it, and is raised by the drain that finds it first.
+    the log that cannot be read ends the batch in front of it, and is raised by the capture that finds it first.
 
     ``another``: the claim has a batch and wants the one after it. Nothing is taken up then: with the window full there is no batch.
-    ``kept``: holds the source's connections from one drain to the next one. ``stays_open``: see :class:`sluice.sources.base.StreamLimits`.
+    ``kept``: holds the source's connections from one capture to the next one. ``stays_open``: see :class:`sluice.sources.base.StreamLimits`.
 
     Raises:
-        LeaseHeld: another installation works on this pipeline, or a drain that died still has the lease.
+        LeaseHeld: another installation works on this pipeline, or a capture that died still has the lease.
         Paused, Restarted: a person said so.
         CheckpointError: ZooKeeper knows nothing of the pipeline, and a target says that it holds batches of it.
         SluiceError: the position has not moved.
@@ -101,12 +102,12 @@ def drain(
         finally:
             if kept is None:  # before the lease is given back
                 own.close()
-    raise AssertionError("the last step ends a drain")
+    raise AssertionError("the last step ends a capture")
 
 
 @dataclass(kw_only=True)
 class DrainContext:
-    """The values that the steps of a drain share. A step that opens a resource registers it in ``opened`` and sets its field for later steps."""
+    """The values that the steps of a capture share. A step that opens a resource registers it in ``opened`` and sets its field for later steps."""
 
     runtime: Runtime
     state: PipelineState
@@ -125,7 +126,7 @@ class DrainContext:
 
     @property
     def lease(self) -> Lease:
-        """The lease of the drain; ``take_lease`` sets it."""
+        """The lease of the capture; ``take_lease`` sets it."""
         assert self._lease is not None
         return self._lease
 
@@ -156,7 +157,7 @@ def find_claimed(context: DrainContext) -> DrainOutcome | None:
 
 
 def take_lease(context: DrainContext) -> None:
-    """Take the lease of the only process that may drain. Raises LeaseHeld."""
+    """Take the lease of the only process that may capture. Raises LeaseHeld."""
     context._lease = context.opened.enter_context(context.state.replicator(wait_s=LEASE_WAIT_S))
 
 
@@ -185,7 +186,7 @@ def take_up_ended(context: DrainContext) -> DrainOutcome | None:
 
 
 def stop_when_full(context: DrainContext) -> DrainOutcome | None:
-    """End the drain without a batch if the window is full, because another process captured a batch meanwhile."""
+    """End the capture without a batch if the window is full, because another process captured a batch meanwhile."""
     if len(context.state.in_window()) < context.runtime.pipeline.window:
         return None
     cursor = context.state.cursor()
@@ -203,10 +204,10 @@ def open_source(context: DrainContext) -> None:
     if context._source is not None:
         return
     try:
-        context._source = context.kept.open(runtime, runtime.member(state))
+        context._source = context.kept.open(runtime.source, runtime.member(state))
     except SourceUnavailable as error:
         failover.replaced(runtime, state, context.lease, error)
-        context._source = context.kept.open(runtime, runtime.member(state))
+        context._source = context.kept.open(runtime.source, runtime.member(state))
     failover.answered(runtime, state)
 
 
@@ -236,7 +237,7 @@ def record_dumps(context: DrainContext) -> None:
 
 
 def begin_pipeline(context: DrainContext) -> None:
-    """Write the cursor at the first drain of a pipeline. Raises LostPosition or ConfigError if the source does not have the start."""
+    """Write the cursor at the first capture of a pipeline. Raises LostPosition or ConfigError if the source does not have the start."""
     if context.cursor is None:
         start = context.source.resolve_start(context.runtime.pipeline.source.start)
         context.cursor = begin(context.runtime, context.state, context.lease, start)
@@ -272,7 +273,7 @@ def take_up_orphan(context: DrainContext) -> DrainOutcome:
 
 
 def find_nothing(context: DrainContext) -> DrainOutcome:
-    """Return the outcome of a drain that found nothing new."""
+    """Return the outcome of a capture that found nothing new."""
     return context.idle
 
 
@@ -287,7 +288,7 @@ STEPS: tuple[Callable[[DrainContext], DrainOutcome | None], ...] = (
     *_READ,
     take_up_orphan,
 )
-"""The steps of a drain, in order. The first step that has an outcome ends it; what was opened is closed after the last one."""
+"""The steps of a capture, in order. The first step that has an outcome ends it; what was opened is closed after the last one."""
 
 STEPS_OF_ANOTHER: tuple[Callable[[DrainContext], DrainOutcome | None], ...] = (
     take_turn,
@@ -296,7 +297,7 @@ STEPS_OF_ANOTHER: tuple[Callable[[DrainContext], DrainOutcome | None], ...] = (
     *_READ,
     find_nothing,
 )
-"""The steps of a drain of one more batch for a claim that already has some."""
+"""The steps of a capture of one more batch for a claim that already has some."""
 
 
 def begin(runtime: Runtime, state: PipelineState, lease: Lease, position: Offset) -> Cursor:
@@ -540,7 +541,7 @@ def _note_partner(writer: SegmentWriter, cursor: Cursor, partner: PartnerLoads) 
 
 
 def may_drain(runtime: Runtime) -> bool:
-    """Return True if a drain would become the leader and get the lease now. The trigger of a standby installation polls this."""
+    """Return True if a capture would become the leader and get the lease now. The trigger of a standby installation polls this."""
     with runtime.state() as state:
         mine = runtime.owner is None or state.election.may_lead(runtime.owner)
         return mine and state.owner() is None

@@ -173,7 +173,7 @@ def _mark_anew(runtime: Runtime, state: PipelineState, found: Relocation) -> Non
 
 
 def _schema(runtime: Runtime, lease: Lease, cursor: Cursor, position: Offset) -> str:
-    """Store the schema history under its new position and return its path; "" if there is none, so that the next drain builds it."""
+    """Store the schema history under its new position and return its path; "" if there is none, so that the next capture builds it."""
     if not cursor.schema:
         return ""
     if position.log_epoch == cursor.position.log_epoch:

@@ -1,6 +1,6 @@
-"""The source's connections, kept from one drain of a micro-batch loop to the next one.
+"""The source's connections, kept from one capture of a micro-batch loop to the next one.
 
-A login and a pre-flight take some thirty round trips; a drain near the head of the log reads for a tenth of a second. A broken connection (a server
+A login and a pre-flight take some thirty round trips; a capture near the head of the log reads for a tenth of a second. A broken connection (a server
 that ends, one that takes over) is noticed when it is used; a failover that a person asked for, by the name of the current server; definitions are in
 the log. The settings of the server are checked again every few seconds.
 """
@@ -11,15 +11,14 @@ import time
 from contextlib import ExitStack
 from types import TracebackType
 
-from sluice.flows.runtime import Runtime
-from sluice.sources.base import SourceSession
+from sluice.sources.base import Source, SourceSession
 
 CHECKED_S = 5.0
 """Seconds for which a pre-flight is valid."""
 
 
 class KeptSource:
-    """A session with the source that stays open between drains; at most one. Not thread-safe."""
+    """A session with the source that stays open between captures; at most one. Not thread-safe."""
 
     def __init__(self) -> None:
         self._opened = ExitStack()
@@ -41,10 +40,10 @@ class KeptSource:
             self.close()
         return self._session
 
-    def open(self, runtime: Runtime, member: str) -> SourceSession:
-        """Close the session and open a new one with server ``member``. Raises SourceUnavailable, ConfigError."""
+    def open(self, source: Source, member: str) -> SourceSession:
+        """Close the session and open a new one with ``source``, server ``member`` of its group. Raises SourceUnavailable, ConfigError."""
         self.close()
-        self._session = self._opened.enter_context(runtime.source.open(to_stream=True))
+        self._session = self._opened.enter_context(source.open(to_stream=True))
         self._member = member
         return self._session
 

@@ -1,4 +1,4 @@
-"""The schema history of a pipeline: built at its first drain, continued by each later one, and found again for any position of the log."""
+"""The schema history of a pipeline: built at its first capture, continued by each later one, and found again for any position of the log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ensure_schema_history(
 ) -> Cursor:
     """Return the cursor with a schema history that belongs to its position.
 
-    The history is built now if there is none: at the first drain, after a seek, or after an upgrade from an older installation.
+    The history is built now if there is none: at the first capture, after a seek, or after an upgrade from an older installation.
     """
     history = source.history
     if cursor.schema or history is None:

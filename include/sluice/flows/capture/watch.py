@@ -1,6 +1,6 @@
-"""The watch of a pipeline that waits: may there be something to drain? One process watches for hundreds of pipelines.
+"""The watch of a pipeline that waits: may there be something to capture? One process watches for hundreds of pipelines.
 
-The watch decides nothing: the drain that it wakes looks for itself. ZooKeeper is read again only after a change; the log is read once for all
+The watch decides nothing: the capture that it wakes looks for itself. ZooKeeper is read again only after a change; the log is read once for all
 pipelines of a server.
 """
 
@@ -31,7 +31,7 @@ _BUSY_EVERY_S = 1.0
 STEP_OVER_S = 20.0
 """Seconds between two moves of a waiting pipeline's position over log that holds nothing for it.
 
-Without them the pipeline would seem to lag, the server could purge that log, and the next drain would have to read it.
+Without them the pipeline would seem to lag, the server could purge that log, and the next capture would have to read it.
 """
 
 
@@ -83,7 +83,7 @@ class WaitingPipeline:
 
     @property
     def since(self) -> Offset | None:
-        """The captured position as last read; None before the first drain."""
+        """The captured position as last read; None before the first capture."""
         return self._cursor.position if self._cursor else None
 
     def wants(self, table: TableId) -> bool:

@@ -1,7 +1,7 @@
 """Dumps that start automatically: an initial copy, a newly captured table, a target that joined, a lost position.
 
-The drain looks for them before it reads. A dump's node is written before the state that makes it due changes, and its id says what it is
-for; so a drain that dies in between finds it again, and none is made twice.
+The capture looks for them before it reads. A dump's node is written before the state that makes it due changes, and its id says what it is
+for; so a capture that dies in between finds it again, and none is made twice.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class DueDump:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """``dumps`` to record, and then the ``selection`` to remember, from which the next drain tells what is new (None: unchanged)."""
+    """``dumps`` to record, and then the ``selection`` to remember, from which the next capture tells what is new (None: unchanged)."""
 
     dumps: tuple[DueDump, ...] = ()
     selection: Mapping[str, Any] | None = None
@@ -118,7 +118,7 @@ def ready_or_moved(
     source: SourceSession,
     cursor: Cursor | None,
 ) -> Cursor | None:
-    """Run the pre-flight, compare the log with what was drained from it unless it is still open, and return the cursor to continue from.
+    """Run the pre-flight, compare the log with what was captured from it unless it is still open, and return the cursor to continue from.
 
     With ``on_lost_position: dump``, a lost position moves to the head of the log and all tables are dumped anew.
 

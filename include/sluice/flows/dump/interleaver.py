@@ -1,8 +1,8 @@
-"""Placing: the drain's part of a dump. Chunks that were read outside of the log get their place in it.
+"""Placing: the capture's part of a dump. Chunks that were read outside of the log get their place in it.
 
 A chunk's window lies between the position before it was read (low) and a later position (high). What the log changed in the window is newer than the
 chunk's rows, or the same; so those keys are dropped from the chunk and the rest is placed at the high mark, before every later change. With marks in
-the log, high is where the drain meets the high mark. A chunk whose high mark the drain has already passed (nothing marks it, or the mark was read
+the log, high is where the capture meets the high mark. A chunk whose high mark the capture has already passed (nothing marks it, or the mark was read
 before the chunk was known) is placed at the start of the next batch. Only its window gets longer.
 """
 
@@ -332,7 +332,7 @@ class InterleavePlanner:
         request = dump.tables[chunk.id.table]
         table = request.table
         if request.keyless and table not in self.held | self.watched:
-            return ""  # this drain started before the dump: the chunk is placed at the start of the next batch
+            return ""  # this capture started before the dump: the chunk is placed at the start of the next batch
         window = self._window(writer, dump, chunk, first)
         if window is None:
             return "its window is no longer stored"
@@ -341,7 +341,7 @@ class InterleavePlanner:
         if request.keyless and self._written(writer, window, high, table):
             return "the table has no key and was written meanwhile"
         found = self.stored.chunk(chunk, request.identity)
-        if found is None:  # a drain that died already had it in its batch
+        if found is None:  # a capture that died already had it in its batch
             return "its file is gone"
         schema, rows = found
         alive = np.ones(rows.num_rows, bool)
@@ -495,7 +495,7 @@ class ChunkInterleaver:
     A process may die between any two steps. ``settle`` records what the log already says. ``plan`` writes nothing. ``apply`` moves files into the
     batch's folder; a chunk whose file went to a batch that was never committed is read again. The commit of the batch removes the nodes of the
     placed chunks in the same transaction. ``ask_again`` follows it: a chunk that is not asked for again by then stands before the cursor, and the
-    next drain plans it once more, with the same result.
+    next capture plans it once more, with the same result.
 
     Args:
         late: chunks whose place is the beginning of this batch.
@@ -676,7 +676,7 @@ def held_tables(state: PipelineState) -> tuple[frozenset[TableId], frozenset[Tab
 
 
 def late_chunks(state: PipelineState, cursor: Offset) -> list[tuple[tuple[str, ...], list[Chunk]]]:
-    """Return chunks that are read and whose high mark the drain has already passed, by the targets that they are for (empty: all)."""
+    """Return chunks that are read and whose high mark the capture has already passed, by the targets that they are for (empty: all)."""
     found: dict[tuple[str, ...], list[Chunk]] = {}
     rows: dict[tuple[str, ...], int] = {}
     for dump in state.dumps.active():

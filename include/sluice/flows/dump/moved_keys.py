@@ -1,7 +1,7 @@
 """Rows that moved past a copy and of which the log has only the changed columns (``binlog_row_image`` MINIMAL or NOBLOB).
 
 A row that moves from a range that is not read yet to one that has been read is in no chunk. If the log contains whole rows, it is taken from there.
-Otherwise neither a chunk nor the log has its other columns, and the target, which waits for the copy of the row, cannot complete it. So the drain
+Otherwise neither a chunk nor the log has its other columns, and the target, which waits for the copy of the row, cannot complete it. So the capture
 notes the keys of such rows, and a dump of those keys copies each as it is by then.
 """
 

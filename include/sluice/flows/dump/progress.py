@@ -16,7 +16,7 @@ from sluice.flows.runtime import Runtime
 from sluice.model.dumps import WAITS_BY_ITSELF, Chunk, ChunkId, ChunkState, Dump, DumpState, Tuning
 
 DRAIN_WAIT_S = 5.0
-"""Seconds that a chunk may wait for a drain before that is reported."""
+"""Seconds that a chunk may wait for a capture before that is reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ class DumpView:
 
 
 def _lacks_a_drain(state: PipelineState, chunks: Sequence[Chunk], last_ms: int) -> bool:
-    """Return True if chunks were read a while ago and no drain runs that would place them."""
+    """Return True if chunks were read a while ago and no capture runs that would place them."""
     waits = any(chunk.state is ChunkState.MARKED for chunk in chunks)
     return waits and time.time() * 1000 - last_ms > DRAIN_WAIT_S * 1000 and state.owner() is None
 
@@ -158,7 +158,7 @@ def view(state: PipelineState, dump: Dump) -> DumpView:
     if not waiting_for and dump.state is DumpState.RUNNING and _lacks_a_drain(state, chunks, last_ms):
         name = state.layout.pipeline
         waiting_for = (
-            f"a drain, which places what was read: none captures {name} now; its DAG does, or `sluice run {name}`"
+            f"a capture, which places what was read: none captures {name} now; its DAG does, or `sluice run {name}`"
         )
     return DumpView(
         id=dump.id,

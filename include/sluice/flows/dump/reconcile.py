@@ -1,4 +1,4 @@
-"""Replacing: rows in a range of a table that a target holds and the source does not are deleted. The drain notes the range, the load clears it.
+"""Replacing: rows in a range of a table that a target holds and the source does not are deleted. The capture notes the range, the load clears it.
 
 Why this is correct. A chunk holds every row that the source had in its range at one position between its two marks. A key of the range that is
 neither in the chunk nor changed by the log from the batch of the low mark to the end of the batch that the chunk is placed in, was absent all that
@@ -63,7 +63,7 @@ def why_not(
     return found
 
 
-# -- the drain's side ---------------------------------------------------------------------------------------------------
+# -- the capture's side ---------------------------------------------------------------------------------------------------
 
 
 def write_kept(

@@ -1,4 +1,4 @@
-"""The list of captured tables, stored by the drain, so that forms need not ask the source."""
+"""The list of captured tables, stored by the capture, so that forms need not ask the source."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def remember_captured(store: SegmentStore, captured: Callable[[], Mapping[TableI
 
 
 def known_captured(store_uri: str, pipeline: str) -> list[str]:
-    """Return the captured tables as a drain last stored them; empty if there are none or if the store is remote, where reading would be slow."""
+    """Return the captured tables as a capture last stored them; empty if there are none or if the store is remote, where reading would be slow."""
     if not store_uri.startswith("file://"):
         return []
     try:

@@ -1,4 +1,4 @@
-"""dump: read tables of the source in chunks, while the log is read. The drain gives each chunk its place, see :mod:`sluice.flows.dump.interleaver`.
+"""dump: read tables of the source in chunks, while the log is read. The capture gives each chunk its place, see :mod:`sluice.flows.dump.interleaver`.
 
 Any number of processes may work on one dump: each takes the next range of keys by a compare-and-set, and what a dead one left is taken over.
 """
@@ -40,14 +40,14 @@ from sluice.segments.chunk_file import chunk_path, write_chunk
 _log = structlog.get_logger()
 
 WAITING_CHUNKS = 4
-"""Chunks that are read and not placed, besides those being read. With more, reading waits until the drain has placed some."""
+"""Chunks that are read and not placed, besides those being read. With more, reading waits until the capture has placed some."""
 
 SAY_EVERY_S = 5.0
 """Seconds between two signs of life of a process that reads: a killed one is noticed with this precision."""
 
 LOOK_EVERY_S = 0.05
 LINGER_S = 5.0
-"""Seconds that a worker waits for the drain, or for the end of a pause, before it leaves the waiting to a trigger."""
+"""Seconds that a worker waits for the capture, or for the end of a pause, before it leaves the waiting to a trigger."""
 PAUSED_LOOK_EVERY_S = 0.5
 NICENESS = 10
 KEYLESS_TRIES = 50
@@ -191,7 +191,7 @@ def is_over(state: PipelineState, dump_id: str, tables: tuple[int, ...] | None) 
 
 
 def has_work(state: PipelineState, dump_id: str, tables: tuple[int, ...] | None) -> bool:
-    """Return False while a worker could only wait: the dump or the pipeline is paused, or the drain has to place chunks first.
+    """Return False while a worker could only wait: the dump or the pipeline is paused, or the capture has to place chunks first.
 
     Returns True also once :func:`is_over` does.
     """
@@ -292,7 +292,7 @@ class _Worker:
         owner = f"{owner_label()}:{number}"
         self.member = runtime.member(state)
         self.reader = stack.enter_context(runtime.source_at(self.member).open_chunks(dump.marking, owner))
-        self.throttle = stack.enter_context(Throttle.open(runtime))
+        self.throttle = stack.enter_context(Throttle.open(runtime.source, runtime.pipeline.dump.replicas))
         self.read = 0
         self.waiting_for = ""
         self.label = owner.replace("/", "-")

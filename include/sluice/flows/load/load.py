@@ -144,7 +144,7 @@ def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
     with runtime.state() as state, state.reporting(f"load-{target}"):
         watch = CancellationGuard(state, f"loading batch {batch} into {target}")
         process = state.acks.get(target)
-        if process is None:  # it joined after this batch; the next drain decides where it starts
+        if process is None:  # it joined after this batch; the next capture decides where it starts
             return LoadOutcome(target, batch, already=True)
         if process.batch >= batch:
             require_own(runtime, state, target, process)
@@ -406,7 +406,7 @@ class _Facts:
         )
 
     def being_copied(self) -> frozenset[TableId]:
-        """Return the target's tables that are filled by a dump which was not over when the batch was drained."""
+        """Return the target's tables that are filled by a dump which was not over when the batch was captured."""
         routes = Routes.compile(self._runtime.pipeline.mapping)
         found: set[TableId] = set()
         for dump in self._state.dumps.under_way_since(self._batch.created_ms):

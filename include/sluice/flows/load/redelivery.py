@@ -42,7 +42,7 @@ def begin(
 def _given_up(
     runtime: Runtime, state: PipelineState, lease: Lease, check: CheckpointCheck, error: CheckpointError
 ) -> bool:
-    """Withdraw the acknowledgement of batches that the target lacks, so that the drain finds that they are gone. Return True if done."""
+    """Withdraw the acknowledgement of batches that the target lacks, so that the capture finds that they are gone. Return True if done."""
     checkpoint, target = check.checkpoints.read(), check.target
     if error.kind != "behind" or runtime.pipeline.target(target).on_lost_batches != "snapshot":
         return False

@@ -1,6 +1,6 @@
 """Targets that lack batches which are no longer stored, and start again from the pipeline's snapshot (``on_lost_batches: snapshot``).
 
-A batch is gone when retention removes it, or because a target was restored from an older backup. The drain finds a target whose next batch is gone
+A batch is gone when retention removes it, or because a target was restored from an older backup. The capture finds a target whose next batch is gone
 and makes a batch for it: all rows of the snapshot as of the batch before. It also deletes rows of the target that the snapshot does not have. The
 target's checkpoint moves from the batch that it holds to that one in one step, and acknowledgements follow it.
 """
@@ -19,7 +19,7 @@ BY_ITSELF = "sluice"
 
 
 class LostBatches(LoadError):
-    """The next batch of a target is gone; it starts again from the snapshot with a batch that the drain makes."""
+    """The next batch of a target is gone; it starts again from the snapshot with a batch that the capture makes."""
 
 
 def lacks_lost(runtime: Runtime, state: PipelineState, target: TargetConfig, cursor: Cursor) -> bool:
@@ -33,7 +33,7 @@ def lacks_lost(runtime: Runtime, state: PipelineState, target: TargetConfig, cur
 
 
 def any_lacks_lost(runtime: Runtime, state: PipelineState) -> bool:
-    """See :func:`lacks_lost`: the next drain has something to do."""
+    """See :func:`lacks_lost`: the next capture has something to do."""
     cursor = state.cursor()
     return cursor is not None and any(lacks_lost(runtime, state, one, cursor) for one in runtime.pipeline.targets)
 
@@ -46,7 +46,7 @@ def require_stored(runtime: Runtime, state: PipelineState, target: TargetConfig,
         raise LostBatches(
             f"target {target.name} holds batch {held}, and batches after it are no longer stored: it starts again from the snapshot",
             where=f"pipeline {runtime.name}",
-            hint="nothing is to do: the next drain makes the batch for it",
+            hint="nothing is to do: the next capture makes the batch for it",
         )
     return following
 

@@ -26,7 +26,7 @@ def look_at_source(
     """Compare the source with the captured position. What is no loss, such as a source that does not answer, is a warning.
 
     Args:
-        position: the captured position, None before the first drain.
+        position: the captured position, None before the first capture.
         member: the server of the group to read; "": the one that ZooKeeper names.
     """
     read = runtime.source_at(member) if member else runtime.source

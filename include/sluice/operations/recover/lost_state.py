@@ -206,7 +206,7 @@ def rebuilt(
 
 
 def _manifests(store: SegmentStore, files: list[str]) -> dict[int, SegmentManifest]:
-    """Return the valid manifest of each stored batch: the readable one of the highest epoch. A drain of a lower epoch never committed after it."""
+    """Return the valid manifest of each stored batch: the readable one of the highest epoch. A capture of a lower epoch never committed after it."""
     paths: dict[int, list[str]] = {}
     for path in files:
         found = re.fullmatch(r"batch=(\d+)/manifest-e\d+\.json", path)

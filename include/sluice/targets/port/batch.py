@@ -18,7 +18,7 @@ class SourceFacts(Protocol):
     """Answers a target's questions about the source while it plans a batch. On the driver; each question is answered when it is asked."""
 
     def being_copied(self) -> frozenset[TableId]:
-        """Return the target tables that a dump is filling, or was when the batch was drained: rows may be missing."""
+        """Return the target tables that a dump is filling, or was when the batch was captured: rows may be missing."""
 
     def unique_keys(self, plan: PlannedTable) -> tuple[PlannedTable, frozenset[str]]:
         """Return the table with the source's unique keys as of the batch (``plan.unique``, None: unknown), and columns that only a rule makes."""

@@ -2,7 +2,7 @@
 history.
 
 What both say has to agree: the number of columns, each type with its length, signs and charsets. A history that was
-folded wrong, or a log that was written by another server, is found here and stops the drain.
+folded wrong, or a log that was written by another server, is found here and stops the capture.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The schema history at work in a drain: statements are folded into it, bare table maps are completed from it."""
+"""The schema history at work in a capture: statements are folded into it, bare table maps are completed from it."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def once(load: Callable[[], SchemaState]) -> Callable[[], SchemaState]:
 
 
 class SchemaTracker:
-    """One drain's view of the history.
+    """One capture's view of the history.
 
     Args:
-        load: gives the state as of the drain's start; called when it is first needed.
+        load: gives the state as of the capture's start; called when it is first needed.
         collations: collation id -> (collation, charset), as the server lists them.
-        reread: see :data:`Rereader`; None: a definition that is not known stops the drain.
+        reread: see :data:`Rereader`; None: a definition that is not known stops the capture.
     """
 
     def __init__(

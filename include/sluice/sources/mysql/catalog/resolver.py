@@ -46,7 +46,7 @@ class TableResolver:
 
     Args:
         connect: opens an SQL connection to ``endpoint``; called at the first table.
-        history: gives the schema history as of the start of the drain; None: only logs with
+        history: gives the schema history as of the start of the capture; None: only logs with
             ``binlog_row_metadata=FULL`` can be read.
         reread: see :data:`sluice.sources.mysql.catalog.history_tracker.Rereader`.
     """

@@ -1,4 +1,4 @@
-"""The drain's engine: read the log from a position, cut it into a batch at the end of a transaction, hand its rows to a
+"""The capture's engine: read the log from a position, cut it into a batch at the end of a transaction, hand its rows to a
 writer.
 
 The calling thread receives, frames, verifies and walks; two workers turn sealed arenas into Arrow tables and give them
@@ -77,7 +77,7 @@ def capture(
 
     Args:
         writer_factory: called at the first change. progress: called a few times a second (``changes=…, position=…``);
-            what it raises ends the drain. redefine: see :data:`sluice.sources.mysql.catalog.history_tracker.Rereader`.
+            what it raises ends the capture. redefine: see :data:`sluice.sources.mysql.catalog.history_tracker.Rereader`.
 
     Raises:
         SourceUnavailable, ConfigError, LostPosition, UnknownEvent, UnsupportedType, DecodeError, ChecksumMismatch: the
@@ -481,7 +481,7 @@ def _no_key(table: TableId, where: str) -> ConfigError:
 
 
 def warm_up() -> None:
-    """Compile every kernel (or load it from Numba's cache), so that no drain pays for it."""
+    """Compile every kernel (or load it from Numba's cache), so that no capture pays for it."""
     from sluice.sources.mysql.reader.warm_up import compile_kernels
 
     compile_kernels()

@@ -240,7 +240,7 @@ def _another_log(
         "Rows that were captured may not exist there any more, and others were written since",
         where=str(start),
         hint="choose: restore the server that was captured, and nothing is lost; or make the targets equal to this one: "
-        "`sluice seek PIPELINE latest`, then `sluice dump start PIPELINE --replace`; or let the next drain do that: capture.on_lost_position: dump",
+        "`sluice seek PIPELINE latest`, then `sluice dump start PIPELINE --replace`; or let the next capture do that: capture.on_lost_position: dump",
     )
 
 

@@ -75,7 +75,7 @@ class ScannerFeed:
         if need > self._max_event_bytes:
             raise self._scanner.refused(
                 f"an event of {need / 2**20:.0f} MiB is larger than capture.max_event ({self._max_event_bytes / 2**20:.0f} MiB)",
-                f"raise capture.max_event (the drain needs about six times as much memory), or leave the event out: {AROUND}",
+                f"raise capture.max_event (the capture needs about six times as much memory), or leave the event out: {AROUND}",
             )
         if need + _SPARE > len(self._buffer):
             grown = np.zeros(need + 2**20 + _SPARE, np.uint8)

@@ -124,7 +124,7 @@ class LogWatch:
     @property
     def end(self) -> Offset | None:
         """The end of the log, if all of it up to there was looked at; None: not known just now, or not in such a way
-        that a drain can begin there.
+        that a capture can begin there.
         """
         if self._last is None or (self._file, self._offset) != self._end[:2]:
             return None
@@ -317,7 +317,7 @@ class LogWatch:
                         self._touch_all(here)
                     at += size
                 data = data[at:]
-        except SluiceError:  # whatever it is, the drain says it
+        except SluiceError:  # whatever it is, the capture says it
             data = b"?"
         if data:
             self._touch_all(here)

@@ -40,8 +40,8 @@ class PreparedReader:
     """Finds prepared transactions in the source's log. Callable as the scanner's ``reread``.
 
     Args:
-        server_id: of the drain; dumps from here use another one, derived from it, so that they don't cut off the
-            drain's.
+        server_id: of the capture; dumps from here use another one, derived from it, so that they don't cut off the
+            capture's.
 
     Raises:
         LostPosition: the log no longer has the transaction. SourceUnavailable, CaptureError.

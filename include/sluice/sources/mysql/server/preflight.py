@@ -1,6 +1,6 @@
 """Pre-flight: is the source set up so that its log can be read without loss, and is the stored position still good?
 
-Runs before every drain (a few round trips) and in ``sluice check``. Errors stop the drain; warnings are logged and
+Runs before every capture (a few round trips) and in ``sluice check``. Errors stop the capture; warnings are logged and
 shown.
 """
 
@@ -41,7 +41,7 @@ def preflight(
 ) -> list[Finding]:
     """Return all findings, errors first.
 
-    ``cursor``: the captured position, None before the first drain; ``server_id``: the pipeline's own, 0: don't look who
+    ``cursor``: the captured position, None before the first capture; ``server_id``: the pipeline's own, 0: don't look who
     else uses it; ``two_way``: the server is a site of a channel.
     """
     selection = Selection.compile(pipeline.capture)

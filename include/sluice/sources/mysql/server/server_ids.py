@@ -1,6 +1,6 @@
-"""The replica ids of one drain: its own, and those of the other dump connections that it has open.
+"""The replica ids of one capture: its own, and those of the other dump connections that it has open.
 
-A server throws out the older of two replicas with one id. So each dump of a drain has an id of its own, and those other
+A server throws out the older of two replicas with one id. So each dump of a capture has an id of its own, and those other
 than the pipeline's (``source.server_id``) are not its neighbours, which other pipelines or replicas may have, but far
 away, derived from it.
 """
