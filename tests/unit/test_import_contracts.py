@@ -179,21 +179,20 @@ def test_an_offset_is_opaque_outside_of_sources() -> None:
 
 
 _TAKE_THE_RUNTIME = """
-flows/capture/drain flows/capture/failover flows/capture/kept_source flows/capture/lost_tables
-flows/capture/schema_history flows/capture/watch flows/checkpoints flows/dump/automatic flows/dump/background
-flows/dump/planner flows/dump/progress flows/dump/reconcile flows/dump/start flows/dump/throttle
-flows/dump/worker flows/incomplete_tables flows/load/ack flows/load/batch_changes flows/load/copies
-flows/load/isolation flows/load/load flows/load/redelivery flows/mapped_names flows/microbatch flows/run
-flows/runtime flows/snapshot/lost_batches flows/snapshot/rows flows/snapshot/start flows/stage_tasks
-flows/stage_work flows/standby flows/transform/column_changes flows/transform/merge flows/transform/read_back
-flows/transform/repair flows/transform/stages operations/adopt operations/alerts operations/channel
+flows/capture/drain flows/capture/failover flows/capture/lost_tables flows/capture/schema_history
+flows/capture/watch flows/checkpoints flows/dump/automatic flows/dump/background flows/dump/planner
+flows/dump/progress flows/dump/reconcile flows/dump/start flows/dump/worker flows/incomplete_tables
+flows/load/ack flows/load/batch_changes flows/load/copies flows/load/isolation flows/load/load
+flows/load/redelivery flows/mapped_names flows/microbatch flows/run flows/runtime flows/snapshot/lost_batches
+flows/snapshot/rows flows/snapshot/start flows/stage_tasks flows/stage_work flows/standby flows/transform/merge
+flows/transform/read_back flows/transform/stages operations/adopt operations/alerts operations/channel
 operations/check operations/compaction operations/conflicts operations/control operations/copy_plan
 operations/deadletters/replay operations/deadletters/staleness operations/deadletters/store
 operations/maintenance operations/recover/copies operations/recover/lost_source operations/recover/lost_state
 operations/recover/lost_target operations/recover/recapture operations/recover/recover
-operations/recover/segments operations/retention operations/rule_stats operations/ruledev/tryout
-operations/schema operations/snapshot operations/status operations/stored operations/subscriptions
-operations/verify/expected_rows operations/verify/log_window operations/verify/units operations/verify/verify
+operations/recover/segments operations/retention operations/ruledev/tryout operations/schema operations/snapshot
+operations/status operations/stored operations/subscriptions operations/verify/expected_rows
+operations/verify/log_window operations/verify/units operations/verify/verify
 """
 """Modules of flows and operations in which a function is given the whole ``Runtime``."""
 

@@ -79,6 +79,66 @@ def test_what_docstrings_refer_to_exists() -> None:
     assert checked > 40
 
 
+_REFERENCE = re.compile(r":(?:class|func|mod|meth|data|attr|exc):`~?([\w.]+)`")
+
+
+@lru_cache
+def files_that_define() -> dict[str, list[str]]:
+    """Return the texts of the package, without references, by each name that they define at any level: classes, functions, values."""
+    found: dict[str, list[str]] = {}
+    for path in CODE:
+        text = _REFERENCE.sub("", path.read_text(encoding="utf-8"))
+        for name in set(re.findall(r"^\s*(?:class |(?:async )?def )?(\w+)(?= *[(:=\[])", text, re.MULTILINE)):
+            found.setdefault(name, []).append(text)
+    return found
+
+
+def is_known_here(name: str, text: str) -> bool:
+    """Return True if ``name``, such as ``Session.close``, is in the module ``text``, or its first part defined in one that has the rest."""
+    first, *rest = name.split(".")
+    here = _REFERENCE.sub("", text)
+    imported = re.search(rf"^\s*import {first}\b", here, re.MULTILINE) is not None
+    places = [here] if re.search(rf"\b{first}\b", here) else []
+    places += files_that_define().get(first, [])
+    return imported or any(all(re.search(rf"\b{part}\b", place) for part in rest) for place in places)
+
+
+def test_short_references_of_docstrings_exist() -> None:
+    missing, checked = [], 0
+    for path in CODE:
+        text = path.read_text(encoding="utf-8")
+        for name in _REFERENCE.findall(text):
+            if not name.startswith("sluice."):
+                checked += 1
+                missing += [(path.relative_to(REPOSITORY).as_posix(), name)] * (not is_known_here(name, text))
+    assert missing == []
+    assert checked > 300
+
+
+def test_a_short_reference_that_does_not_exist_is_found() -> None:
+    text = '"""See :class:`Gone`, :meth:`Page.turn`."""\nclass Page:\n    def close(self): ...\n'
+    assert not is_known_here("Gone_of_old", text)
+    assert is_known_here("Page.close", text)
+    assert not is_known_here("Page.turned_over_twice", text)
+
+
+def test_pages_that_messages_name_exist() -> None:
+    """Hints send people to ``docs/X.md``, and some to a heading there."""
+    checked = 0
+    for path in CODE:
+        for page, heading in re.findall(r"\b(docs/[\w-]+\.md)(?:#([\w-]+))?", path.read_text(encoding="utf-8")):
+            example = re.search(r"[A-Z]{4,}|mystore", page) is not None
+            assert example or (REPOSITORY / page).exists(), (path.name, page)
+            if heading:
+                titles = re.findall(r"^#+ (.*)", (REPOSITORY / page).read_text(encoding="utf-8"), re.MULTILINE)
+                assert heading in {re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in titles}, (
+                    path.name,
+                    page,
+                )
+            checked += 1
+    assert checked > 20
+
+
 def quoted(page: Path) -> list[str]:
     """Return what stands between backticks on a page, outside of blocks of code."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sluice.errors import SluiceError
-from sluice.flows.runtime import Runtime
 from sluice.flows.transform.dead_letter_files import FOLDER
 from sluice.model.batches import Batch
-from sluice.operations.deadletters.store import letters
 from sluice.segments.changeset import read_changeset
 from sluice.segments.store import SegmentStore
 
@@ -35,14 +33,14 @@ def newest_rules(store: SegmentStore, batches: Sequence[Batch]) -> tuple[int | N
     return None, []
 
 
-def waiting_letters(runtime: Runtime) -> int:
-    """Count the rows and skipped batches that some target lacks."""
-    files = tuple(runtime.store.list_files(FOLDER))
+def waiting_letters(store: SegmentStore, count: Callable[[], int]) -> int:
+    """Return the number of rows and skipped batches that some target lacks. ``count``: counts them, if files came or went."""
+    files = tuple(store.list_files(FOLDER))
     if not files:
         return 0
-    known = _counted.get(runtime.store.full_path(""))
+    known = _counted.get(store.full_path(""))
     if known is None or known[0] != files:
-        known = _counted[runtime.store.full_path("")] = files, len(letters(runtime))
+        known = _counted[store.full_path("")] = files, count()
     return known[1]
 
 

@@ -31,6 +31,7 @@ from sluice.model.findings import Finding
 from sluice.model.offset import Offset, with_stored_offsets
 from sluice.model.restart_position import Queue, restart_position
 from sluice.operations.conflicts import counted
+from sluice.operations.deadletters.store import letters
 from sluice.operations.retention import space_warnings
 from sluice.operations.rule_stats import newest_rules, waiting_letters
 from sluice.operations.server_questions import ANSWER_S, Answer, NoAnswer, Question, server_name, server_questions
@@ -427,7 +428,7 @@ class _Stored:
         """Read the store's part of the status. ``known``: the newest batches, ascending."""
         return cls(
             *newest_rules(runtime.store, known),
-            waiting_letters(runtime),
+            waiting_letters(runtime.store, lambda: len(letters(runtime))),
             _verified(runtime),
             counted(runtime),
             subscriptions(runtime, state),

@@ -112,12 +112,12 @@ def test_a_replica_behind_by_seconds(pair, tmp_path, mysql_target, zookeeper, fr
             assert source.replica_lag_s() is None
             primary.execute(f"CREATE TABLE `{schema}`.late (id INT PRIMARY KEY)")
             wait_until(lambda: (behind.replica_lag_s() or 0) > 1, "a lag of a second")
-            with Throttle.open(runtime) as throttle:
+            with Throttle.open(runtime.source, runtime.pipeline.dump.replicas) as throttle:
                 assert throttle.hold(Tuning(max_replica_lag_s=0.5), source)
-            with Throttle.open(runtime) as throttle:
+            with Throttle.open(runtime.source, runtime.pipeline.dump.replicas) as throttle:
                 assert not throttle.hold(Tuning(max_replica_lag_s=1000.0), source)
             wait_until(lambda: behind.replica_lag_s() == 0, "catching up")
-            with Throttle.open(runtime) as throttle:
+            with Throttle.open(runtime.source, runtime.pipeline.dump.replicas) as throttle:
                 assert not throttle.hold(Tuning(max_replica_lag_s=0.5), source)
     replica.execute(
         "STOP REPLICA SQL_THREAD", "CHANGE REPLICATION SOURCE TO SOURCE_DELAY = 0", "START REPLICA SQL_THREAD"
@@ -136,7 +136,10 @@ def test_a_replica_that_is_gone_is_no_replica_without_lag(
         made.path.write_text(made.yaml, encoding="utf-8")
         runtime = made.runtime()
         name = runtime.pipeline.source.connection
-        with runtime.source.open_replica(name) as source, Throttle.open(runtime) as throttle:
+        with (
+            runtime.source.open_replica(name) as source,
+            Throttle.open(runtime.source, runtime.pipeline.dump.replicas) as throttle,
+        ):
             replica.kill()
             try:
                 with pytest.raises(SourceUnavailable, match="how far behind"):

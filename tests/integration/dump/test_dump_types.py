@@ -9,9 +9,9 @@ import pytest
 
 from sluice.config.connections import parse_connection
 from sluice.model.column_types import ColumnKind
-from sluice.model.tables import META_COLUMNS, TableId
+from sluice.model.tables import META_COLUMNS, Column, TableId
 from sluice.mysql.column_types import type_named
-from sluice.mysql.key_sql import literals, read_literals
+from sluice.mysql.key_sql import literals, read_literals, typed_literal
 from sluice.sources.mysql.catalog.live_table import read_definition
 from sluice.sources.mysql.server.connection import collations, open_connection
 from sluice.sources.mysql.snapshot import result_set
@@ -123,6 +123,27 @@ def test_a_literal_of_a_key_is_its_value(kind, request, fresh_schema):
                 found = " OR ".join(f"(id = {id_} AND `{column.name}` = {text})" for id_, text in pairs)
                 cursor.execute(f"SELECT COUNT(*) FROM t{number} WHERE {found or 'FALSE'}")
                 assert (column.name, cursor.fetchone()[0]) == (column.name, len(pairs))
+
+
+@pytest.mark.parametrize("kind", ["mysql_source", "mariadb"])
+def test_a_text_is_another_bound_of_a_set_than_its_labels(kind, request, fresh_schema):
+    """A SET is sorted by its number, and compared with a text as a text: what a person typed is not turned into labels."""
+    server = request.getfixturevalue(kind)
+    column = Column("s", ColumnKind.SET, "set('z','y','x')", labels=("z", "y", "x"), charset="utf8mb4")
+    with server.connect(fresh_schema(server)) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE t (s SET('z','y','x') PRIMARY KEY) CHARACTER SET utf8mb4")
+        cursor.execute("INSERT INTO t VALUES ('z'), ('y'), ('z,y'), ('x')")
+
+        def at_least(literal: str) -> list[str]:
+            cursor.execute(f"SELECT s FROM t WHERE s >= {literal} ORDER BY s")
+            return [row[0] for row in cursor.fetchall()]
+
+        typed = typed_literal(column, "y")
+        [number] = literals(column, pa.array(["y"]))
+        assert at_least(number) == ["y", "z,y", "x"]
+        assert at_least(typed) == ["z", "y", "z,y"]
+        read = read_literals(column.type, [typed])
+        assert literals(column, read) == [typed]
 
 
 @pytest.mark.parametrize("kind", ["mysql_source", "mariadb"])

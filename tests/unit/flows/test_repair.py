@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from sluice.coordination.state import PipelineState
-from sluice.flows.runtime import Runtime
 from sluice.flows.transform.repair import MOST_UNSEEN, Repair, plan_repair
 from sluice.model.load_marks import MarkRules
 from sluice.segments.conflicts import ConflictRecord, kept_conflicts, note_conflicts, total_conflicts, write_sent
@@ -28,17 +27,19 @@ def planned(
 ) -> Repair | None:
     """``merged``: batches that are drained and not merged yet; a merge notes that they send the key 5."""
     rules = MarkRules({}, sends_back=True, partner="a_to_b", repairs=repairs)
-    runtime = SimpleNamespace(loads=rules, store=store, pipeline=SimpleNamespace(masked=()))
 
     def record(number: int) -> Any:
         return SimpleNamespace(dropped=False, changeset=None, stages=()) if number in merged else None
 
     manifest = SimpleNamespace(batch=batch, loads_saw=saw, files=())
     return plan_repair(
-        cast(Runtime, runtime),
+        rules,
+        (),
+        store,
         cast(PipelineState, SimpleNamespace(batches=SimpleNamespace(get=record))),
         cast(SegmentManifest, manifest),
-        lambda number: write_sent(store, number, np.array([5], np.uint64)),
+        merged=lambda number: write_sent(store, number, np.array([5], np.uint64)),
+        definitions=lambda: None,
     )
 
 

@@ -204,10 +204,10 @@ def open_source(context: DrainContext) -> None:
     if context._source is not None:
         return
     try:
-        context._source = context.kept.open(runtime, runtime.member(state))
+        context._source = context.kept.open(runtime.source, runtime.member(state))
     except SourceUnavailable as error:
         failover.replaced(runtime, state, context.lease, error)
-        context._source = context.kept.open(runtime, runtime.member(state))
+        context._source = context.kept.open(runtime.source, runtime.member(state))
     failover.answered(runtime, state)
 
 

@@ -11,8 +11,7 @@ import time
 from contextlib import ExitStack
 from types import TracebackType
 
-from sluice.flows.runtime import Runtime
-from sluice.sources.base import SourceSession
+from sluice.sources.base import Source, SourceSession
 
 CHECKED_S = 5.0
 """Seconds for which a pre-flight is valid."""
@@ -41,10 +40,10 @@ class KeptSource:
             self.close()
         return self._session
 
-    def open(self, runtime: Runtime, member: str) -> SourceSession:
-        """Close the session and open a new one with server ``member``. Raises SourceUnavailable, ConfigError."""
+    def open(self, source: Source, member: str) -> SourceSession:
+        """Close the session and open a new one with ``source``, server ``member`` of its group. Raises SourceUnavailable, ConfigError."""
         self.close()
-        self._session = self._opened.enter_context(runtime.source.open(to_stream=True))
+        self._session = self._opened.enter_context(source.open(to_stream=True))
         self._member = member
         return self._session
 

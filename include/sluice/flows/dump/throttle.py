@@ -9,9 +9,8 @@ from contextlib import ExitStack, contextmanager
 
 import structlog
 
-from sluice.flows.runtime import Runtime
 from sluice.model.dumps import Tuning
-from sluice.sources.base import SourceLoad
+from sluice.sources.base import Source, SourceLoad
 
 _log = structlog.get_logger()
 
@@ -28,13 +27,10 @@ class Throttle:
 
     @classmethod
     @contextmanager
-    def open(cls, runtime: Runtime) -> Iterator[Throttle]:
-        """Yield a throttle with connections to ``dump.replicas``."""
+    def open(cls, source: Source, replicas: Sequence[str]) -> Iterator[Throttle]:
+        """Yield a throttle with connections to ``replicas``, as ``dump.replicas`` names them."""
         with ExitStack() as stack:
-            source = runtime.source
-            yield cls([
-                (name, stack.enter_context(source.open_replica(name))) for name in runtime.pipeline.dump.replicas
-            ])
+            yield cls([(name, stack.enter_context(source.open_replica(name))) for name in replicas])
 
     def hold(self, tuning: Tuning, source: SourceLoad) -> str:
         """Return why a worker has to wait: the source is too busy or a replica is too far behind; ``""`` if it need not wait."""

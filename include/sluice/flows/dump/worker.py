@@ -292,7 +292,7 @@ class _Worker:
         owner = f"{owner_label()}:{number}"
         self.member = runtime.member(state)
         self.reader = stack.enter_context(runtime.source_at(self.member).open_chunks(dump.marking, owner))
-        self.throttle = stack.enter_context(Throttle.open(runtime))
+        self.throttle = stack.enter_context(Throttle.open(runtime.source, runtime.pipeline.dump.replicas))
         self.read = 0
         self.waiting_for = ""
         self.label = owner.replace("/", "-")

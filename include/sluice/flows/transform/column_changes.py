@@ -8,13 +8,13 @@ whole; an update of a row that the other site has deleted changes nothing, and t
 
 from __future__ import annotations
 
-from sluice.coordination.state import PipelineState
+from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError
-from sluice.flows.runtime import Runtime
-from sluice.flows.transform.repair import with_unique_keys
+from sluice.flows.transform.repair import ReadDefinitions, with_unique_keys
 from sluice.flows.transform.segment_rows import ColumnGroups
 from sluice.mapping import Mapping as Routes
 from sluice.mapping import TableRoute
+from sluice.model.load_marks import LoadMark
 from sluice.model.tables import TableId
 from sluice.segments.manifest import SegmentManifest
 
@@ -28,24 +28,26 @@ def whole_rows(route: TableRoute) -> str:
     return f"mapping: [{{from: {route.source}, to: {route.target}, send: rows}}]: a line that names the table counts before one with a pattern"
 
 
-def plan_columns(runtime: Runtime, state: PipelineState, manifest: SegmentManifest) -> dict[TableId, ColumnGroups]:
+def plan_columns(
+    pipeline: PipelineConfig, mark: LoadMark | None, manifest: SegmentManifest, definitions: ReadDefinitions
+) -> dict[TableId, ColumnGroups]:
     """Return the tables of a batch that send only changed columns, with the columns that are sent together.
 
     Raises:
         ConfigError: one of them has a further unique key: a row that removes another one for its value would come back without its other columns.
     """
-    if runtime.mark is None or not runtime.mark.numbered:
+    if mark is None or not mark.numbered:
         return {}
-    routes = Routes.compile(runtime.pipeline.mapping)
+    routes = Routes.compile(pipeline.mapping)
     every = {file.table_id: routes.route(file.table_id) for file in manifest.files}
     found: dict[TableId, ColumnGroups] = {
         table: route.column_groups for table, route in every.items() if route.changed_only
     }
-    refused = sorted(with_unique_keys(runtime, state, manifest) & found.keys()) if found else []
+    refused = sorted(with_unique_keys(definitions, manifest) & found.keys()) if found else []
     if refused:
         table = refused[0]
         raise ConfigError(
-            f"{runtime.name} sends changed columns of {table}: {NOT_BY_COLUMN}",
+            f"{pipeline.pipeline} sends changed columns of {table}: {NOT_BY_COLUMN}",
             where=str(table),
             hint=whole_rows(every[table]),
         )

@@ -16,6 +16,7 @@ from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.mapped_names import require_known_names
 from sluice.flows.runtime import Runtime, attempt_id
 from sluice.flows.stage_log import log_batch
+from sluice.flows.stored import definitions_at
 from sluice.flows.transform.changeset_writer import MergeResult, write_changeset_manifest
 from sluice.flows.transform.column_changes import plan_columns
 from sluice.flows.transform.dead_letter_files import forget_attempts
@@ -28,6 +29,7 @@ from sluice.flows.transform.stage_manifest import StageManifest, read_stage, sta
 from sluice.flows.transform.stage_rules import rule_totals
 from sluice.flows.transform.stage_units import log_totals
 from sluice.model.batches import Batch
+from sluice.model.definitions import Definitions
 from sluice.model.packing import ROW_BYTES, most_bytes
 from sluice.model.tables import KEY_BUCKETS
 from sluice.rules import RuleSet
@@ -136,9 +138,21 @@ class _Merge:
         """Run the merge; return the number of units and their results."""
         runtime, manifest = self.runtime, self.manifest
         runner = runtime.runner_for(manifest.changes)
-        repair = plan_repair(runtime, self.state, manifest, lambda number: merge(runtime, number))
+
+        def definitions() -> Definitions | None:
+            return definitions_at(self.store, runtime.source, self.state, manifest.first)
+
+        repair = plan_repair(
+            runtime.loads,
+            runtime.pipeline.masked,
+            self.store,
+            self.state,
+            manifest,
+            merged=lambda number: merge(runtime, number),
+            definitions=definitions,
+        )
         # Shuffled rows no longer say who wrote them, or which columns each change changed.
-        columns = plan_columns(runtime, self.state, manifest)
+        columns = plan_columns(runtime.pipeline, runtime.mark, manifest, definitions)
         levels = LEVELS if (repair is None or repair.loops_back) and not columns else 0
         pieces, shuffled = _small_enough(runtime, self.watch, runner, manifest, self.attempt, levels)
         repair = None if shuffled else repair

@@ -12,13 +12,12 @@ import pyarrow.compute as pc
 
 from sluice.config.masking import SHOWN, Masking
 from sluice.coordination.state import PipelineState
-from sluice.flows.runtime import Runtime
-from sluice.flows.stored import definitions_at
 from sluice.flows.transform.segment_rows import MergePart
 from sluice.merge.compact import user_columns
 from sluice.merge.conflicts import Hashes, keys_of, sent_changes
+from sluice.model.definitions import Definitions
 from sluice.model.fields import key_columns, true_name
-from sluice.model.load_marks import origin_number
+from sluice.model.load_marks import MarkRules, origin_number
 from sluice.model.tables import TableId, stored_name
 from sluice.segments.conflicts import LISTED, ConflictRecord, note_conflicts, read_sent, write_sent
 from sluice.segments.manifest import SegmentFile, SegmentManifest
@@ -147,29 +146,43 @@ def _places(store: SegmentStore, part: MergePart, file: SegmentFile) -> tuple[pa
     return read_file(store, file, part.buckets, [*names, "_seq", "_origin"]), names
 
 
+ReadDefinitions = Callable[[], Definitions | None]
+"""Reads the stored definitions; None if they are not known."""
+
+
 def plan_repair(
-    runtime: Runtime, state: PipelineState, manifest: SegmentManifest, merged: Callable[[int], object]
+    loads: MarkRules | None,
+    masked: Sequence[str],
+    store: SegmentStore,
+    state: PipelineState,
+    manifest: SegmentManifest,
+    *,
+    merged: Callable[[int], object],
+    definitions: ReadDefinitions,
 ) -> Repair | None:
     """Return what tells conflicts in a batch; None if the pipeline sends nothing back.
 
-    ``merged``: merges an earlier batch; its errors are raised.
+    Args:
+        loads: what the capture does with what Sluice itself wrote at the source.
+        masked: patterns of the columns whose values are never shown.
+        merged: merges an earlier batch; its errors are raised.
+        definitions: reads the definitions that apply to the batch's first change.
     """
-    loads = runtime.loads
     if loads is None or not loads.sends_back or (manifest.loads_saw is None and not loads.repairs):
         return None
     unseen: Hashes | None = None  # also for a batch that was captured again, whose manifest does not tell
     if loads.repairs and manifest.loads_saw is not None:
-        unseen = _unseen(runtime.store, state, range(manifest.loads_saw + 1, manifest.batch), merged)
-    unique = with_unique_keys(runtime, state, manifest) if unseen is not None else frozenset[TableId]()
-    masking = Masking(tuple(runtime.pipeline.masked))
+        unseen = _unseen(store, state, range(manifest.loads_saw + 1, manifest.batch), merged)
+    unique = with_unique_keys(definitions, manifest) if unseen is not None else frozenset[TableId]()
+    masking = Masking(tuple(masked))
     return Repair(origin_number(loads.partner), unseen, not loads.repairs, masking, unique)
 
 
-def with_unique_keys(runtime: Runtime, state: PipelineState, manifest: SegmentManifest) -> frozenset[TableId]:
+def with_unique_keys(read: ReadDefinitions, manifest: SegmentManifest) -> frozenset[TableId]:
     """Return the tables of a batch that have a unique key besides the primary key, or whose definition is unknown."""
     if not manifest.files:
         return frozenset()
-    definitions = definitions_at(runtime.store, runtime.source, state, manifest.first)
+    definitions = read()
     found = {file.table_id: definitions.find(file.table_id) if definitions else None for file in manifest.files}
     return frozenset(
         table
