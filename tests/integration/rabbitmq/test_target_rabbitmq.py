@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,11 +20,13 @@ pytest.importorskip("pika")
 pytest.importorskip("rstream")
 
 from devstack import ports
+from devstack.rabbitmq import RabbitMQServer, find_rabbitmq
 from sluice.targets.rabbitmq.checkpoint import change_checkpoint
 from sluice.targets.rabbitmq.stream_client import stream_connected
 from sluice.targets.rabbitmq.target import RabbitMQTarget
 from tests.support.benches.rabbitmq_bench import RabbitMQBench
 from tests.support.crashes.strikes import twice_arrived
+from tests.support.servers.certificates import self_signed
 
 STREAMS = {"send_to": "streams"}
 
@@ -252,6 +255,31 @@ def test_servers_that_do_not_answer_and_logins_that_are_refused(rabbitmq: Any, o
         with pytest.raises(kind, match=said) as raised:
             _load(target, batch)
         assert wrong.password not in str(raised.value)
+
+
+def test_certificates_are_verified(tmp_path: Path) -> None:
+    """Both protocols with TLS: by the authority that the connection names, and not without it."""
+    folder = self_signed(tmp_path, "server", "other")
+    port, stream_port = ports.free_port(), ports.free_port()
+    tls = {
+        "listeners.ssl.1": f"127.0.0.1:{port}", "stream.listeners.ssl.1": f"127.0.0.1:{stream_port}",
+        "stream.advertised_tls_port": stream_port, "ssl_options.cacertfile": folder / "server.pem",
+        "ssl_options.certfile": folder / "server.pem", "ssl_options.keyfile": folder / "server.key",
+        "ssl_options.verify": "verify_none", "ssl_options.fail_if_no_peer_cert": "false",
+    }  # fmt: skip
+    with RabbitMQServer(tmp_path / "broker", program=find_rabbitmq(), password="s3cret-of-one", settings=tls) as server:
+        for options in ({}, STREAMS):
+            bench, table, pipe = made(server, options)
+            for authority in ("other", "server"):
+                extra = {"stream_port": stream_port, "ssl": True, "ca": str(folder / f"{authority}.pem")}
+                bench.connection = replace(bench.connection, port=port, extra=extra)
+                if authority == "other":
+                    with pytest.raises(ConfigError, match=r"the certificate of RabbitMQ 'target' is not accepted"):
+                        pipe.deliver((table, [new(0, "x", 0)]))
+                    pipe.batch = 0
+                    continue
+                pipe.deliver((table, [new(1, "a", 1)]))
+            assert [one.after["id"] for one in bench.received() if one.after] == [1]
 
 
 def _load(target: RabbitMQTarget, batch: Any) -> None:

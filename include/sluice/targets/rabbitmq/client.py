@@ -7,6 +7,7 @@ they are published, and many of them wait for their confirm at a time; the libra
 from __future__ import annotations
 
 import logging
+import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -277,16 +278,36 @@ def scrubbed(text: str, place: Place) -> str:
     return text.replace(password, "***") if len(password) > 2 else text
 
 
+def _innermost(error: BaseException) -> BaseException:
+    """Return the error that an attempt to connect ended with: pika wraps it several times."""
+    while True:
+        inner = (*getattr(error, "exceptions", ()), getattr(error, "exception", None), *error.args[:1])
+        found = [one for one in inner if isinstance(one, BaseException)]
+        if not found:
+            return error
+        error = found[-1] if getattr(error, "exceptions", ()) else found[0]
+
+
+def certificate_refused(place: Place, doing: str, error: ssl.SSLCertVerificationError) -> ConfigError:
+    """Return the error that the server's certificate is not accepted."""
+    return ConfigError(
+        f"{doing}: the certificate of RabbitMQ {place.endpoint.connection_id!r} is not accepted: {error.verify_message}",
+        where=place.address,
+        hint="name the certificate of its authority in the connection's extra: ca",
+    )
+
+
 def translated(error: BaseException, place: Place, doing: str) -> SluiceError:
     """Return an error of pika as one of Sluice."""
     if isinstance(error, SluiceError):
         return error
     kinds = amqp_library().exceptions
-    while isinstance(error, kinds.AMQPConnectionError) and error.args and isinstance(error.args[0], BaseException):
-        error = error.args[0]
+    error = _innermost(error)
     code = int(getattr(error, "reply_code", 0) or 0)
     said = scrubbed(str(getattr(error, "reply_text", "") or error or type(error).__name__), place)
     text, where = f"{doing} at RabbitMQ {place.endpoint.connection_id!r}: {said}", place.address
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return certificate_refused(place, doing, error)
     if isinstance(error, kinds.ProbableAuthenticationError | kinds.AuthenticationError):
         return ConfigError(text, where=where, hint="look at login and password of the connection")
     if isinstance(error, kinds.ProbableAccessDeniedError):

@@ -6,6 +6,7 @@ The client library is asynchronous: its loop has a thread of its own, one in a p
 from __future__ import annotations
 
 import asyncio
+import ssl
 import struct
 import threading
 from collections.abc import Coroutine, Iterable, Iterator
@@ -13,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from sluice.errors import ConfigError, LoadError, MappingError, SluiceError, TargetUnavailable
-from sluice.targets.rabbitmq.client import PERMISSIONS, scrubbed, stream_library
+from sluice.targets.rabbitmq.client import PERMISSIONS, certificate_refused, scrubbed, stream_library
 from sluice.targets.rabbitmq.place import Place
 
 _T = TypeVar("_T")
@@ -107,11 +108,14 @@ class StreamClient:
 
     def _translated(self, error: Exception, doing: str) -> SluiceError:
         kinds = stream_library().exceptions
-        said = scrubbed(str(error), self._place) or type(error).__name__
+        slow = f"no answer within {self._timeout_s:g} s" if isinstance(error, TimeoutError) else type(error).__name__
+        said = scrubbed(str(error), self._place) or slow
         text, where = (
             f"{self._doing}: {doing} at RabbitMQ {self._place.endpoint.connection_id!r}: {said}",
             self._place.address,
         )
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return certificate_refused(self._place, self._doing, error)
         if isinstance(error, kinds.AuthenticationFailure | kinds.SASLError | kinds.SASLAuthenticationFailureLoopback):
             return ConfigError(text, where=where, hint="look at login and password of the connection")
         if isinstance(error, kinds.VirtualHostAccessFailure):

@@ -40,6 +40,8 @@ from sluice.targets.schema.policy import not_followed
 
 _ROWS = 10_000
 """Rows that become messages at a time."""
+_BESIDE = 1 << 16
+"""More bytes than a message of a stream has beside its document."""
 _JSON = "application/json"
 _AT_READERS = StaleWords("at the readers", "at the readers under the old name", "of which the readers have no row")
 
@@ -245,7 +247,9 @@ class BatchSender:
                 said["key"] = key.decode()
             one = self._outgoing(row, exchange, route, said, value or b"", content_type)
             limit = self._limit(route)
-            size = len(one.value) if not streams else len(encoded(one.id, one.content_type, one.headers, one.value))
+            size = len(one.value)
+            if streams and size + _BESIDE > limit:
+                size = len(encoded(one.id, one.content_type, one.headers, one.value))
             if size > limit:
                 shown = "(masked)" if masked else (key or b"none").decode()[:300]
                 refused[row] = (
