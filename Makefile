@@ -32,6 +32,7 @@ servers: venv
 	@$(BIN)/python -c "from devstack import mysql, mariadb; print(*(f'{d.name} {d.version}: {d.origin}' for d in (mysql.find_mysql(), mariadb.find_mariadb())), sep='\n')"
 	@$(BIN)/python -c "from devstack.registry import find_registry; print('Schema registry:', find_registry())" 2>/dev/null || echo "Schema registry: it cannot be fetched; its tests will be skipped"
 	@$(BIN)/python -c "from devstack.kafka import VERSION, find_kafka; print('Kafka', VERSION + ':', find_kafka())" 2>/dev/null || echo "Kafka: its jars cannot be fetched; its tests will be skipped"
+	@for kind in elasticsearch opensearch; do $(BIN)/python -c "import sys; from devstack.elasticsearch import VERSIONS, find_search; print(sys.argv[1], VERSIONS[sys.argv[1]] + ':', find_search(sys.argv[1]))" $$kind 2>/dev/null || echo "$$kind: its jars cannot be fetched; its tests will be skipped"; done
 	@$(BIN)/python -c "from devstack.iceberg_rest import VERSION, find_rest_catalog; print('Iceberg REST catalog', VERSION + ':', find_rest_catalog()[0].parent)" 2>/dev/null || echo "Iceberg REST catalog: its jars cannot be fetched; its tests will be skipped"
 	@$(BIN)/python -c "from devstack.rabbitmq import find_rabbitmq; found = find_rabbitmq(); print('RabbitMQ', found.version + ':', found.root)" 2>/dev/null || echo "RabbitMQ: it cannot be fetched; its tests will be skipped"
 	@$(BIN)/python -c "from devstack.redis import find_redis; found = find_redis(); print('Redis', found.tree.version + ':', found.tree.root)" 2>/dev/null || echo "Redis: it cannot be fetched; its tests will be skipped"

@@ -17,6 +17,7 @@ import pytest
 from devstack.elasticsearch import SearchServer
 from sluice.errors import CheckpointError, Fenced, RetryableError
 from sluice.targets.contract import Pipe, changed, gone, new, people
+from sluice.targets.elasticsearch.client import Client
 from tests.support.benches.elasticsearch_bench import SETTINGS, ElasticsearchBench
 from tests.support.crashes import elasticsearch_child
 from tests.support.crashes.strikes import At, children, start
@@ -177,6 +178,29 @@ def test_the_server_is_killed_in_mid_load(tmp_path: Path, kind: str) -> None:
             striker.join(180)
         assert pipe.held == number
         assert pipe.state(table) == Counter((n, *row) for n, row in delivered.items())
+
+
+def test_an_alias_that_a_late_process_makes_is_taken_away(
+    elasticsearch: SearchServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A newer process takes over just before: otherwise an older unit, which still stands still, could write through it."""
+    bench = ElasticsearchBench(elasticsearch)
+    table = people(bench.schema)
+    bench.create_table(table)
+    pipe = Pipe(bench)
+    batch = pipe.given([(table, FIRST)])
+    pipe.take_over()
+    writer, sent = pipe.writer(batch), Client.acknowledged
+
+    def late(client: Client, doing: str, *args: Any, **more: Any) -> Any:
+        if doing == "making aliases":
+            pipe.checkpoints.take_over(9)
+        return sent(client, doing, *args, **more)
+
+    monkeypatch.setattr(Client, "acknowledged", late)
+    with pytest.raises(Fenced):
+        writer.plan(1)
+    assert bench.ask("GET", f"/{table.table}/_alias") == {str(table.table): {"aliases": {}}}
 
 
 def test_a_checkpoint_that_somebody_edited_stops_the_load(elasticsearch: SearchServer) -> None:

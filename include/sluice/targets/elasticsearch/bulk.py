@@ -64,6 +64,14 @@ class BulkSender:
             self._judge_conflicts()
         return refused
 
+    def remove(self, lines: pa.Array) -> None:
+        """Send lines that remove documents. Raises what :meth:`send` raises, and LoadError if the server refuses one."""
+        for status, why in self.send(lines).values():
+            raise LoadError(
+                f"removing rows of index {self.index}: the server answers {status}{f': {why}' if why else ''}",
+                where=self.index,
+            )
+
     def _parts(self, lines: pa.Array) -> Iterator[list[int]]:
         options = self.client.place.options
         ends = np.cumsum(pc.binary_length(lines).to_numpy(zero_copy_only=False))

@@ -93,7 +93,13 @@ class ElasticsearchCheckpoints:
         """Store a later checkpoint. ``tables``: that the batch wrote. Raises Fenced."""
 
         def made(found: Record | None) -> Record:
-            held = _require_record(found, self._place, to.epoch)
+            held = require_record(found, self._place, to.epoch)
+            if held.checkpoint.batch > to.batch:
+                raise Fenced(
+                    f"the target holds batch {held.checkpoint.batch} by now, and batch {to.batch} was to be recorded",
+                    where=self.place,
+                    hint="another run delivered it; this one has nothing left to do",
+                )
             moved = replace(to, identity=to.identity or held.checkpoint.identity)
             return replace(held, checkpoint=moved, tables=held.tables.union(tables), at=round(time.time(), 3))
 
@@ -192,7 +198,8 @@ def record_of(document: Any, place: Place, owner: str) -> Record:
         ) from error
 
 
-def _require_record(found: Record | None, place: Place, epoch: int) -> Record:
+def require_record(found: Record | None, place: Place, epoch: int) -> Record:
+    """Return the record of a target that ``epoch`` took over. Raises Fenced."""
     if found is None:
         raise Fenced(
             "the target's checkpoint is gone",
@@ -205,7 +212,7 @@ def _require_record(found: Record | None, place: Place, epoch: int) -> Record:
 
 def guarded(client: Client, place: Place, fence: Fence) -> Record:
     """Return the record, if it is what a unit of ``fence`` was told. Raises Fenced, CheckpointError."""
-    found = _require_record(read_record(client, place), place, fence.epoch)
+    found = require_record(read_record(client, place), place, fence.epoch)
     if found.checkpoint.edited:
         raise CheckpointError(
             "the target's checkpoint was edited: its batch and its position were not written together; nothing was written",
@@ -230,20 +237,30 @@ def shut_out(client: Client, place: Place, term: int | None) -> None:
         client.acknowledged("shutting out older writers", "POST", "/_aliases", {"actions": gone}, allow={_MISSING})
 
 
-def let_in(client: Client, place: Place, term: int, indexes: Iterable[str]) -> None:
-    """Give indexes the alias through which they are written in a term. Must be called with the checkpoint checked."""
-    wanted = {index: place.aliases(term, index) for index in indexes}
+def let_in(client: Client, place: Place, fence: Fence, indexes: Iterable[str]) -> None:
+    """Give indexes the alias through which they are written in this term. Raises Fenced.
+
+    A process that stood still before it made one, while a newer one took over, takes it away again.
+    """
+    term = guarded(client, place, fence).term
     found = client.ask("looking for aliases", "GET", path_of("_alias", place.aliases(term)), allow={_MISSING})
     held = found.document if found.status != _MISSING else {}
     adds = [
-        {"add": {"index": index, "alias": alias}}
-        for index, alias in wanted.items()
-        if alias not in held.get(index, {}).get("aliases", {})
+        {"add": {"index": index, "alias": place.aliases(term, index)}}
+        for index in indexes
+        if place.aliases(term, index) not in held.get(index, {}).get("aliases", {})
     ]
-    if adds:
-        client.acknowledged("making aliases", "POST", "/_aliases", {"actions": adds})
+    if not adds:
+        return
+    client.acknowledged("making aliases", "POST", "/_aliases", {"actions": adds})
+    try:
+        guarded(client, place, fence)
+    except Fenced:
+        gone = [{"remove": one["add"]} for one in adds]
+        client.acknowledged("removing aliases", "POST", "/_aliases", {"actions": gone}, allow={_MISSING})
+        raise
 
 
 __all__ = [
-    "ElasticsearchCheckpoints", "Record", "change_record", "guarded", "let_in", "read_record", "record_of", "shut_out",
+    "ElasticsearchCheckpoints", "Record", "change_record", "guarded", "let_in", "read_record", "record_of", "require_record", "shut_out",
 ]  # fmt: skip

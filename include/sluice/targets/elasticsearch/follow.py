@@ -12,7 +12,7 @@ import pyarrow as pa
 from sluice.errors import LoadError
 from sluice.model.tables import TableId
 from sluice.targets.elasticsearch.bulk import BulkSender, delete_lines, index_lines
-from sluice.targets.elasticsearch.checkpoint import Record, change_record, guarded, let_in
+from sluice.targets.elasticsearch.checkpoint import Record, change_record, guarded, let_in, require_record
 from sluice.targets.elasticsearch.client import Client
 from sluice.targets.elasticsearch.column_types import document_texts
 from sluice.targets.elasticsearch.place import Place, path_of
@@ -85,7 +85,8 @@ def follow(client: Client, place: Place, fence: Fence, change: SchemaChange) -> 
         follower.step(step)
 
     def done(found: Record | None) -> Record:
-        return replace(found or record, statements=(fence.batch, change.number + 1))
+        held = require_record(found, place, fence.epoch)
+        return replace(held, statements=(fence.batch, change.number + 1))
 
     change_record(client, place, done)
 
@@ -170,7 +171,7 @@ class _Follower:
     # -- rows ----------------------------------------------------------------------------------------------------------
     def _sender(self, index: str) -> BulkSender:
         if index not in self.made:
-            let_in(self.client, self.place, self.record.term, [index])
+            let_in(self.client, self.place, self.fence, [index])
             self.made.add(index)
         return BulkSender(self.client, self.fence, index, self.place.aliases(self.record.term, index), hidden=True)
 
@@ -263,7 +264,7 @@ def remove_all(client: Client, sender: BulkSender, version: int) -> int:
     """Remove all documents of an index; return how many there were."""
     count = 0
     for hits in client.scan(sender.index, columns=()):
-        sender.send(delete_lines(*places_of(hits), version))
+        sender.remove(delete_lines(*places_of(hits), version))
         count += len(hits)
     return count
 

@@ -71,8 +71,7 @@ class ElasticsearchWriter:
             held = held_indexes(client, {place.index_of(plan.target) for plan in plans})
             for table in batch.tables:
                 require(place, held, table.plan)
-            record = guarded(client, place, self.fence)
-            let_in(client, place, record.term, held)
+            let_in(client, place, self.fence, held)
         copied = batch.facts.being_copied() if any(table.partial for table in batch.tables) else frozenset()
         unit = ElasticsearchUnit(place, self.fence, batch.reader, replay=bool(batch.replay))
         clears = [replace(unit, clears=one) for one in batch.reconcile if place.index_of(one.plan.target) in held]
@@ -162,7 +161,7 @@ class ElasticsearchUnit:
             return WriteResult(deleted=remove_all(client, sender, version), statements=sender.requests)
         ids, routings = self._listed(stored, item)
         if len(ids):
-            sender.send(delete_lines(ids, routings, version))
+            sender.remove(delete_lines(ids, routings, version))
         return WriteResult(deleted=len(ids), statements=sender.requests)
 
     def _listed(self, stored: StoredRange, item: KeyRange) -> tuple[pa.Array, pa.Array | None]:
@@ -224,7 +223,7 @@ class _TableWork:
                 ids.filter(short), routings.filter(short) if routings is not None else None, self.version
             )
             if len(lines):
-                sender.send(lines)
+                sender.remove(lines)
             removed += int(now.gone.sum())
             requests += sender.requests
         return WriteResult(deleted=removed, statements=requests)
