@@ -134,7 +134,7 @@ class MarkRules:
         parts = said.split(".")
         if (len(parts), parts[0]) not in {(5, _VERSION), (7, _NUMBERED)} or parts[1] not in self.keys:
             return None
-        if not hmac.compare_digest(seal.encode(), _seal(said, self.keys[parts[1]]).encode()):
+        if not hmac.compare_digest(seal.encode(errors="surrogatepass"), _seal(said, self.keys[parts[1]]).encode()):
             return None
         held = Held(int(parts[5]), int(parts[6])) if parts[0] == _NUMBERED else None
         return Token(parts[1], parts[2], parts[3], held)
@@ -190,4 +190,4 @@ def marked_statement(sql: str, token: str) -> str:
 
 
 def _seal(text: str, key: str) -> str:
-    return hmac.new(key.encode(), text.encode(), hashlib.sha256).hexdigest()[:_SEAL_DIGITS]
+    return hmac.new(key.encode(), text.encode(errors="surrogatepass"), hashlib.sha256).hexdigest()[:_SEAL_DIGITS]

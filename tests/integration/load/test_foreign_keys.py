@@ -301,7 +301,6 @@ def test_rows_written_in_any_sql_mode_end_equal(
     zookeeper: Any,
     fresh_schema: Any,
     monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
     way: str,
 ) -> None:
     """What a lax session of the source could store, the target stores; what it would have to change, it refuses."""
@@ -319,8 +318,6 @@ def test_rows_written_in_any_sql_mode_end_equal(
         "PAD_CHAR_TO_FULL_LENGTH,NO_BACKSLASH_ESCAPES",
         "ANSI_QUOTES",
     )
-    mysql_target.execute("SET GLOBAL local_infile = ON")
-    request.addfinalizer(lambda: mysql_target.execute("SET GLOBAL local_infile = OFF"))
     with case(tmp_path, mysql_source, mysql_target, zookeeper, schema) as made:
         for server in (mysql_source, mysql_target):
             server.execute("SET sql_mode = ''", table, database=schema)

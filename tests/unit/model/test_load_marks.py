@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +21,13 @@ def test_a_token_says_who_loads() -> None:
 
 def test_no_two_transactions_have_the_same_token() -> None:
     assert MARK.token("1") != MARK.token("2")
+
+
+@pytest.mark.parametrize("at", [6, 31])
+def test_a_token_with_half_a_character_is_none(at: int) -> None:
+    """What a log has that is no UTF-8 is text with halves of characters, which have no bytes of their own."""
+    token = MARK.token("00ff")
+    assert RULES.read(f"{token[:at]}\ud800{token[at + 1 :]}") is None
 
 
 @given(st.data())
