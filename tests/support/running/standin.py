@@ -204,7 +204,7 @@ def _has_news() -> bool:
         return bool(state["head"] > state["cursor"])
 
 
-class Waiting:
+class WaitingPipeline:
     """As the real one, of a pipeline whose servers don't exist."""
 
     source_key = ""
@@ -392,7 +392,7 @@ def modules() -> dict[str, ModuleType]:
         "operations.status": (status,),
         "operations.alerts": (check_lag,),
         "flows.runtime": (Runtime,),
-        "flows.capture.waiting": (Waiting, oldest),
+        "flows.capture.watch": (WaitingPipeline, oldest),
     }.items():
         module = ModuleType(f"sluice.{name}")
         for function in functions:
