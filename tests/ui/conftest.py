@@ -44,7 +44,9 @@ def stack(shared_airflow: Any, request: pytest.FixtureRequest) -> Iterator[Stack
         return
     servers = [request.getfixturevalue(name) for name in ("mysql_source", "mysql_target", "zookeeper")]
     retry = "{delay: 2s, max_delay: 1m}"  # what fails again stays so for a while
-    with orders_case(shared_airflow.folder, *servers, name="shop", target_name="reporting", retry=retry) as made:
+    with orders_case(
+        shared_airflow.folder, *servers, name="shop", target_name="reporting", retry=retry, hidden=True
+    ) as made:
         (made.folder / "broken.yaml").write_text("version: 1\npipeline: broken\ncolour: red\n")
         with shared_airflow.running(made.connections, "sync__shop") as started:
             yield Stack(started.url, started.password, "shop", made)

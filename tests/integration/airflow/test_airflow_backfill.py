@@ -35,7 +35,7 @@ def orders(shared_airflow: SharedAirflow, mariadb: Any, mysql_target: Any, zooke
         )
     mariadb.execute(f"ALTER TABLE {schema}.orders ALTER INDEX by_note IGNORED")
     try:
-        with case(folder, mariadb, mysql_target, zookeeper, schema, extra=retry, name="refill") as made:
+        with case(folder, mariadb, mysql_target, zookeeper, schema, extra=retry, name="refill", hidden=True) as made:
             made.run_until_head()
             values = ",".join(f"({i}, 'first')" for i in range(3000))
             mariadb.execute(f"INSERT INTO {schema}.orders VALUES {values}")

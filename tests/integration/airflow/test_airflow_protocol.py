@@ -44,7 +44,9 @@ LOOPS = f"{{max_time: 4m, max_batches: {LONGEST}}}"
 
 @pytest.fixture(scope="module")
 def orders(shared_airflow: SharedAirflow, mysql_source: Any, mysql_target: Any, zookeeper: Any) -> Iterator[Case]:
-    with orders_case(shared_airflow.folder, mysql_source, mysql_target, zookeeper, name="protocol", run=LOOPS) as made:
+    with orders_case(
+        shared_airflow.folder, mysql_source, mysql_target, zookeeper, name="protocol", run=LOOPS, hidden=True
+    ) as made:
         yield made
 
 

@@ -28,7 +28,7 @@ def orders(shared_airflow: SharedAirflow, mysql_source: Any, mysql_target: Any, 
     run = "{tasks: own, max_time: 30s}"
     retry = "{attempts: 3, delay: 1s, max_delay: 2s}"
     with orders_case(
-        shared_airflow.folder, mysql_source, mysql_target, zookeeper, name="stages", run=run, retry=retry
+        shared_airflow.folder, mysql_source, mysql_target, zookeeper, name="stages", run=run, retry=retry, hidden=True
     ) as made:
         rules = shared_airflow.folder / "rules"
         (rules / "stages.yaml").write_text("rules: [{name: up, path: up.py, task: own, match: {table: orders}}]\n")

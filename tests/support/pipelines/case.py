@@ -24,6 +24,10 @@ from tests.support.twins.servers import Twin
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 
+HIDDEN = ".later"
+"""The suffix of a pipeline's file that no Airflow reads."""
+
+
 @dataclass
 class Case:
     """One pipeline from ``source`` to ``target`` (stack servers, or twins of :mod:`tests.support.twins.servers`), with its own store and root."""
@@ -39,7 +43,9 @@ class Case:
 
     @property
     def path(self) -> Path:
-        return self.folder / f"{self.name}.yaml"
+        """The pipeline's file, under the name that :data:`HIDDEN` gives it until an Airflow may see it."""
+        hidden = self.folder / f"{self.name}{HIDDEN}"
+        return hidden if hidden.exists() else self.folder / f"{self.name}.yaml"
 
     def resolver(self, connection_id: str) -> Endpoint:
         if connection_id not in self.connections:  # of another pipeline of the folder
@@ -131,9 +137,11 @@ def case(
     name: str = "case",
     kind: str = "",
     max_wait: str = "200ms",
+    hidden: bool = False,
 ) -> Iterator[Case]:
     """``schema`` exists on both servers; ``extra`` is YAML at the top level, ``target_extra`` inside the target; ``kind``: its type, "": its own.
 
+    ``hidden``: the Airflow of the folder does not see the file before it has its connections.
     ``session_s`` is how long a killed process keeps its lease. A machine that stalls for longer loses the leases of a living one.
     """
     (folder / "rules").mkdir(parents=True, exist_ok=True)
@@ -162,7 +170,8 @@ targets:
 {target_extra}
 {extra}
 """
-    made.path.write_text(made.yaml, encoding="utf-8")
+    path = folder / f"{name}{HIDDEN}" if hidden else made.path
+    path.write_text(made.yaml, encoding="utf-8")
     yield made
 
 

@@ -19,6 +19,7 @@ from devstack import ports
 from devstack.airflow import COMPONENTS, AirflowApi, AirflowComponent, environment, new_secrets, prepare_home
 from sluice.config.loading import load_pipeline
 from sluice.errors import ConfigError, RetryableError
+from tests.support.pipelines.case import HIDDEN
 
 
 def pause(api: AirflowApi, dag: str, paused: bool = True) -> None:
@@ -296,9 +297,10 @@ class SharedAirflow:
     @contextlib.contextmanager
     def _hidden(self) -> Iterator[None]:
         """Pipeline files under names that Airflow does not read, for the block."""
-        hidden = [path.rename(path.with_suffix(".later")) for path in self.folder.glob("*.yaml")]
+        for path in self.folder.glob("*.yaml"):
+            path.rename(path.with_suffix(HIDDEN))
         yield
-        for path in hidden:
+        for path in self.folder.glob(f"*{HIDDEN}"):
             path.rename(path.with_suffix(".yaml"))
 
     def stop(self) -> None:

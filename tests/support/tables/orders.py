@@ -22,6 +22,7 @@ def orders_case(
     target_name: str = "copy",
     retry: str = "{delay: 1s, max_delay: 3s}",
     run: str = "{max_time: 2s}",
+    hidden: bool = False,
 ) -> Iterator[Case]:
     """A pipeline of this name, with a schema of its own, that has its first position."""
     schema = f"airflow_{name}"
@@ -32,7 +33,9 @@ def orders_case(
             f"CREATE TABLE {schema}.journal (what VARCHAR(40) NOT NULL)",
         )
     try:
-        with case(folder, source, target, zookeeper, schema, extra=f"retry: {retry}\nrun: {run}", name=name) as made:
+        with case(
+            folder, source, target, zookeeper, schema, extra=f"retry: {retry}\nrun: {run}", name=name, hidden=hidden
+        ) as made:
             made.path.write_text(made.path.read_text().replace("name: copy", f"name: {target_name}"))
             made.run_until_head()
             yield made
