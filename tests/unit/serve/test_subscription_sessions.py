@@ -52,7 +52,7 @@ def test_a_client_that_does_not_acknowledge_gets_the_window_and_no_more(
     with serving(shop) as (_, reader):
         one = Exchanger(reader, window=2, from_={"batch": numbers[0]})
         assert one.until(numbers[1]) == numbers[:2]
-        with counted(exchange.Incoming, "wait") as looks:
+        with counted(exchange.ClientMessages, "wait") as looks:
             looks.more(3)  # it waits for the client
         assert one.ack(numbers[0]) == numbers[0]
         assert one.batches == numbers[:2]  # the answer came before anything else: nothing was on its way
