@@ -150,7 +150,7 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int) -> None:
     """Say where the time went. After a failure also what the machine had left: a full disk or memory fails everything that follows it."""
     config = terminalreporter.config
     report = config.stash[_REPORT]
-    if config.getoption("collectonly"):
+    if config.getoption("collectonly") or hasattr(config, "workerinput"):  # a worker has a part of the run
         return
     if len(report.tests) > 20 or config.getoption("--write-last-full-run"):  # a few tests by hand need no tables
         for line in report.lines():
