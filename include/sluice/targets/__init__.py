@@ -21,7 +21,7 @@ def open_target(
     ``mark``: the origin marker of everything that is written to it. Raises ConfigError for an unknown type, wrong options, or a kind that cannot mark
     what it writes.
     """
-    kind = kind_of(config.type, config.name).load()
+    kind = kind_of(config.type, config.name, config.where("type")).load()
     target: Target = kind(config, resolver(config.connection), pipeline)
     require_offered(config, target)
     if mark is not None:

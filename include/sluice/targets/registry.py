@@ -147,14 +147,15 @@ def _add(found: dict[str, Kind], kind: Kind) -> None:
     found[kind.name] = kind
 
 
-def kind_of(name: str, target: str = "") -> Kind:
-    """Return one kind. Raises ConfigError with the known names."""
+def kind_of(name: str, target: str = "", where: str = "") -> Kind:
+    """Return one kind. Raises ConfigError with the known names; ``where``: file and line that name it."""
     if name in KINDS:  # neither the folder nor packages have to be read
         return Kind(name, "built in", KINDS[name].place)
     found = kinds()
     if name not in found:
         raise ConfigError(
             f"target {target!r} has the type {name!r}, which does not exist{meant(name, found)}",
+            where=where or None,
             hint=f"known types: {', '.join(sorted(found))}; `sluice targets new {name}` writes a starter",
         )
     return found[name]

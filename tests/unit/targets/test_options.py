@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
+from sluice.config.connections import Endpoint
 from sluice.config.loading import parse_model
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError
+from sluice.targets import open_target
 from sluice.targets.options import options_of
 
 PIPELINE = """\
@@ -72,3 +74,10 @@ def test_the_place_goes_with_the_target_to_workers_and_is_no_part_of_it() -> Non
     moved: Any = pickle.loads(pickle.dumps(here)).target("lake")
     assert moved.where("options") == "a.yaml:8"
     assert here.model_dump() == there.model_dump()
+
+
+def test_a_type_that_does_not_exist_has_its_line() -> None:
+    config = parse_model(PIPELINE, "pipelines/shop.yaml", PipelineConfig).target("lake")
+    with pytest.raises(ConfigError, match="target 'lake' has the type 'house', which does not exist") as caught:
+        open_target(config, Endpoint, "shop")
+    assert caught.value.where == "pipelines/shop.yaml:6"
