@@ -165,14 +165,14 @@ class PipelineState:
 
     @contextmanager
     def replicator(self, owner: str | None = None, *, wait_s: float | None = None) -> Iterator[Lease]:
-        """Quarantined the lease of the capture; wait up to ``wait_s`` for its current owner. Raises LeaseHeld."""
+        """Hold the lease of the capture; wait up to ``wait_s`` for its current owner. Raises LeaseHeld."""
         patience_s = self._wait_s if wait_s is None else wait_s
         with holding(self._z, self.layout.replicator, wait_s=patience_s, owner=owner) as lease:
             yield lease
 
     @contextmanager
     def consumer(self, target: str, owner: str | None = None, *, above: int = 0) -> Iterator[Lease]:
-        """Quarantined the lease of the loader of ``target``, with an epoch higher than ``above``."""
+        """Hold the lease of the loader of ``target``, with an epoch higher than ``above``."""
         folder = self.layout.consumer(target)
         with holding(self._z, folder, wait_s=self._wait_s, owner=owner) as lease:
             if lease.epoch > above:
