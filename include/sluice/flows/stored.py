@@ -73,7 +73,7 @@ def known_again(open_state: OpenState, store: SegmentStore, target: str, number:
     manifest = None
     if batch is None or not batch.dropped:
         with suppress(SegmentError):
-            manifest = manifest_of(open_state, store, number)
+            manifest = stored_manifest(store, number, batch)
         if manifest is None or not all(store.exists(file.path) for file in manifest.files):
             raise SegmentError(
                 f"batch {number} is no longer stored",
