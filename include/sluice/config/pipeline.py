@@ -146,7 +146,7 @@ class StrictModel(BaseModel):
 
 
 class StartPosition(StrictModel):
-    """Where the first capture begins, if not at a named place. Exactly one of the three."""
+    """The place at which the first capture begins, if it is not a named one. Exactly one of the three."""
 
     file: str | None = Field(
         None,

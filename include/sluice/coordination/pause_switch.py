@@ -14,7 +14,7 @@ from sluice.model.stored_fields import known_fields
 
 @dataclass(frozen=True, slots=True)
 class PauseState:
-    """What the pause switch says. ``open``: the pipeline may work; ``by`` and ``reason`` say who paused it and why.
+    """The answer of the pause switch. ``open``: the pipeline may work; ``by`` and ``reason`` say who paused it and why.
 
     ``round`` grows with every pause, restart and rollback: work that began in an earlier round stops and begins again.
     ``partner``: the other pipeline of its channel, if that one's failure closed it; "": a person did.

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from functools import lru_cache
 
+from sluice.coordination.cursor import Cursor
+from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
 from sluice.errors import SegmentError
 from sluice.model.batches import Batch, BatchNumber, Epoch
@@ -71,7 +73,7 @@ def known_again(open_state: OpenState, store: SegmentStore, target: str, number:
     manifest = None
     if batch is None or not batch.dropped:
         with suppress(SegmentError):
-            manifest = manifest_of(open_state, store, number)
+            manifest = stored_manifest(store, number, batch)
         if manifest is None or not all(store.exists(file.path) for file in manifest.files):
             raise SegmentError(
                 f"batch {number} is no longer stored",
@@ -97,6 +99,17 @@ def definitions_at(store: SegmentStore, source: Source, state: PipelineState, fi
             return schemas.load(path, read)
     earlier = schemas.before(first)
     return schemas.load(earlier[0].path, read) if earlier else None
+
+
+def move_to_another_log(
+    store: SegmentStore, state: PipelineState, lease: Lease, cursor: Cursor, position: Offset
+) -> Cursor:
+    """Move the cursor to a position of the log that the server has in the place of the captured one, and return it without a history.
+
+    The stored definitions of the captured log are forgotten first: once the cursor has moved, nobody could tell.
+    """
+    SchemaStore(store).forget(cursor.position)
+    return state.advance(lease, cursor, position, schema="")
 
 
 def tables_at(store: SegmentStore, source: Source, state: PipelineState, first: Offset) -> frozenset[TableId]:

@@ -6,12 +6,16 @@ hold keys that its source cannot. Texts that only the source's own server can re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Context, Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
+
+from sluice.model.column_types import ColumnType
+
+_T = TypeVar("_T")
 
 AS_TYPED: pa.DataType = pa.large_string()
 """The type of texts that stand for values, as somebody wrote them."""
@@ -38,10 +42,22 @@ def exact_values(values: Sequence[Any], made: pa.DataType) -> pa.Array:
     return pa.array([_WHOLE.create_decimal(value) for value in values])
 
 
+def table_of_keys(
+    types: Mapping[str, ColumnType],
+    keys: Sequence[Sequence[_T]],
+    read: Callable[[ColumnType, Sequence[_T]], pa.Array],
+) -> pa.Table:
+    """Return keys as a table of their values; they may have fewer columns than ``types``. ``read``: reads one column."""
+    if not keys:
+        return pa.table({name: pa.array([], made.arrow_type) for name, made in types.items()})
+    columns = zip(types.items(), zip(*keys, strict=True), strict=False)
+    return pa.table({name: read(made, values) for (name, made), values in columns})
+
+
 def _fit(values: Sequence[Any], kind: type[np.floating[Any]]) -> bool:
     given = np.array(values, np.float64)
     with np.errstate(over="ignore"):
         return bool((given.astype(kind).astype(np.float64) == given).all())
 
 
-__all__ = ["AS_TYPED", "exact_values"]
+__all__ = ["AS_TYPED", "exact_values", "table_of_keys"]

@@ -1,4 +1,4 @@
-"""What a look at a server, a file or a store finds, before the first row and in `sluice check`."""
+"""Findings about a server, a file or a store: of the pre-flight before the first row, and of `sluice check`."""
 
 from __future__ import annotations
 

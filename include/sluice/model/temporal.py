@@ -19,8 +19,6 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -57,6 +55,22 @@ def special_date(year: int, month: int, day: int) -> int:
 def special_timestamp(year: int, month: int, day: int, micros_of_day: int) -> int:
     """Return the timestamp[us] number of a time on a day that no calendar has."""
     return TIMESTAMP_BASE + (pack_day(year, month, day) << _MICROS_BITS | micros_of_day)
+
+
+def stored_date(year: int, month: int, day: int) -> int:
+    """Return the date32 number of a day, whether a calendar has it or not."""
+    try:
+        return (dt.date(year, month, day) - _EPOCH).days
+    except ValueError:
+        return special_date(year, month, day)
+
+
+def stored_timestamp(year: int, month: int, day: int, micros_of_day: int) -> int:
+    """Return the timestamp[us] number of a time on a day, whether a calendar has it or not."""
+    try:
+        return (dt.date(year, month, day) - _EPOCH).days * _DAY_MICROS + micros_of_day
+    except ValueError:
+        return special_timestamp(year, month, day, micros_of_day)
 
 
 def is_special(values: pa.Array) -> np.ndarray[Any, Any]:
@@ -131,10 +145,7 @@ def time_of(text: str) -> dt.timedelta:
 
 def date_number(text: str) -> int:
     """Return the stored number of a date that :func:`to_text` printed. Raises ValueError."""
-    day = _DAY.fullmatch(text)
-    if day is None:
-        raise ValueError(f"{text!r} is no date")
-    return _day_number(*map(int, day.groups()), special=special_date)
+    return stored_date(*_day_of(text))
 
 
 def timestamp_number(text: str) -> int:
@@ -143,26 +154,21 @@ def timestamp_number(text: str) -> int:
     Raises ValueError.
     """
     date, _, clock = text.partition(" ")
-    day, time = _DAY.fullmatch(date), _CLOCK.fullmatch(clock or "00:00:00")
-    if day is None or time is None:
+    time = _CLOCK.fullmatch(clock or "00:00:00")
+    if time is None:
         raise ValueError(f"{text!r} is no date and time")
     hours, minutes, seconds = map(int, time.groups()[:3])
     if hours > 23 or minutes > 59 or seconds > 59:
         raise ValueError(f"{text!r} is no date and time")
     micros = ((hours * 60 + minutes) * 60 + seconds) * 1_000_000 + int((time[4] or "").ljust(6, "0"))
-    special = partial(special_timestamp, micros_of_day=micros)
-    return _day_number(*map(int, day.groups()), special=special, day_size=_DAY_MICROS, more=micros)
+    return stored_timestamp(*_day_of(date), micros)
 
 
-def _day_number(
-    year: int, month: int, day: int, *, special: Callable[[int, int, int], int], day_size: int = 1, more: int = 0
-) -> int:
-    if month > 12 or day > 31:
-        raise ValueError(f"{year:04d}-{month:02d}-{day:02d} is no date")
-    try:
-        return (dt.date(year, month, day) - _EPOCH).days * day_size + more
-    except ValueError:
-        return special(year, month, day)
+def _day_of(text: str) -> tuple[int, int, int]:
+    match = _DAY.fullmatch(text)
+    if match is None or int(match[2]) > 12 or int(match[3]) > 31:
+        raise ValueError(f"{text!r} is no date")
+    return int(match[1]), int(match[2]), int(match[3])
 
 
 def to_python(values: pa.Array) -> list[Any]:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from sluice.errors import ConfigError, UnsupportedType
 from sluice.model.column_types import ColumnKind, ColumnType
-from sluice.model.exact_values import AS_TYPED, exact_values
+from sluice.model.exact_values import AS_TYPED, exact_values, table_of_keys
 from sluice.model.tables import ENUM_ERROR_VALUE, Column, quoted
 from sluice.model.temporal import date_number, time_of, timestamp_number, to_text
 from sluice.mysql.column_types import Literal, type_named
@@ -146,10 +146,9 @@ def read_literals(made: ColumnType, texts: Sequence[str]) -> pa.Array:
 
 
 def _read(made: ColumnType, literal: str) -> Any:
-    text, data = UTF8.fullmatch(literal), _BYTES.fullmatch(literal)
-    if text is not None:
+    if text := UTF8.fullmatch(literal):
         return bytes.fromhex(text[1]).decode()
-    if data is not None:
+    if data := _BYTES.fullmatch(literal):
         return bytes.fromhex(data[1])
     if made.kind in {K.FLOAT, K.DOUBLE}:
         return float(literal)
@@ -172,10 +171,11 @@ def _read_moments(made: ColumnType, texts: Sequence[str], *, typed: bool) -> pa.
 
 
 def _text_of(literal: str) -> str:
-    text, plain = UTF8.fullmatch(literal), _QUOTED.fullmatch(literal)
-    if text is None and plain is None:
-        raise ValueError(literal)
-    return bytes.fromhex(text[1]).decode() if text is not None else plain[1] if plain is not None else ""
+    if text := UTF8.fullmatch(literal):
+        return bytes.fromhex(text[1]).decode()
+    if plain := _QUOTED.fullmatch(literal):
+        return plain[1]
+    raise ValueError(literal)
 
 
 def _read_labels(made: ColumnType, texts: Sequence[str], *, typed: bool) -> pa.Array:
@@ -197,9 +197,7 @@ def _read_labels(made: ColumnType, texts: Sequence[str], *, typed: bool) -> pa.A
 
 def key_table(types: Mapping[str, ColumnType], keys: Sequence[Sequence[str]]) -> pa.Table:
     """Return literals of keys as a table of their values; keys may have fewer columns than ``types``."""
-    read = zip(types, types.values(), zip(*keys, strict=True), strict=False) if keys else ()
-    columns = {name: read_literals(made, texts) for name, made, texts in read}
-    return pa.table(columns if keys else {name: pa.array([], made.arrow_type) for name, made in types.items()})
+    return table_of_keys(types, keys, read_literals)
 
 
 def typed_literal(column: Column, text: str) -> str:

@@ -5,18 +5,16 @@ Raises ValueError for a spelling that this module does not read: whoever asks th
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from dataclasses import dataclass
 
-from sluice.model.temporal import special_date, special_timestamp
+from sluice.model.temporal import special_timestamp, stored_date
 
 _DAY = re.compile(r"^\s*(\d{2}|\d{4})[^\w\s](\d{1,2})[^\w\s](\d{1,2})(?:[ T]+(.*))?$", re.A)
 _PLAIN_DAY = re.compile(r"^\s*(\d{2}|\d{4})(\d\d)(\d\d)(?:T?(\d\d)(\d\d)(\d\d)?(?:\.(\d*))?)?$", re.A)
 _HOURS = re.compile(r"^\s*(\d{1,2})(?:[^\w\s](\d{1,2})(?:[^\w\s](\d{1,2})(?:\.(\d*))?)?)?\s*$", re.A)
 _CLOCK = re.compile(r"^\s*(-?)(?:(\d+) +)?(\d+):(\d+)(?::(\d+)(?:\.(\d*))?)?$", re.A)
 _PLAIN_CLOCK = re.compile(r"^\s*(-?)(\d*?)(\d{0,2}?)(\d{1,2})(?:\.(\d*))?$", re.A)
-_EPOCH = dt.date(1970, 1, 1).toordinal()
 DAY_US = 86_400_000_000
 _LONGEST_US = (838 * 3600 + 59 * 60 + 59) * 1_000_000
 _PIVOT = 70
@@ -75,11 +73,7 @@ def read_day(text: str) -> tuple[int, tuple[int, int, int], str]:
         raise ValueError(text)
     if len(match[1]) == 2 and (year, month, day) != (0, 0, 0):
         year += 2000 if year < _PIVOT else 1900
-    try:
-        number = dt.date(year, month, day).toordinal() - _EPOCH
-    except ValueError:
-        number = special_date(year, month, day)
-    return number, (year, month, day), rest
+    return stored_date(year, month, day), (year, month, day), rest
 
 
 def is_calendar_day(number: int) -> bool:

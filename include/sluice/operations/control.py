@@ -116,9 +116,8 @@ def rollback(runtime: Runtime, *, by: str, dry_run: bool) -> ActionPlan:
         if not steps:
             steps = ["every batch is acknowledged: there is nothing to roll back"]
         if not dry_run:
-            state.pause_switch.set(
-                open_=None, by=by, reason="rollback"
-            )  # processes that work on one of them start again
+            # processes that work on one of them start again
+            state.pause_switch.set(open_=None, by=by, reason="rollback")
             for number in waiting:
                 state.batches.unmerge(number)
             state.audit.note(by=by, what="rollback", details={"batches": waiting})
@@ -404,9 +403,8 @@ def failover(runtime: Runtime, to: str, *, by: str, reason: str, dry_run: bool) 
         )
         if dry_run:
             return plan
-        state.pause_switch.set(
-            open_=None, by=by, reason="failover"
-        )  # processes that read the present server start again
+        # processes that read the present server start again
+        state.pause_switch.set(open_=None, by=by, reason="failover")
         with state.replicator() as lease:
             cursor = state.cursor()
             assert cursor is not None

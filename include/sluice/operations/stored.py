@@ -8,7 +8,7 @@ from typing import Any
 
 from sluice.errors import ConfigError, SegmentError
 from sluice.flows.runtime import Runtime
-from sluice.flows.stored import manifest_of
+from sluice.flows.stored import stored_manifest
 from sluice.formats import FORMATS, Format, Statement
 from sluice.model.batches import Batch
 from sluice.model.schema_changes import TableChange
@@ -30,11 +30,12 @@ def segments(runtime: Runtime, *, batch: int | None = None, verify: bool = False
     with runtime.state() as state:
         delivered = state.delivered()
         if batch is not None:
-            manifest = manifest_of(runtime.state, store, batch)
+            record = state.batches.get(batch)
+            manifest = stored_manifest(store, batch, record)
             if manifest is None:
                 raise SegmentError(f"there is no batch {batch} in the store", where=store.uri)
             if verify:
-                _verify_changeset(store, state.batches.get(batch))
+                _verify_changeset(store, record)
             for file in manifest.files:
                 if verify:
                     read_file(store, file)
@@ -50,7 +51,8 @@ def segments(runtime: Runtime, *, batch: int | None = None, verify: bool = False
                 })
             return rows
         for number in store.batches():
-            manifest = manifest_of(runtime.state, store, number)
+            record = state.batches.get(number)
+            manifest = stored_manifest(store, number, record)
             if manifest is None:
                 rows.append({
                     "batch": number,
@@ -66,7 +68,7 @@ def segments(runtime: Runtime, *, batch: int | None = None, verify: bool = False
             if verify:
                 for file in manifest.files:
                     read_file(store, file)
-                _verify_changeset(store, state.batches.get(number))
+                _verify_changeset(store, record)
             rows.append({
                 "batch": number,
                 "state": "acknowledged" if number <= delivered else "in flight",
@@ -75,7 +77,7 @@ def segments(runtime: Runtime, *, batch: int | None = None, verify: bool = False
                 "bytes": manifest.size_bytes,
                 "first": str(manifest.first),
                 "last": str(manifest.last),
-                "rules": _rules_in_words(store, state.batches.get(number)),
+                "rules": in_words(rules_of(store, record)) if record else "",
             })
     return rows
 
@@ -91,10 +93,6 @@ def _verify_changeset(store: SegmentStore, record: Batch | None) -> None:
             where=f"{store.uri} {damaged}",
             hint=f"`sluice rollback {store.pipeline}` has what waits merged again; the log's segments are whole as far as they were read",
         )
-
-
-def _rules_in_words(store: SegmentStore, batch: Batch | None) -> str:
-    return in_words(rules_of(store, batch)) if batch else ""
 
 
 def documents(store: SegmentStore, manifest: SegmentManifest, chosen: Format, source: str) -> Iterator[str]:
@@ -137,7 +135,7 @@ def tail(runtime: Runtime, *, fmt: str, from_batch: int | None = None, follow: b
         while True:
             cursor = state.cursor()
             while cursor and following < cursor.next_batch:
-                manifest = manifest_of(runtime.state, store, following)
+                manifest = stored_manifest(store, following, state.batches.get(following))
                 if manifest is None:
                     raise SegmentError(
                         f"batch {following} is no longer stored",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -87,14 +86,9 @@ def _moment(value: Any, *, date: bool) -> int:
             raise ValueError("write YYYY-MM-DD or YYYY-MM-DD HH:MM:SS.ffffff")
         year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
         micros = ((hour * 60 + minute) * 60 + second) * 1_000_000 + int((match[7] or "").ljust(6, "0"))
-        try:
-            plain = dt.date(year, month, day)
-        except ValueError:
-            if date:
-                return temporal.special_date(year, month, day)
-            return temporal.special_timestamp(year, month, day, micros)
-        days = (plain - dt.date(1970, 1, 1)).days
-        return days if date else days * 86_400_000_000 + micros
+        if date:
+            return temporal.stored_date(year, month, day)
+        return temporal.stored_timestamp(year, month, day, micros)
     kind = pa.date32() if date else pa.timestamp("us")
     return int(pa.scalar(value, kind).cast(pa.int32() if date else pa.int64()).as_py())
 

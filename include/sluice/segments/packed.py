@@ -64,11 +64,15 @@ def packed(path: str, manifest: Callable[[Sequence[str]], str], parts: Sequence[
 
     ``manifest`` returns the text that lists parts at given addresses; it is stored with its checksum.
     """
+
+    def text(places: Sequence[str]) -> bytes:
+        return sealed(manifest(places)).encode()
+
     if not parts:
-        return sealed(manifest(())).encode(), []
-    start = len(sealed(manifest([address(path, 0, len(part)) for part in parts])).encode()) + 1
+        return text(()), []
+    start = len(text([address(path, 0, len(part)) for part in parts])) + 1
     places = []
     for part in parts:
         places.append(address(path, start, len(part)))
         start += len(part)
-    return b"\0".join([sealed(manifest(places)).encode(), b"".join(parts)]), places
+    return b"\0".join([text(places), b"".join(parts)]), places

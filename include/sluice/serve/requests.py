@@ -241,7 +241,7 @@ def wrong_request(error: ValidationError, what: str) -> ConfigError:
 
 
 _UNKNOWN_KEY = "Extra inputs are not permitted"
-"""What clients of every version look for: one that is newer than the service leaves out what the service does not know."""
+"""The words that clients of every version look for: one that is newer than the service leaves out what the service does not know."""
 
 _KEYS = sorted({
     field.alias or name

@@ -26,7 +26,7 @@ from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dialects import Dialect
 from sluice.model.digests import RangeDigest
 from sluice.model.dumps import Chunk, Marking, TablePlanned, TableRequest
-from sluice.model.findings import Finding as Finding
+from sluice.model.findings import Finding
 from sluice.model.load_marks import PartnerLoads
 from sluice.model.offset import Offset
 from sluice.model.row_effects import ColumnEffect, Ran

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +21,7 @@ from sluice.sources.mysql.reader.event_reread import reread
 from sluice.sources.mysql.server.connection import open_connection, server_info
 from sluice.sources.mysql.server.preflight import preflight
 from tests.support.capture.capturing import draining
+from tests.support.pipelines.case import Case
 from tests.support.pipelines.case import case as pipeline_case
 from tests.support.pipelines.dumping import dumped
 from tests.support.servers.fixtures import setting
@@ -212,27 +217,49 @@ def test_no_row_is_read_from_it_and_the_ways_out_work(tmp_path, mysql_target, zo
             case.assert_equal()
 
 
-def test_definitions_of_a_log_that_was_reset_are_forgotten_at_a_seek(
-    tmp_path, mysql_target, zookeeper, fresh_schema
-) -> None:
-    """The first stored definitions are as of an offset before which nothing was read, so no event can tell the two logs apart."""
+@contextmanager
+def reset_log(tmp_path: Path, target: Any, zookeeper: Any, schema: str) -> Iterator[Case]:
+    """Yield a pipeline whose source has another log now: its table begins at the same offset, with its columns the other way round.
+
+    The first stored definitions are as of an offset before which nothing was read, so no event can tell the two logs apart.
+    """
     with MySQLServer(tmp_path / "s", server_id=7, options={"binlog_row_metadata": "MINIMAL"}) as source:
-        schema = fresh_schema(mysql_target)
         made = f"CREATE DATABASE `{schema}`", f"CREATE TABLE `{schema}`.t (id INT PRIMARY KEY, a INT, b INT)"
         source.execute("RESET BINARY LOGS AND GTIDS", *made)
-        mysql_target.execute(made[1])
-        with pipeline_case(tmp_path, source, mysql_target, zookeeper, schema) as case:
+        target.execute(made[1])
+        with pipeline_case(tmp_path, source, target, zookeeper, schema) as case:
             case.run_until_head()
             source.execute(f"INSERT INTO `{schema}`.t VALUES (1, 10, 20)")
             case.run_until_head()
             source.execute(f"DROP DATABASE `{schema}`", "RESET BINARY LOGS AND GTIDS")
             source.execute(made[0], made[1].replace("a INT, b INT", "b INT, a INT"))  # ends at the same offset
             source.execute(*(f"INSERT INTO `{schema}`.t VALUES ({n}, 20, 10)" for n in range(1, 9)))
-            with pytest.raises(CaptureError, match=r"not the one that was captured|its log was reset"):
-                case.run_until_head()
-            moved = case.cli("seek", str(case.path), "latest", "--yes")
-            assert moved.returncode == 0, moved.stderr
-            assert "definitions is forgotten" in moved.stdout + moved.stderr
-            source.execute(f"INSERT INTO `{schema}`.t VALUES (9, 20, 10)")
+            yield case
+
+
+def test_definitions_of_a_log_that_was_reset_are_forgotten_at_a_seek(
+    tmp_path, mysql_target, zookeeper, fresh_schema
+) -> None:
+    schema = fresh_schema(mysql_target)
+    with reset_log(tmp_path, mysql_target, zookeeper, schema) as case:
+        with pytest.raises(CaptureError, match=r"not the one that was captured|its log was reset"):
             case.run_until_head()
-            assert mysql_target.execute(f"SELECT a, b FROM `{schema}`.t WHERE id = 9") == [(10, 20)]
+        moved = case.cli("seek", str(case.path), "latest", "--yes")
+        assert moved.returncode == 0, moved.stderr
+        assert "definitions is forgotten" in moved.stdout + moved.stderr
+        case.source.execute(f"INSERT INTO `{schema}`.t VALUES (9, 20, 10)")
+        case.run_until_head()
+        assert mysql_target.execute(f"SELECT a, b FROM `{schema}`.t WHERE id = 9") == [(10, 20)]
+
+
+def test_definitions_of_a_log_that_was_reset_are_forgotten_before_a_copy(
+    tmp_path, mysql_target, zookeeper, fresh_schema
+) -> None:
+    """``on_lost_position: dump``."""
+    schema = fresh_schema(mysql_target)
+    with reset_log(tmp_path, mysql_target, zookeeper, schema) as case:
+        case.path.write_text(case.yaml.replace("capture:\n", "capture:\n  on_lost_position: dump\n"))
+        case.run_until_head()
+        case.source.execute(f"INSERT INTO `{schema}`.t VALUES (9, 20, 10)")
+        case.run_until_head()
+        assert mysql_target.execute(f"SELECT a, b FROM `{schema}`.t WHERE id = 9") == [(10, 20)]

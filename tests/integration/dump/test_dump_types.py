@@ -91,7 +91,7 @@ def test_rows_larger_than_a_packet_and_many_pieces(mysql_source, fresh_schema, m
 
 @pytest.mark.parametrize("kind", ["mysql_source", "mariadb"])
 def test_a_literal_of_a_key_is_its_value(kind, request, fresh_schema):
-    """For values of every type that a key may have: the literal is read back as the value, and the server finds the value by it."""
+    """Read literals back as the values that they were written from, and have the server find them, for every type that a key may have."""
     server = request.getfixturevalue(kind)
     db = fresh_schema(server)
     types = {name: made for name, made in types_of(server).items() if type_named(made[0], name).key}

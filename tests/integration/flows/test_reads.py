@@ -52,7 +52,7 @@ class Reads:
         self.store: Counter[str] = Counter()
 
     def totals(self) -> tuple[int, dict[str, int]]:
-        """Without the pause switch, which work under way looks at from time to time."""
+        """Return the reads without those of the pause switch, which work under way looks at from time to time."""
         return sum(count for path, count in self.znodes.items() if not path.endswith("/permit")), dict(self.store)
 
 

@@ -202,7 +202,7 @@ SESSIONS = [
 ]
 """(sql_mode, time_zone); FRACTION: the mode in which the server treats fractions of a second as the other one does."""
 REFUSED = {1067, 1101, 1118, 1264, 1292, 1366, 4025, 1064, 1406, 1265, 1525, 3770, 1267, 1301, 1273, 4161, 3140, 1411, 1300, 1691, 4078, 1690, 1674, 3107, 1901, 1425, 1439, 1105, 1277}  # fmt: skip
-"""What a server answers to a declaration that it does not take."""
+"""The errors by which a server refuses a declaration."""
 NOT_KNOWN = 0.45
 """At most this share of the answers may be that the value is not known."""
 

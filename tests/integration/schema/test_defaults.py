@@ -55,7 +55,7 @@ ROUNDED = {
 }  # fmt: skip
 """MySQL rounds these and MariaDB cuts them off: of a CREATE that was followed they are refused, with the way out."""
 REFUSED = {1067, 1101, 1118, 1264, 1292, 1366, 4025}
-"""What a server answers to a default that it does not take."""
+"""The errors by which a server refuses a default."""
 
 
 def declarations(dice: random.Random, types: dict[str, Any]) -> Iterator[tuple[str, str]]:

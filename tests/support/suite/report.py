@@ -15,7 +15,6 @@ import psutil
 
 from tests.support.suite import balance
 
-_FAILED, _AGAIN = "## Failed", "## Run again"
 LAST_FULL_RUN = Path(__file__).resolve().parents[2] / "last-full-run.md"
 
 
@@ -30,7 +29,7 @@ class Report:
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
         self.skipped: Counter[str] = Counter()
-        self.failed: list[str] = []
+        self.failed: set[str] = set()
         self.tests: dict[str, float] = {}
         self.files: dict[str, float] = {}
         self.rooms: dict[str, float] = {}
@@ -50,13 +49,12 @@ class Report:
             self.skipped[_reason(report)] += 1
         elif report.when == "call" or report.outcome == "failed":
             self.outcomes[report.outcome] += 1
-        if report.outcome == "failed" and report.nodeid not in self.failed:
-            self.failed.append(report.nodeid)
+        if report.outcome == "failed":
+            self.failed.add(report.nodeid)
 
     def lines(self) -> list[str]:
         """What the terminal shows."""
-        counts = ", ".join(f"{number} {outcome}" for outcome, number in sorted(self.outcomes.items()))
-        found = [f"{counts or 'no tests'} in {self.minutes()}"]
+        found = [f"{self._counts()} in {self.minutes()}"]
         found += [f"  skipped {number}: {reason}" for reason, number in self.skipped.most_common()]
         found += ["seconds of each room (of both workers together):"]
         found += [f"  {seconds:7.1f}  {room}" for room, seconds in _longest(self.rooms)]
@@ -79,20 +77,18 @@ class Report:
             f"- {self._when()}",
             f"- {os.cpu_count()} cores, {memory} GB, {system}, load {os.getloadavg()[2]:.1f} over the last quarter of an hour",
         ]
-        failed = [_FAILED, "", *(f"- `{test}`" for test in sorted(self.failed)), ""] if self.failed else []
-        return "\n".join([*head, "", "```", *self.lines(), "```", "", *failed])
+        failed = ["", "## Failed", *self._failed(), ""] if self.failed else [""]
+        return "\n".join([*head, "", "```", *self.lines(), "```", *failed])
 
     def again(self) -> str:
         """The section of a run of the tests that failed in the last full run: what is still failing is a list again."""
-        counts = ", ".join(f"{number} {outcome}" for outcome, number in sorted(self.outcomes.items()))
-        failed = [f"- `{test}`" for test in sorted(self.failed)]
-        return "\n".join([
-            _AGAIN,
-            "",
-            f"{self._when()}: {counts or 'no tests'}.",
-            *(["", *failed] if failed else []),
-            "",
-        ])
+        return "\n".join(["## Run again", "", f"{self._when()}: {self._counts()}.", *self._failed(), ""])
+
+    def _counts(self) -> str:
+        return ", ".join(f"{number} {outcome}" for outcome, number in sorted(self.outcomes.items())) or "no tests"
+
+    def _failed(self) -> list[str]:
+        return ["", *(f"- `{test}`" for test in sorted(self.failed))] if self.failed else []
 
     def _when(self) -> str:
         commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""What pydantic finds is said once, in our words, with the name that was probably meant, and without values."""
+"""Problems that pydantic finds are said once, in our words, with the name that was probably meant, and without values."""
 
 from __future__ import annotations
 

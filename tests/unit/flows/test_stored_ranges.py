@@ -35,7 +35,7 @@ STORED = {
     "lower": ["1.55", "_utf8mb4 x'61'", "_utf8mb4 x'323032342d30322d3239'"], "upper": [], "listed": "", "kept": "kept.parquet",
     "after": ["2.0", "_utf8mb4 x'c3a9'", "'0000-00-00'"], "upto": ["7.5", "_utf8mb4 x''", "'2024-02-29'"],
 }  # fmt: skip
-"""As the manifests of 0.1 have it: literals that the source wrote, and such that a person typed."""
+"""A range in the form of manifests of 0.1: literals that the source wrote, and such that a person typed."""
 
 
 def key(n: str, w: str, d: str) -> tuple[str, ...]:

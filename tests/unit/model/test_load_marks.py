@@ -25,7 +25,7 @@ def test_no_two_transactions_have_the_same_token() -> None:
 
 @pytest.mark.parametrize("at", [6, 31])
 def test_a_token_with_half_a_character_is_none(at: int) -> None:
-    """What a log has that is no UTF-8 is text with halves of characters, which have no bytes of their own."""
+    """Bytes of a log that are no UTF-8 are text with halves of characters, which have no bytes of their own."""
     token = MARK.token("00ff")
     assert RULES.read(f"{token[:at]}\ud800{token[at + 1 :]}") is None
 

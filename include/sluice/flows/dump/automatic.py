@@ -16,9 +16,10 @@ from sluice.config.pipeline import CaptureConfig
 from sluice.coordination.cursor import Cursor
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
-from sluice.errors import LostPosition
+from sluice.errors import LogPurged, LostPosition
 from sluice.flows.dump.start import DumpOrder, captured_tables, dump_tables
 from sluice.flows.runtime import Runtime
+from sluice.flows.stored import move_to_another_log
 from sluice.model.dumps import MOVED, POSITION_LOST, DumpState
 from sluice.model.tables import TableId
 from sluice.sources.base import SourceSession
@@ -141,5 +142,7 @@ def ready_or_moved(
             moved_to=str(source.head),
             error=lost.message,
         )
-        return state.advance(lease, cursor, source.head, schema="")  # the schema history starts anew there
+        if isinstance(lost, LogPurged):
+            return state.advance(lease, cursor, source.head, schema="")  # the schema history starts anew there
+        return move_to_another_log(runtime.store, state, lease, cursor, source.head)
     return cursor

@@ -9,12 +9,12 @@ from sluice.coordination.state import PipelineState
 from sluice.errors import LogPurged, LostPosition, SluiceError, WrongServer
 from sluice.flows.capture.failover import Relocation, fail_over, relocated
 from sluice.flows.runtime import Runtime
+from sluice.flows.stored import move_to_another_log
 from sluice.model.batches import BatchNumber
 from sluice.model.offset import Offset
 from sluice.operations.control import who
 from sluice.operations.recover.copies import copy, cost_of, replacement, rows_of
 from sluice.operations.recover.plan import Measure, Question, StoreFinding
-from sluice.segments.schemas import SchemaStore
 from sluice.sources.base import SourceSession
 
 SUBJECT = "source"
@@ -129,13 +129,11 @@ def _copied(runtime: Runtime, state: PipelineState, position: Offset) -> None:
             return
         place = "-".join(map(str, position.order))
         copy(runtime, state, source, None, f"recover-source-{cursor.next_batch:010d}-{place}")
-        SchemaStore(runtime.store).forget(position)  # first: once the cursor has moved, nobody could tell
-        state.advance(lease, cursor, head, schema="")
+        move_to_another_log(runtime.store, state, lease, cursor, head)
 
 
 def _moved(runtime: Runtime, state: PipelineState) -> None:
     with state.replicator() as lease, runtime.source.open() as source:
         cursor, head = state.cursor(), source.head
         if cursor is not None and head is not None:
-            SchemaStore(runtime.store).forget(cursor.position)  # first: once the cursor has moved, nobody could tell
-            state.advance(lease, cursor, head, schema="")
+            move_to_another_log(runtime.store, state, lease, cursor, head)

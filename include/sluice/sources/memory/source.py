@@ -25,6 +25,7 @@ from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dialects import MYSQL, Dialect
 from sluice.model.dumps import Chunk, Mark, Marking, TablePlanned, TableRequest
+from sluice.model.exact_values import table_of_keys
 from sluice.model.findings import Finding
 from sluice.model.key_literals import literal, read_key
 from sluice.model.load_marks import MarkRules, PartnerLoads, Token
@@ -63,11 +64,7 @@ class MemoryKeyText:
 
     def values(self, types: Mapping[str, ColumnType], keys: Sequence[tuple[str, ...]]) -> pa.Table:
         """Parse the JSON texts."""
-        if not keys:
-            return pa.table({name: pa.array([], made.arrow_type) for name, made in types.items()})
-        columns = zip(*map(read_key, keys), strict=True)
-        read = zip(types, types.values(), columns, strict=False)
-        return pa.table({name: _values(made.arrow_type, values) for name, made, values in read})
+        return table_of_keys(types, [read_key(key) for key in keys], _values)
 
     def typed(self, column: Column, text: str) -> str:
         """Cast the text to the column's Arrow type; binary columns take hexadecimal digits. Raises ConfigError."""
@@ -84,11 +81,11 @@ class MemoryKeyText:
         return [str(value) for value in read_key(key)]
 
 
-def _values(made: pa.DataType, values: Sequence[Any]) -> pa.Array:
+def _values(made: ColumnType, values: Sequence[Any]) -> pa.Array:
     try:
-        return pa.array(values, made)
+        return pa.array(values, made.arrow_type)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise UnsupportedType(f"a key of type {made} is not understood: {error}") from error
+        raise UnsupportedType(f"a key of type {made.arrow_type} is not understood: {error}") from error
 
 
 @dataclass(frozen=True)
