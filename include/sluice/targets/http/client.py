@@ -37,6 +37,7 @@ class HttpClient(WebClient):
             timeout=options.timeout,
             retry_for=options.retry_for,
             connections=options.concurrency,
+            address="the connection and options.path",
         )
         self.options = options
 

@@ -61,7 +61,7 @@ class Ended(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a server answers."""
+    """An answer of a server."""
 
     status: int
     headers: Mapping[str, str]
@@ -98,7 +98,7 @@ _guard = threading.Lock()
 
 
 class WebClient:
-    """Sends requests of one target; threads share it. Must be closed.
+    """Sends requests of one target; threads share it. Must be closed. ``address``: the settings that say where requests go, for hints.
 
     Attributes:
         receiver: the server. doing: what is being done, for messages. target: its name.
@@ -115,13 +115,14 @@ class WebClient:
         retry_for: timedelta,
         connections: int = 1,
         answer_bytes: int = SHORT_ANSWER,
+        address: str = "the connection",
     ) -> None:
         self.receiver, self.doing, self.target = receiver, doing, target
         self.ended, self.retries = threading.Event(), 0
-        self._retry_for, self._answer_bytes = retry_for, answer_bytes
+        self._retry_for, self._answer_bytes, self._address = retry_for, answer_bytes, address
         self._timeout_s = timeout.total_seconds()
         self._fixed = receiver.headers
-        self._proxied: dict[str, Any] = {"proxy": receiver.proxy} if receiver.proxy else {}
+        proxied: dict[str, Any] = {"proxy": receiver.proxy} if receiver.proxy else {}
         limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
         try:
             self._client = httpx.Client(
@@ -131,7 +132,7 @@ class WebClient:
                 limits=limits,
                 follow_redirects=False,
                 trust_env=False,
-                **self._proxied,
+                **proxied,
             )
         except (ValueError, httpx.InvalidURL):
             raise ConfigError(f"connection {receiver.endpoint.connection_id!r}: proxy in extra is no address") from None
@@ -180,7 +181,7 @@ class WebClient:
         raise ConfigError(
             f"{self.doing}: {text}, which sends it elsewhere{f': {place}' if place else ''}",
             where=where,
-            hint="redirects are not followed, as a login would go with them: write the last address into the connection and options.path",
+            hint=f"redirects are not followed, as a login would go with them: write the last address into {self._address}",
         )
 
     def said(self, answer: Answer, request: Request) -> str:
@@ -271,7 +272,7 @@ class WebClient:
         self._token_slot.value = ""
 
     def _token(self) -> str:
-        """Return an access token that is valid for a while; one is asked for if there is none. Raises as :meth:`send` does."""
+        """Return an access token that is valid for a while; one is asked for if there is none. Raises as :meth:`exchange` does."""
         slot = self._token_slot
         with slot.lock:
             if not slot.value or time.monotonic() > slot.until:
