@@ -27,12 +27,13 @@ from sluice.targets.web.receiver import Receiver, shown
 
 _log = structlog.get_logger()
 _FIRST_WAIT, _LONGEST_WAIT = timedelta(seconds=0.5), timedelta(seconds=30)
-SHORT_ANSWER = 64 * 1024
+_SHORT_ANSWER = 64 * 1024
 """Bytes of an answer that are read where it only says what went wrong."""
 LATER = frozenset({408, 425, 429})
 """Statuses below 500 that ask for another attempt."""
 _LOGIN = frozenset({401, 403, 407})
 NEVER = frozenset({501, 505})
+"""Statuses of 500 and above that stay with the request."""
 SERVER_ERRORS = 500
 _UNAUTHORIZED, _CLIENT_ERRORS = 401, 400
 _EARLY_S = 30.0
@@ -114,7 +115,7 @@ class WebClient:
         timeout: timedelta,
         retry_for: timedelta,
         connections: int = 1,
-        answer_bytes: int = SHORT_ANSWER,
+        answer_bytes: int = _SHORT_ANSWER,
         address: str = "the connection",
     ) -> None:
         self.receiver, self.doing, self.target = receiver, doing, target
@@ -337,6 +338,11 @@ class WebClient:
         return self.receiver.scrubbed(text, self._token_slot.value) if oauth else self.receiver.scrubbed(text)
 
 
+def may_pass_later(status: int) -> bool:
+    """Return True for a status after which the same request is sent again."""
+    return status in LATER or (status >= SERVER_ERRORS and status not in NEVER)
+
+
 def _no_login(request: httpx.Request) -> httpx.Request:
     """Leave a request as it is: its login is in its headers already."""
     return request
@@ -355,4 +361,15 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
     return max((at - datetime.now(UTC)).total_seconds(), 0.0)
 
 
-__all__ = ["LATER", "NEVER", "SERVER_ERRORS", "Again", "Answer", "Attempts", "Ended", "Request", "WebClient"]
+__all__ = [
+    "LATER",
+    "NEVER",
+    "SERVER_ERRORS",
+    "Again",
+    "Answer",
+    "Attempts",
+    "Ended",
+    "Request",
+    "WebClient",
+    "may_pass_later",
+]
