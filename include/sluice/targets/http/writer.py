@@ -14,11 +14,11 @@ from sluice.targets.http.client import HttpClient, Refusal
 from sluice.targets.http.options import HttpOptions, Ordering
 from sluice.targets.http.requests import Document, Sending
 from sluice.targets.messages.batch_rows import BatchRows
-from sluice.targets.messages.definitions import require_not_converted, require_not_stopped
+from sluice.targets.messages.definitions import require_said
 from sluice.targets.messages.documents import MessageWriter
 from sluice.targets.messages.key_forms import KeyForms
 from sluice.targets.messages.pieces import merged_parts, merged_piece, sent_rows
-from sluice.targets.messages.stale_keys import StaleWords, stale_keys
+from sluice.targets.messages.stale_keys import StaleWords
 from sluice.targets.port import (
     BatchInput,
     Fence,
@@ -28,13 +28,14 @@ from sluice.targets.port import (
     TableInput,
     WriteResult,
 )
-from sluice.targets.schema.policy import not_followed
 from sluice.targets.web.client import Ended
 from sluice.targets.web.receiver import Receiver
 
 _ROWS = 20_000
 """Rows that become documents at a time."""
-_AT_RECEIVER = StaleWords("at the receiver", "at the receiver under the old name", "of which the receiver has no row")
+_AT_RECEIVER = StaleWords(
+    "at the receiver", "at the receiver under the old name", "of which the receiver has no row", "change"
+)
 
 
 @dataclass(frozen=True)
@@ -63,12 +64,8 @@ class HttpWriter:
 
     def prepare(self) -> None:
         """Refuse schema changes that documents cannot say. No I/O. Raises LoadError."""
-        forms = KeyForms(self.place.options.form, self.place.pipeline)
-        for change in self.batch.schema_changes:
-            require_not_stopped(change)
-            for one in stale_keys(change, forms, _AT_RECEIVER) if self.input is Input.MERGED else ():
-                raise not_followed(change, f"no change names the rows that it is about: {one.why}", "tell the receiver")
-            require_not_converted(change)
+        forms = KeyForms(self.place.options.form, self.place.pipeline) if self.input is Input.MERGED else None
+        require_said(self.batch.schema_changes, forms, _AT_RECEIVER, "tell the receiver")
 
     def plan(self, parallelism: int) -> list[list[HttpUnit]]:
         """Return one unit: the order of a row's changes is kept within it."""

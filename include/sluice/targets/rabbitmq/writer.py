@@ -11,12 +11,12 @@ from sluice.model.fields import is_masked
 from sluice.model.tables import TableId
 from sluice.targets.changes_in_order import in_log_order
 from sluice.targets.messages.batch_rows import BatchRows
-from sluice.targets.messages.definitions import require_not_converted, require_not_stopped
+from sluice.targets.messages.definitions import require_said
 from sluice.targets.messages.documents import MessageWriter
 from sluice.targets.messages.key_forms import KeyForms
 from sluice.targets.messages.pieces import merged_parts, merged_piece, sent_rows
 from sluice.targets.messages.side_messages import statement_messages, statement_of, transaction_messages
-from sluice.targets.messages.stale_keys import StaleWords, stale_keys
+from sluice.targets.messages.stale_keys import StaleWords
 from sluice.targets.messages.transactions import Transaction, numbered
 from sluice.targets.port import (
     BatchInput,
@@ -34,7 +34,6 @@ from sluice.targets.rabbitmq.client import Outgoing
 from sluice.targets.rabbitmq.place import Place
 from sluice.targets.rabbitmq.sender import Channel, name_of, opened
 from sluice.targets.rabbitmq.stream_message import encoded
-from sluice.targets.schema.policy import not_followed
 
 _ROWS = 10_000
 """Rows that become messages at a time."""
@@ -55,12 +54,8 @@ class RabbitMQWriter:
 
     def prepare(self) -> None:
         """Refuse schema changes that documents cannot say. No I/O. Raises LoadError."""
-        forms = KeyForms(self.place.options.form, self.place.pipeline)
-        for change in self.batch.schema_changes:
-            require_not_stopped(change)
-            for one in stale_keys(change, forms, _AT_READERS) if self.input is Input.MERGED else ():
-                raise not_followed(change, f"no message names the rows that it is about: {one.why}", "tell the readers")
-            require_not_converted(change)
+        forms = KeyForms(self.place.options.form, self.place.pipeline) if self.input is Input.MERGED else None
+        require_said(self.batch.schema_changes, forms, _AT_READERS, "tell the readers")
 
     def plan(self, parallelism: int) -> list[list[RabbitMQUnit]]:
         """Return one unit: the order of the log is kept within it."""
