@@ -131,7 +131,7 @@ def test_an_old_writer_that_comes_back(elasticsearch: SearchServer) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["elasticsearch", "opensearch"])
 def test_the_server_is_killed_in_mid_load(tmp_path: Path, kind: str) -> None:
-    """While batches are loaded and tried again: at the end each row is there, once."""
+    """Batches are loaded and tried again meanwhile: at the end each row is there, once."""
     seed = int(os.environ.get("SLUICE_FAULT_SEED", "1"))
     choose = random.Random(seed)
     with SearchServer(tmp_path / "server", kind, kind=kind) as server:

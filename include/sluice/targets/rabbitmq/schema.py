@@ -1,4 +1,4 @@
-"""Whether each planned table has its queue, exchange or stream, and what is promised."""
+"""Find what is missing of the queues, exchanges and streams of planned tables, and say what is promised."""
 
 from __future__ import annotations
 
