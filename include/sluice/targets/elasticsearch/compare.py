@@ -87,7 +87,7 @@ class ElasticsearchComparer(ComparesRowsOnly):
             return None
         keys = listed_keys(made.plan, listed, rows.schema)
         columns, fields = [one_chunk(one) for one in keys.columns], list(keys.schema)
-        ids, routings = _lists(made.keys(columns, fields), made.routings(columns, fields))
+        ids, routings = _lists(*made.places_of(columns, fields))
         there = held_documents(client, made.index, ids, routings)
         return keys_where(listed, [row is not None and key not in sent for key, row in zip(ids, there, strict=True)])
 
