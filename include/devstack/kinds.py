@@ -154,7 +154,7 @@ class Kafka(Kind):
         yield f"topic {topic}, read_committed, the newest of some keys:"
         for key, value in list(self._newest(at, topic).items())[-_SAMPLE_ROWS:]:
             text = value.decode()
-            yield f"  {key.decode()}  {text[:_SAMPLE_CHARACTERS]}{'…' if len(text) > _SAMPLE_CHARACTERS else ''}"
+            yield f"  {key.decode()}  {_shortened(text)}"
 
     def _newest(self, at: Any, topic: str) -> dict[bytes, bytes]:
         """Return key -> value of the newest message, without keys whose newest message is a tombstone."""
@@ -215,7 +215,7 @@ class RabbitMQ(Kind):
         """Yield keys and newest messages of the stream of orders, shortened."""
         yield f"stream {schema}.orders, read by AMQP 0.9.1, the newest of some keys:"
         for key, text in list(self._newest(at, f"{schema}.orders").items())[-_SAMPLE_ROWS:]:
-            yield f"  {key}  {text[:_SAMPLE_CHARACTERS]}{'…' if len(text) > _SAMPLE_CHARACTERS else ''}"
+            yield f"  {key}  {_shortened(text)}"
 
     def _newest(self, at: Any, stream: str) -> dict[str, str]:
         assert isinstance(at, RabbitMQServer)
@@ -265,7 +265,11 @@ class Redis(Kind):
                 }
                 text = json.dumps(fields, ensure_ascii=False)
                 yield f"HGETALL {key.decode()}"
-                yield f"  {text[:_SAMPLE_CHARACTERS]}{'…' if len(text) > _SAMPLE_CHARACTERS else ''}"
+                yield f"  {_shortened(text)}"
+
+
+def _shortened(text: str) -> str:
+    return f"{text[:_SAMPLE_CHARACTERS]}…" if len(text) > _SAMPLE_CHARACTERS else text
 
 
 def _number(key: bytes) -> tuple[int, bytes]:
@@ -303,7 +307,7 @@ class Http(Kind):
         yield f"POST /{schema}/orders, some of the newest documents:"
         orders = "SELECT document FROM newest WHERE table_name = ? ORDER BY key DESC LIMIT ?"
         for (text,) in at.query(orders, (f"{schema}.orders", _SAMPLE_ROWS)):
-            yield f"  {text[:_SAMPLE_CHARACTERS]}{'…' if len(text) > _SAMPLE_CHARACTERS else ''}"
+            yield f"  {_shortened(text)}"
 
 
 class Delta(Kind):
@@ -424,7 +428,7 @@ class Elasticsearch(Kind):
         yield f"GET {path}"
         for one in at.ask(path).get("hits", {}).get("hits", ()):
             text = json.dumps(one["_source"], ensure_ascii=False)
-            yield f"  {one['_id']}  {text[:_SAMPLE_CHARACTERS]}{'…' if len(text) > _SAMPLE_CHARACTERS else ''}"
+            yield f"  {one['_id']}  {_shortened(text)}"
 
 
 KINDS: Mapping[str, Kind] = {

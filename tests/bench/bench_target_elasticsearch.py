@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,43 +22,16 @@ from devstack import processes  # noqa: E402
 from devstack.elasticsearch import VERSIONS, SearchServer  # noqa: E402
 from sluice.config.connections import parse_connection  # noqa: E402
 from sluice.config.pipeline import TargetConfig  # noqa: E402
-from sluice.model.offset import Offset  # noqa: E402
 from sluice.targets.elasticsearch.bulk import index_lines  # noqa: E402
 from sluice.targets.elasticsearch.client import connected  # noqa: E402
 from sluice.targets.elasticsearch.documents import TableDocuments  # noqa: E402
 from sluice.targets.elasticsearch.target import ElasticsearchTarget  # noqa: E402
-from sluice.targets.port import BatchInput, TableInput  # noqa: E402
-from sluice.targets.rows_in_memory import MemoryReader, RowsInMemory, planned_table  # noqa: E402
-from tests.bench.bench_target_postgresql import FILES, SCHEMA, rows_of  # noqa: E402
-from tests.bench.figures import figure, processor_s, save, size  # noqa: E402
+from sluice.targets.rows_in_memory import planned_table  # noqa: E402
+from tests.bench.bench_target_postgresql import SCHEMA, loaded, rows_of  # noqa: E402
+from tests.bench.figures import figure, measured, save, size  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/target_elasticsearch.json"
 _AT_ONCE = 5_000
-
-
-def measured(server: SearchServer, rows: int, work: Callable[[], None]) -> tuple[float, float]:
-    """Rows a second, and seconds of processor time for a million rows: of this process and of the server."""
-    assert server.handle is not None
-    theirs, mine, began = processor_s(server.handle.pid), time.process_time(), time.perf_counter()
-    work()
-    seconds = time.perf_counter() - began
-    used = time.process_time() - mine + processor_s(server.handle.pid) - theirs
-    return rows / seconds, used / rows * 1e6
-
-
-def loaded(target: ElasticsearchTarget, number: int, data: pa.Table, connections: int) -> None:
-    """One batch by the port, units side by side."""
-    each = -(-data.num_rows // FILES)
-    files = tuple(RowsInMemory(SCHEMA.table, data.slice(n * each, each)) for n in range(FILES))
-    tables = (TableInput(planned_table(SCHEMA), files),)
-    batch = BatchInput(number, Offset.at("uuid", "log.000001", 100 * number), number - 1, MemoryReader(), tables)
-    target.checkpoints.take_over(1)
-    with target.open(1) as session:
-        writer = session.begin(batch)
-    writer.prepare()
-    with ThreadPoolExecutor(connections) as pool:
-        results = [one for phase in writer.plan(connections) for one in pool.map(lambda unit: unit.write(), phase)]
-    writer.commit(results)
 
 
 def requests_of(target: ElasticsearchTarget, data: pa.Table) -> list[bytes]:
@@ -82,6 +53,8 @@ def main(rows: int) -> None:
     ops = np.array(["u", "d"])[(choose.random(rows) < 0.1).astype(int)]
     mixed = rows_of(np.where(choose.random(rows) < 0.3, ids + 1, ids), ops.tolist(), 2)
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder, SearchServer(Path(folder) / "server") as server:
+        assert server.handle is not None
+        pid = server.handle.pid
         endpoint = parse_connection("target", server.connection_json())
 
         def fresh(name: str) -> ElasticsearchTarget:
@@ -112,10 +85,10 @@ def main(rows: int) -> None:
                     for answer in pool.map(lambda body: client.post(path, content=body, headers=headers), ready):
                         answer.raise_for_status()
 
-            plain, plain_cpu = measured(server, rows, plainly)
+            plain, plain_cpu = measured(pid, rows, plainly)
             one = fresh(f"new{connections}")
-            ours, cpu = measured(server, rows, lambda: loaded(one, 1, new, connections))  # noqa: B023 - called at once
-            merged, merged_cpu = measured(server, rows, lambda: loaded(one, 2, mixed, connections))  # noqa: B023
+            ours, cpu = measured(pid, rows, lambda: loaded(one, 1, new, connections))  # noqa: B023 - called at once
+            merged, merged_cpu = measured(pid, rows, lambda: loaded(one, 2, mixed, connections))  # noqa: B023
             for name, rate, used, about in (
                 ("new", ours, cpu, "new rows"),
                 ("merged", merged, merged_cpu, "merged rows, of which three of ten are new and one of ten goes"),

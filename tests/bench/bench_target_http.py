@@ -21,17 +21,13 @@ sys.path[:0] = [str(_ROOT / "include"), str(_ROOT)]
 
 import httpx  # noqa: E402
 import numpy as np  # noqa: E402
-import pyarrow as pa  # noqa: E402
 
 from devstack import ports, processes  # noqa: E402
 from sluice.config.connections import Endpoint  # noqa: E402
 from sluice.config.pipeline import TargetConfig  # noqa: E402
-from sluice.model.offset import Offset  # noqa: E402
 from sluice.targets.http.target import HttpTarget  # noqa: E402
-from sluice.targets.port import BatchInput, TableInput  # noqa: E402
-from sluice.targets.rows_in_memory import MemoryReader, RowsInMemory, planned_table  # noqa: E402
-from tests.bench.bench_target_postgresql import FILES, SCHEMA, rows_of  # noqa: E402
-from tests.bench.figures import figure, processor_s, save, size  # noqa: E402
+from tests.bench.bench_target_postgresql import loaded, rows_of  # noqa: E402
+from tests.bench.figures import figure, measured, save, size  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/target_http.json"
 ROWS_A_REQUEST = 500
@@ -72,31 +68,6 @@ def receiver(keep: Path | None = None) -> Iterator[tuple[int, int]]:
     finally:
         started.terminate()
         started.wait(10)
-
-
-def loaded(target: HttpTarget, number: int, data: pa.Table) -> None:
-    """One batch by the port."""
-    each = -(-data.num_rows // FILES)
-    files = tuple(RowsInMemory(SCHEMA.table, data.slice(n * each, each)) for n in range(FILES))
-    batch = BatchInput(
-        number,
-        Offset.at("uuid", "log.000001", 100 * number),
-        number - 1,
-        MemoryReader(),
-        (TableInput(planned_table(SCHEMA), files),),
-    )
-    with target.open(1) as session:
-        writer = session.begin(batch)
-    writer.prepare()
-    writer.commit([unit.write() for phase in writer.plan(1) for unit in phase])
-
-
-def measured(pid: int, rows: int, work: Callable[[], None]) -> tuple[float, float]:
-    """Rows a second, and seconds of processor time for a million rows: of this process and of the receiver."""
-    theirs, mine, began = processor_s(pid), time.process_time(), time.perf_counter()
-    work()
-    seconds = time.perf_counter() - began
-    return rows / seconds, (time.process_time() - mine + processor_s(pid) - theirs) / rows * 1e6
 
 
 def bodies_in(file: Path) -> list[bytes]:

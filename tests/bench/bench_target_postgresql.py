@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +32,7 @@ from sluice.targets.postgresql.staging import StagedColumn  # noqa: E402
 from sluice.targets.postgresql.target import PostgreSQLTarget  # noqa: E402
 from sluice.targets.rows_in_memory import MemoryReader, RowsInMemory, planned_table  # noqa: E402
 from sluice.targets.sql.rows import sent_fields  # noqa: E402
-from tests.bench.figures import figure, processor_s, save, size  # noqa: E402
+from tests.bench.figures import figure, measured, save, size  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/target_postgresql.json"
 FILES = 8
@@ -85,22 +83,14 @@ class Measured:
     cpu_s: float
 
 
-def measured(server: PostgreSQLServer, rows: int, work: Callable[[], None]) -> Measured:
-    assert server.handle is not None
-    theirs, mine, began = processor_s(server.handle.pid), time.process_time(), time.perf_counter()
-    work()
-    seconds = time.perf_counter() - began
-    used = time.process_time() - mine + processor_s(server.handle.pid) - theirs
-    return Measured(rows / seconds, used / rows * 1e6)
-
-
-def loaded(target: PostgreSQLTarget, number: int, data: pa.Table, connections: int) -> None:
+def loaded(target: Any, number: int, data: pa.Table, connections: int = 1) -> None:
     """One batch by the port, units side by side."""
     size = -(-data.num_rows // FILES)
     files = tuple(RowsInMemory(SCHEMA.table, data.slice(n * size, size)) for n in range(FILES))
     tables = (TableInput(planned_table(SCHEMA), files),)
     batch = BatchInput(number, Offset.at("uuid", "log.000001", 100 * number), number - 1, MemoryReader(), tables)
-    target.checkpoints.take_over(1)
+    if target.checkpoints is not None:
+        target.checkpoints.take_over(1)
     with target.open(1) as session:
         writer = session.begin(batch)
     writer.prepare()
@@ -141,6 +131,8 @@ def main(rows: int) -> None:
         tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder,
         PostgreSQLServer(Path(folder) / "pg", options=SETTINGS) as server,
     ):
+        assert server.handle is not None
+        pid = server.handle.pid
         server.execute(CREATE)
         endpoint = parse_connection("target", server.connection_json())
         version = server.execute("SHOW server_version")[0][0]
@@ -154,12 +146,12 @@ def main(rows: int) -> None:
         for connections in (1, 2, 4):
             server.execute("TRUNCATE orders", "CHECKPOINT")
             with server.connect() as connection:  # its processor time is counted while it lives
-                plain = measured(server, rows, lambda: copied(connection, pieces))
+                plain = Measured(*measured(pid, rows, lambda: copied(connection, pieces)))
             server.execute("TRUNCATE orders", "CHECKPOINT")
             one = target(f"new{connections}")
-            ours = measured(server, rows, lambda: loaded(one, 1, new, connections))  # noqa: B023 - called at once
+            ours = Measured(*measured(pid, rows, lambda: loaded(one, 1, new, connections)))  # noqa: B023 - called at once
             server.execute("VACUUM ANALYZE orders", "CHECKPOINT")
-            merged = measured(server, rows, lambda: loaded(one, 2, mixed, connections))  # noqa: B023
+            merged = Measured(*measured(pid, rows, lambda: loaded(one, 2, mixed, connections)))  # noqa: B023
             for name, one, about in (
                 ("new", ours, "new rows"),
                 ("merged", merged, "merged rows, of which three of ten are new and one of ten goes"),

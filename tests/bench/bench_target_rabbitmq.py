@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,41 +21,15 @@ from devstack import processes  # noqa: E402
 from devstack.rabbitmq import RabbitMQServer  # noqa: E402
 from sluice.config.connections import parse_connection  # noqa: E402
 from sluice.config.pipeline import TargetConfig  # noqa: E402
-from sluice.model.offset import Offset  # noqa: E402
-from sluice.targets.port import BatchInput, TableInput  # noqa: E402
 from sluice.targets.rabbitmq.client import Outgoing, connected  # noqa: E402
 from sluice.targets.rabbitmq.sender import QueueChannel, StreamChannel  # noqa: E402
 from sluice.targets.rabbitmq.stream_client import stream_connected  # noqa: E402
 from sluice.targets.rabbitmq.stream_message import encoded  # noqa: E402
 from sluice.targets.rabbitmq.target import RabbitMQTarget  # noqa: E402
-from sluice.targets.rows_in_memory import MemoryReader, RowsInMemory, planned_table  # noqa: E402
-from tests.bench.bench_target_postgresql import FILES, SCHEMA, rows_of  # noqa: E402
-from tests.bench.figures import figure, processor_s, save, size  # noqa: E402
+from tests.bench.bench_target_postgresql import loaded, rows_of  # noqa: E402
+from tests.bench.figures import figure, measured, save, size  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/target_rabbitmq.json"
-
-
-def loaded(target: RabbitMQTarget, number: int, data: pa.Table) -> None:
-    """One batch by the port."""
-    each = -(-data.num_rows // FILES)
-    files = tuple(RowsInMemory(SCHEMA.table, data.slice(n * each, each)) for n in range(FILES))
-    tables = (TableInput(planned_table(SCHEMA), files),)
-    batch = BatchInput(number, Offset.at("uuid", "log.000001", 100 * number), number - 1, MemoryReader(), tables)
-    if target.checkpoints is not None:
-        target.checkpoints.take_over(1)
-    with target.open(1) as session:
-        writer = session.begin(batch)
-    writer.prepare()
-    writer.commit([unit.write() for phase in writer.plan(1) for unit in phase])
-
-
-def measured(server: RabbitMQServer, rows: int, work: Callable[[], None]) -> tuple[float, float]:
-    """Rows a second, and seconds of processor time for a million rows: of this process and of the broker."""
-    assert server.handle is not None
-    theirs, mine, began = processor_s(server.handle.pid), time.process_time(), time.perf_counter()
-    work()
-    seconds = time.perf_counter() - began
-    return rows / seconds, (time.process_time() - mine + processor_s(server.handle.pid) - theirs) / rows * 1e6
 
 
 def kept_messages(target: RabbitMQTarget, data: pa.Table) -> list[Outgoing]:
@@ -83,6 +55,8 @@ def main(rows: int) -> None:
     data = rows_of(np.arange(rows, dtype=np.int64) * 3, ["i"] * rows, 1)
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder, RabbitMQServer(Path(folder) / "mq") as server:
         assert server.program is not None
+        assert server.handle is not None
+        pid = server.handle.pid
         endpoint = parse_connection("target", server.connection_json())
         for send_to in ("streams", "queues"):
             place = {"stream": "all"} if send_to == "streams" else {"routing_key": "all.queue"}
@@ -109,8 +83,8 @@ def main(rows: int) -> None:
             def load(target: RabbitMQTarget = target) -> None:
                 loaded(target, 2, data)
 
-            plain, plain_cpu = measured(server, rows, to_stream if send_to == "streams" else to_queue)
-            ours, cpu = measured(server, rows, load)
+            plain, plain_cpu = measured(pid, rows, to_stream if send_to == "streams" else to_queue)
+            ours, cpu = measured(pid, rows, load)
             line = figure(
                 "target_rabbitmq_rows",
                 f"{rows} new rows, six columns, debezium-json, {send_to}, RabbitMQ {server.program.version}",

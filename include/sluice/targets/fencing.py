@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
-from sluice.errors import Fenced
+from sluice.errors import CheckpointError, Fenced
 from sluice.targets.port import Checkpoint, Fence
 
 
@@ -35,6 +35,16 @@ def require_batch(held: int, fence: Fence, where: str) -> None:
             f"batch {fence.batch} was to be written after batch {fence.held}, and the target holds batch {held} by now",
             where=where,
             hint="another run delivered it; this one has nothing left to do",
+        )
+
+
+def require_unedited(held: Checkpoint, pipeline: str, where: str) -> None:
+    """Raise CheckpointError if a person edited the target's checkpoint."""
+    if held.edited:
+        raise CheckpointError(
+            "the target's checkpoint was edited: its batch and its position were not written together; nothing was written",
+            where=where,
+            hint=f"`sluice recover {pipeline}` shows every choice with its cost",
         )
 
 

@@ -131,7 +131,7 @@ def test_listed_keys_and_whole_tables_are_removed(elasticsearch: SearchServer) -
 
 
 def test_a_table_whose_types_change_gets_an_index_with_the_new_ones(elasticsearch: SearchServer) -> None:
-    """With `on_conversion: copy` the rows are copied again, so that the field can have another mapping."""
+    """The rows are copied again (`on_conversion: copy`), so that the field can have another mapping."""
     bench, table, pipe = made(elasticsearch)
     pipe.deliver((table, [new(1, "a", 1)]))
     before = _definition(bench.schema, "people")

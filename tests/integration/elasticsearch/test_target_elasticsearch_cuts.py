@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
-import threading
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from devstack.elasticsearch import SearchServer
-from sluice.errors import CheckpointError, Fenced, RetryableError
+from sluice.errors import CheckpointError, Fenced
 from sluice.targets.contract import Pipe, changed, gone, new, people
 from sluice.targets.elasticsearch.client import Client
 from tests.support.benches.elasticsearch_bench import SETTINGS, ElasticsearchBench
 from tests.support.crashes import elasticsearch_child
-from tests.support.crashes.strikes import At, children, start
+from tests.support.crashes.killed_servers import Kills, load_while_killed
+from tests.support.crashes.strikes import At, children, stands_still, start
 
 children.set_forkserver_preload([
     "tests.support.crashes.elasticsearch_child",
@@ -29,14 +27,6 @@ children.set_forkserver_preload([
 FIRST = [new(n, "a", 0) for n in range(4)]
 SECOND = [changed((0, "a", 0), (7, "b", 1)), gone(1, "a", 0), *(changed((n, "a", 0), (n, "b", 1)) for n in (2, 3))]
 EXPECTED = Counter([(7, "b", 1), (2, "b", 1), (3, "b", 1)])
-
-
-def _stopped(child: Any) -> bool:
-    """Wait until a process stands still; False if it ended."""
-    process = psutil.Process(child.pid)
-    while child.exitcode is None and process.status() != psutil.STATUS_STOPPED:
-        child.join(0.02)
-    return child.exitcode is None
 
 
 def test_an_old_writer_that_comes_back_after_versions_of_removed_rows_are_forgotten(
@@ -50,7 +40,7 @@ def test_an_old_writer_that_comes_back_after_versions_of_removed_rows_are_forgot
     pipe.deliver((table, FIRST))
     batch = pipe.given([(table, [new(9, "old", 9)])])
     child, said = start(elasticsearch_child.load_counting_bulks, bench, batch, 2, At(0, False, signal.SIGSTOP))
-    assert _stopped(child)
+    assert stands_still(child)
     pipe.epoch = 3
     pipe.write(batch)
     pipe.deliver((table, [gone(9, "old", 9)]))
@@ -109,7 +99,7 @@ def test_an_old_writer_that_comes_back(elasticsearch: SearchServer) -> None:
         pipe.deliver((table, FIRST))
         batch = pipe.given([(table, SECOND)])
         child, said = start(elasticsearch_child.load, bench, batch, 2, At(call, False, signal.SIGSTOP))
-        if not _stopped(child):
+        if not stands_still(child):
             break
         stopped += 1
         pipe.epoch = 3
@@ -131,54 +121,17 @@ def test_an_old_writer_that_comes_back(elasticsearch: SearchServer) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["elasticsearch", "opensearch"])
 def test_the_server_is_killed_in_mid_load(tmp_path: Path, kind: str) -> None:
-    """While batches are loaded and tried again: at the end each row is there, once."""
+    """Batches are loaded and tried again meanwhile: at the end each row is there, once."""
     seed = int(os.environ.get("SLUICE_FAULT_SEED", "1"))
-    choose = random.Random(seed)
     with SearchServer(tmp_path / "server", kind, kind=kind) as server:
         bench = ElasticsearchBench(server, {"bulk_rows": 200, "retry_for": "2s"})
         table = people(bench.schema)
         bench.create_table(table)
-        pipe, done = Pipe(bench), threading.Event()
-        kills, pauses = 0, random.Random(seed)
-
-        def strike() -> None:
-            nonlocal kills
-            while kills < 3 and not done.wait(pauses.uniform(0.5, 3.0)):  # a start takes longer than a batch
-                server.kill()
-                server.start()
-                kills += 1
-
-        striker = threading.Thread(target=strike)
-        rows = dict.fromkeys(range(2000), ("a", 0))
-        ops, number = [new(n, *row) for n, row in rows.items()], 0
-        striker.start()
-        try:
-            end = time.monotonic() + 400
-            while number < 5 or kills < 2:
-                batch, number = pipe.given([(table, ops)]), number + 1
-                while True:
-                    assert time.monotonic() < end, f"batch {number} is not delivered (seed {seed}, {kills} kills)"
-                    try:
-                        if pipe.checkpoints.take_over(pipe.epoch).batch < batch.number:
-                            pipe.write(batch)
-                        break
-                    except RetryableError:
-                        pipe.epoch += 1
-                delivered = dict(rows)
-                ops = []
-                for n in choose.sample(sorted(rows), len(rows) // 2):
-                    old, row = rows.pop(n), (f"b{number}", number)
-                    there = n + 10_000 * number if choose.random() < 0.1 else n
-                    ops.append(changed((n, *old), (there, *row)))
-                    rows[there] = row
-                for n in choose.sample(sorted(set(rows) & set(delivered)), 50):
-                    if rows[n] == delivered[n]:
-                        ops.append(gone(n, *rows.pop(n)))
-        finally:
-            done.set()
-            striker.join(180)
+        pipe = Pipe(bench)  # a start takes longer than a batch, so that the kills have an end
+        kills = Kills(rows=2000, batches=5, least=2, pauses_s=(0.5, 3.0), within_s=400, start_s=180, most=3)
+        number, rows = load_while_killed(server, pipe, table, kills, seed)
         assert pipe.held == number
-        assert pipe.state(table) == Counter((n, *row) for n, row in delivered.items())
+        assert pipe.state(table) == rows
 
 
 def test_an_alias_that_a_late_process_makes_is_taken_away(

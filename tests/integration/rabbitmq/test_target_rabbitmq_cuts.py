@@ -12,12 +12,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from sluice.errors import RetryableError
 from sluice.targets.contract import Pipe, changed, gone, new, people
-from tests.support.crashes.strikes import At, children, start, twice_arrived
+from tests.support.crashes.strikes import At, children, stands_still, start, twice_arrived
 
 pytest.importorskip("pika")
 pytest.importorskip("rstream")
@@ -80,10 +79,7 @@ def test_an_old_loader_that_comes_back(rabbitmq: Any) -> None:
         if number >= len(frames):
             break
         child, said = start(rabbitmq_child.load, bench, batch, 2, At(frames[number], False, signal.SIGSTOP))
-        process = psutil.Process(child.pid)
-        while child.exitcode is None and process.status() != psutil.STATUS_STOPPED:
-            child.join(0.02)
-        if child.exitcode is not None:
+        if not stands_still(child):
             break
         stopped += 1
         pipe.epoch = 3

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
-import threading
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
-from sluice.errors import CheckpointError, Fenced, RetryableError
+from sluice.errors import CheckpointError, Fenced
 from sluice.targets.contract import Pipe, changed, gone, new, people
-from tests.support.crashes.strikes import At, children, start, twice_arrived
+from tests.support.crashes.killed_servers import Kills, load_while_killed
+from tests.support.crashes.strikes import At, children, stands_still, start, twice_arrived
 
 pytest.importorskip("redis")
 
@@ -73,10 +70,7 @@ def test_an_old_writer_that_comes_back(redis_server: Any, changes: str) -> None:
         pipe.deliver((table, FIRST))
         batch = pipe.given([(table, SECOND)])
         child, said = start(redis_child.load, bench, batch, 2, At(call, False, signal.SIGSTOP))
-        process = psutil.Process(child.pid)
-        while child.exitcode is None and process.status() != psutil.STATUS_STOPPED:
-            child.join(0.02)
-        if child.exitcode is not None:
+        if not stands_still(child):
             break
         stopped += 1
         pipe.epoch = 3
@@ -102,7 +96,6 @@ def test_an_old_writer_that_comes_back(redis_server: Any, changes: str) -> None:
 def test_the_server_is_killed_in_mid_load(tmp_path: Path, changes: str, find: Any) -> None:
     """Every few moments, while batches are loaded and tried again: at the end each row is there, and each change once."""
     seed = int(os.environ.get("SLUICE_FAULT_SEED", "1"))
-    choose = random.Random(seed)
     server = RedisServer(
         tmp_path / "server", program=find(), password="s3cret-of-one", settings={"appendfsync": "always"}
     )
@@ -110,49 +103,11 @@ def test_the_server_is_killed_in_mid_load(tmp_path: Path, changes: str, find: An
         bench = RedisBench(server, changes)
         table = people(bench.schema)
         bench.create_table(table)
-        pipe, done = Pipe(bench), threading.Event()
-        kills = 0
-
-        pauses = random.Random(seed)
-
-        def strike() -> None:
-            nonlocal kills
-            while not done.wait(pauses.uniform(0.1, 0.8)):
-                server.kill()
-                server.start()
-                kills += 1
-
-        striker = threading.Thread(target=strike)
-        rows = dict.fromkeys(range(3000), ("a", 0))
-        ops, number = [new(n, *row) for n, row in rows.items()], 0
-        striker.start()
-        try:
-            end = time.monotonic() + 240
-            while number < 8 or kills < 4:
-                batch, number = pipe.given([(table, ops)]), number + 1
-                while True:
-                    assert time.monotonic() < end, f"batch {number} is not delivered (seed {seed}, {kills} kills)"
-                    try:
-                        if pipe.checkpoints.take_over(pipe.epoch).batch < batch.number:
-                            pipe.write(batch)
-                        break
-                    except RetryableError:
-                        pipe.epoch += 1
-                delivered = dict(rows)
-                ops = []
-                for n in choose.sample(sorted(rows), len(rows) // 2):
-                    old, row = rows.pop(n), (f"b{number}", number)
-                    there = n + 10_000 * number if choose.random() < 0.1 else n
-                    ops.append(changed((n, *old), (there, *row)))
-                    rows[there] = row
-                for n in choose.sample(sorted(set(rows) & set(delivered)), 50):
-                    if rows[n] == delivered[n]:
-                        ops.append(gone(n, *rows.pop(n)))
-        finally:
-            done.set()
-            striker.join(60)
+        pipe = Pipe(bench)
+        kills = Kills(rows=3000, batches=8, least=4, pauses_s=(0.1, 0.8), within_s=240, start_s=60)
+        number, rows = load_while_killed(server, pipe, table, kills, seed)
         assert pipe.held == number
-        assert pipe.state(table) == Counter((n, *row) for n, row in delivered.items())
+        assert pipe.state(table) == rows
         if changes == "all":
             assert not twice_arrived(bench)
 

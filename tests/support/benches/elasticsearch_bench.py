@@ -61,7 +61,7 @@ class ElasticsearchBench(Bench):
         return ElasticsearchTarget(given, self.connection, pipeline)
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """What the server answers, as JSON."""
+        """Return the server's answer, as JSON."""
         return httpx.request(method, f"{self.server.url}{path}", json=body, timeout=60).json()
 
     def create_table(self, table: TableSchema) -> None:

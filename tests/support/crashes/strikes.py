@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import psutil
+
 from sluice.errors import SluiceError
 
 children = multiprocessing.get_context("forkserver")
@@ -20,6 +22,14 @@ def start(load: Callable[..., None], *args: Any) -> tuple[Any, Any]:
     child = children.Process(target=load, args=(*args, said))
     child.start()
     return child, said
+
+
+def stands_still(child: Any) -> bool:
+    """Wait until a process stands still; return False if it ended."""
+    process = psutil.Process(child.pid)
+    while child.exitcode is None and process.status() != psutil.STATUS_STOPPED:
+        child.join(0.02)
+    return child.exitcode is None
 
 
 def twice_arrived(bench: Any) -> list[str]:

@@ -17,7 +17,7 @@ from sluice.errors import CheckpointError, Fenced, SluiceError, TargetUnavailabl
 from sluice.model.offset import Offset
 from sluice.targets.elasticsearch.client import Client, connected
 from sluice.targets.elasticsearch.place import Place, path_of
-from sluice.targets.fencing import require_batch, require_no_newer, require_own, seal_of
+from sluice.targets.fencing import require_batch, require_no_newer, require_own, require_unedited, seal_of
 from sluice.targets.port import Agrees, Checkpoint, Fence
 
 FORMAT_VERSION = 1
@@ -213,12 +213,7 @@ def require_record(found: Record | None, place: Place, epoch: int) -> Record:
 def guarded(client: Client, place: Place, fence: Fence) -> Record:
     """Return the record, if it is what a unit of ``fence`` was told. Raises Fenced, CheckpointError."""
     found = require_record(read_record(client, place), place, fence.epoch)
-    if found.checkpoint.edited:
-        raise CheckpointError(
-            "the target's checkpoint was edited: its batch and its position were not written together; nothing was written",
-            where=place.record_place,
-            hint=f"`sluice recover {place.pipeline}` shows every choice with its cost",
-        )
+    require_unedited(found.checkpoint, place.pipeline, place.record_place)
     require_batch(found.checkpoint.batch, fence, place.record_place)
     return found
 

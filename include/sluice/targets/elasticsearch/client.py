@@ -10,7 +10,7 @@ from typing import Any
 
 from sluice.errors import LoadError, TargetUnavailable
 from sluice.targets.elasticsearch.place import Place, path_of
-from sluice.targets.web.client import LATER, NEVER, SERVER_ERRORS, Again, Answer, Request, WebClient
+from sluice.targets.web.client import Again, Answer, Request, WebClient, may_pass_later
 from sluice.targets.web.receiver import shown
 
 _ANSWER_BYTES = 256 << 20
@@ -67,7 +67,7 @@ class Client:
             return Again("the server's answer is no JSON, or was cut")
         if status // 100 == 2 or status in allow:
             return Reply(status, document)
-        if status in LATER or (status >= SERVER_ERRORS and status not in NEVER) or is_blocked(status, document):
+        if may_pass_later(status) or is_blocked(status, document):
             return Again(f"the server answers {status}: {reason(document) or shown(answer.text)}")
         self.web.require_accepted(answer, request)
         said = "" if request.hidden else reason(document)

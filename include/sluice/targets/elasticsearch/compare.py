@@ -19,7 +19,7 @@ from sluice.targets.elasticsearch.documents import TableDocuments, held_document
 from sluice.targets.elasticsearch.place import Place
 from sluice.targets.elasticsearch.tables import held_indexes, require
 from sluice.targets.messages.read_back import listed_keys
-from sluice.targets.messages.row_texts import own_type
+from sluice.targets.messages.row_texts import not_read_back
 from sluice.targets.port import (
     SHOWN_CHARACTERS,
     ComparesRowsOnly,
@@ -52,10 +52,7 @@ class ElasticsearchComparer(ComparesRowsOnly):
 
     def not_listed(self, plan: PlannedTable) -> str:
         """See :meth:`sluice.targets.port.KeyLister.not_listed`."""
-        for column in plan.key_columns:
-            if own_type(column.value_type).read is None:
-                return f"the key column {column.name} ({column.sql_type}) is not read back from documents"
-        return ""
+        return not_read_back(plan, "documents")
 
     def keys(self, plan: PlannedTable) -> Iterator[pa.Table]:
         """See :meth:`sluice.targets.port.KeyLister.keys`."""
@@ -90,7 +87,7 @@ class ElasticsearchComparer(ComparesRowsOnly):
             return None
         keys = listed_keys(made.plan, listed, rows.schema)
         columns, fields = [one_chunk(one) for one in keys.columns], list(keys.schema)
-        ids, routings = _lists(made.keys(columns, fields), made.routings(columns, fields))
+        ids, routings = _lists(*made.places_of(columns, fields))
         there = held_documents(client, made.index, ids, routings)
         return keys_where(listed, [row is not None and key not in sent for key, row in zip(ids, there, strict=True)])
 

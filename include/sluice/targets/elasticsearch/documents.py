@@ -15,7 +15,7 @@ from sluice.formats.columns import image
 from sluice.model.batches import Op
 from sluice.model.fields import is_masked, true_name
 from sluice.model.planned import PlannedTable
-from sluice.model.tables import one_chunk, stored_name
+from sluice.model.tables import one_chunk
 from sluice.targets.elasticsearch.client import Client
 from sluice.targets.elasticsearch.column_types import document_texts
 from sluice.targets.elasticsearch.place import Place, path_of
@@ -44,8 +44,11 @@ class TableDocuments(KeyedRows):
 
     def places(self, rows: pa.Table) -> tuple[pa.Array, pa.Array | None]:
         """Return ids and routing of rows."""
-        fields = [rows.schema.field(stored_name(name)) for name in self.plan.key]
-        columns = [one_chunk(rows[one.name]) for one in fields]
+        fields = self.key_fields(rows.schema)
+        return self.places_of([one_chunk(rows[one.name]) for one in fields], fields)
+
+    def places_of(self, columns: Sequence[pa.Array], fields: Sequence[pa.Field]) -> tuple[pa.Array, pa.Array | None]:
+        """Return ids and routing of rows, from the key's columns in key order."""
         return self.keys(columns, fields), self.routings(columns, fields)
 
     def texts_of(self, rows: pa.Table) -> dict[str, pa.Array]:

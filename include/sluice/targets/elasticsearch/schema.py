@@ -1,4 +1,4 @@
-"""Whether each planned table has its index, what its mapping means for searches, and what the server keeps over a crash."""
+"""Compare planned tables with their indexes: say what a mapping means for searches, and what the server keeps over a crash."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from sluice.errors import LoadError
 from sluice.model.batches import Op
 from sluice.model.fields import is_masked
-from sluice.model.tables import one_chunk, stored_name
+from sluice.model.tables import one_chunk
 from sluice.targets.elasticsearch.bulk import BulkSender, delete_lines, index_lines
 from sluice.targets.elasticsearch.checkpoint import ElasticsearchCheckpoints, Record, guarded, let_in, read_record
 from sluice.targets.elasticsearch.client import Client, connected
@@ -174,16 +174,10 @@ class ElasticsearchUnit:
         keys = listed_keys(stored.plan, item.listed, item.kept.schema)
         kept = item.kept.select(keys.schema.names)
         (ids, routings), (stays, _) = (
-            _places(rows, [one_chunk(one) for one in given.columns], list(keys.schema)) for given in (keys, kept)
+            rows.places_of([one_chunk(one) for one in given.columns], list(keys.schema)) for given in (keys, kept)
         )
         gone = pc.invert(pc.is_in(ids, value_set=one_chunk(pa.chunked_array([stays]))))
         return ids.filter(gone), routings.filter(gone) if routings is not None else None
-
-
-def _places(
-    rows: TableDocuments, columns: Sequence[pa.Array], fields: Sequence[pa.Field]
-) -> tuple[pa.Array, pa.Array | None]:
-    return rows.keys(columns, fields), rows.routings(columns, fields)
 
 
 @dataclass
@@ -212,11 +206,13 @@ class _TableWork:
         """Remove the documents of deleted rows, and those that rows leave which have another key by now."""
         removed, requests = 0, 0
         for piece in self.pieces():
-            old, now = self._old_rows(piece), self.rows.keys_of(piece)
+            now = self.rows.keys_of(piece)
             left = now.gone | now.moved
             if not left.any():
                 continue
-            ids, routings = self.rows.places(old.filter(pa.array(left)))
+            mask = pa.array(left)
+            old = [one.filter(mask) for one in self.rows.old_columns(piece)]
+            ids, routings = self.rows.places_of(old, self.rows.key_fields(piece.schema))
             short = pc.less_equal(pc.binary_length(ids), ID_BYTES)  # a longer one was refused
             sender = self._sender(piece)
             lines = delete_lines(
@@ -228,34 +224,17 @@ class _TableWork:
             requests += sender.requests
         return WriteResult(deleted=removed, statements=requests)
 
-    def _old_rows(self, piece: pa.Table) -> pa.Table:
-        """Return rows with the values that the key's columns had at the target."""
-        before = one_chunk(piece["_before"])
-        for name in self.table.plan.key:
-            stored = stored_name(name)
-            number = before.type.get_field_index(stored)
-            if number < 0:
-                continue
-            now = one_chunk(piece[stored])
-            was = pc.if_else(
-                before.is_valid(), pc.struct_field(before, [number]), pa.scalar(None, before.type[number].type)
-            )
-            place = piece.schema.get_field_index(stored)
-            piece = piece.set_column(place, piece.schema.field(place), pc.coalesce(was.cast(now.type), now))
-        return piece
-
     def put(self) -> WriteResult:
         """Write the rows that stay."""
-        result, refused = WriteResult(), 0
+        result = WriteResult()
         for piece in self.pieces():
             stays = piece.filter(pc.not_equal(one_chunk(piece["_op"]), Op.DELETE.value)).combine_chunks()
             if stays.num_rows:
                 result += self._put(stays)
-        refused = len(self.refused)
         if self.rejected is not None:
             [file] = self.unit.files
             self.rejected(f"elasticsearch-{file.path}", self.table.target, self.refused)
-        return replace(result, rejected=refused)
+        return replace(result, rejected=len(self.refused))
 
     def _put(self, rows: pa.Table) -> WriteResult:
         ids, routings = self.rows.places(rows)

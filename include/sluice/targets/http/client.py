@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sluice.errors import LoadError
 from sluice.targets.http.options import HttpOptions, Signature
-from sluice.targets.web.client import LATER, NEVER, SERVER_ERRORS, Again, Answer, Request, WebClient
+from sluice.targets.web.client import NEVER, Again, Answer, Request, WebClient, may_pass_later
 from sluice.targets.web.receiver import Receiver
 
 _NOT_OF_A_ROW = frozenset({404, 405, 410})
@@ -37,6 +37,7 @@ class HttpClient(WebClient):
             timeout=options.timeout,
             retry_for=options.retry_for,
             connections=options.concurrency,
+            address="the connection and options.path",
         )
         self.options = options
 
@@ -64,7 +65,7 @@ class HttpClient(WebClient):
             return None
         self.require_accepted(answer, request)
         text = self.said(answer, request)
-        if status in LATER or (status >= SERVER_ERRORS and status not in NEVER) or (status == _CONFLICT and unanswered):
+        if may_pass_later(status) or (status == _CONFLICT and unanswered):
             return Again(text)  # a conflict after a request without an answer: the receiver is at work on that one
         if status in NEVER or (status in _NOT_OF_A_ROW and not request.names_row):
             raise LoadError(

@@ -9,33 +9,33 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from sluice.errors import LoadError
-from sluice.model.offset import Offset
 from sluice.targets.changes_in_order import in_log_order
 from sluice.targets.http.client import HttpClient, Refusal
 from sluice.targets.http.options import HttpOptions, Ordering
 from sluice.targets.http.requests import Document, Sending
-from sluice.targets.messages.definitions import require_not_converted, require_not_stopped
+from sluice.targets.messages.batch_rows import BatchRows
+from sluice.targets.messages.definitions import require_said
 from sluice.targets.messages.documents import MessageWriter
 from sluice.targets.messages.key_forms import KeyForms
 from sluice.targets.messages.pieces import merged_parts, merged_piece, sent_rows
-from sluice.targets.messages.stale_keys import StaleWords, stale_keys
+from sluice.targets.messages.stale_keys import StaleWords
 from sluice.targets.port import (
     BatchInput,
     Fence,
     Input,
     RejectedRows,
     Rejection,
-    RowReader,
     TableInput,
     WriteResult,
 )
-from sluice.targets.schema.policy import not_followed
 from sluice.targets.web.client import Ended
 from sluice.targets.web.receiver import Receiver
 
 _ROWS = 20_000
 """Rows that become documents at a time."""
-_AT_RECEIVER = StaleWords("at the receiver", "at the receiver under the old name", "of which the receiver has no row")
+_AT_RECEIVER = StaleWords(
+    "at the receiver", "at the receiver under the old name", "of which the receiver has no row", "change"
+)
 
 
 @dataclass(frozen=True)
@@ -64,22 +64,15 @@ class HttpWriter:
 
     def prepare(self) -> None:
         """Refuse schema changes that documents cannot say. No I/O. Raises LoadError."""
-        forms = KeyForms(self.place.options.form, self.place.pipeline)
-        for change in self.batch.schema_changes:
-            require_not_stopped(change)
-            for one in stale_keys(change, forms, _AT_RECEIVER) if self.input is Input.MERGED else ():
-                raise not_followed(change, f"no change names the rows that it is about: {one.why}", "tell the receiver")
-            require_not_converted(change)
+        forms = KeyForms(self.place.options.form, self.place.pipeline) if self.input is Input.MERGED else None
+        require_said(self.batch.schema_changes, forms, _AT_RECEIVER, "tell the receiver")
 
     def plan(self, parallelism: int) -> list[list[HttpUnit]]:
         """Return one unit: the order of a row's changes is kept within it."""
         batch = self.batch
         if not batch.tables and not batch.changes:
             return []
-        lighter_first = tuple(sorted(batch.tables, key=lambda table: table.weight))
-        return [
-            [HttpUnit(self.place, self.fence, batch.reader, lighter_first, batch.position, batch.changes, batch.replay)]
-        ]
+        return [[HttpUnit(self.place, self.fence, BatchRows.of(batch))]]
 
     def commit(self, results: Sequence[WriteResult]) -> None:
         """Do nothing: everything was taken, and the pipeline keeps the checkpoint."""
@@ -94,38 +87,33 @@ class HttpUnit:
 
     place: HttpPlace
     fence: Fence
-    reader: RowReader
-    tables: tuple[TableInput, ...]
-    position: Offset | None
-    changes: int = 0
-    replay: str = ""
+    rows: BatchRows
 
     @property
     def cost(self) -> int:
         """The cost of the unit, in rows."""
-        return max(sum(table.rows for table in self.tables), self.changes)
+        return self.rows.cost
 
     @property
     def memory_bytes(self) -> int:
-        """The memory that the unit takes: for merged rows those that are read at a time, for changes all."""
-        files = [file for table in self.tables for file in table.files]
-        return self.reader.memory_of(sum(file.arrow_bytes for file in files), len(files)) if files else 0
+        """The memory that the unit takes."""
+        return self.rows.memory_bytes
 
     def write(self, rejected: RejectedRows | None = None) -> WriteResult:
         """Send all rows. Raises TargetUnavailable, ConfigError, MappingError, and LoadError for the first row that is refused if none may be."""
-        started, place = time.monotonic(), self.place
+        started, place, rows = time.monotonic(), self.place, self.rows
         options = place.options
-        position = f"{self.position.server} {self.position.place}" if self.position is not None else ""
-        sending = Sending(options, place.pipeline, place.target, self.fence, self.replay, position)
-        at = None if self.changes else self.position
+        position = f"{rows.position.server} {rows.position.place}"
+        sending = Sending(options, place.pipeline, place.target, self.fence, rows.replay, position)
+        at = None if rows.changes else rows.position
         writer = MessageWriter(options.form, place.pipeline, self.fence.batch, at)
         result = WriteResult()
         client = HttpClient(place.receiver, options, f"sending batch {self.fence.batch} to {place.owner}", place.owner)
         with closing(client), ThreadPoolExecutor(options.concurrency, "sluice-http") as threads:
             lanes = _Lanes(client, sending, threads)
-            if self.changes:
+            if rows.changes:
                 result += self._send_changes(lanes, writer)
-            for table in self.tables:
+            for table in rows.tables:
                 result += self._send_table(lanes, writer, table, rejected)
         return replace(result, retries=client.retries, seconds=time.monotonic() - started)
 
@@ -133,7 +121,7 @@ class HttpUnit:
         """Send every change. A refused one stops the batch: what follows it in the log is not sent before it."""
         count = 0
         together = self.place.options.ordering is Ordering.GLOBAL
-        for pieces in in_log_order(self.reader.change_pieces(), _ROWS, together=together):
+        for pieces in in_log_order(self.rows.reader.change_pieces(), _ROWS, together=together):
             documents = [one for piece in pieces for one in lanes.sending.documents(writer, piece)]
             lanes.send(documents, refusable=False)
             count += sum(piece.rows.num_rows for piece in pieces)
@@ -143,7 +131,7 @@ class HttpUnit:
         self, lanes: _Lanes, writer: MessageWriter, table: TableInput, rejected: RejectedRows | None
     ) -> WriteResult:
         result, refused = WriteResult(), list[Rejection]()
-        for rows in merged_parts(self.reader, table.files, _ROWS):
+        for rows in merged_parts(self.rows.reader, table.files, _ROWS):
             piece = merged_piece(table.target, table.plan.key, rows)
             left_out = lanes.send(lanes.sending.documents(writer, piece), refusable=rejected is not None)
             result += sent_rows(rows, left_out)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from sluice.errors import CheckpointError, Fenced, SluiceError, TargetUnavailable
-from sluice.targets.fencing import require_batch, require_no_newer, require_own
+from sluice.errors import Fenced, SluiceError, TargetUnavailable
+from sluice.targets.fencing import require_batch, require_no_newer, require_own, require_unedited
 from sluice.targets.kafka.ack_topic import AckTopic, KafkaCheckpoint
 from sluice.targets.kafka.client import KicksOut
 from sluice.targets.kafka.place import Place
@@ -159,12 +159,7 @@ def guarded(place: Place, fence: Fence, held: KafkaCheckpoint | None) -> KafkaCh
     """Return what is held, if it is what a unit of ``fence`` was told. Raises Fenced."""
     if held is None:
         raise gone(place)
-    if held.checkpoint.edited:
-        raise CheckpointError(
-            "the target's checkpoint was edited: its batch and its position were not written together; nothing was written",
-            where=place.record_place,
-            hint=f"`sluice recover {place.pipeline}` shows every choice with its cost",
-        )
+    require_unedited(held.checkpoint, place.pipeline, place.record_place)
     require_own(held.checkpoint, fence.epoch, place.record_place)
     require_batch(held.checkpoint.batch, fence, place.record_place)
     return held

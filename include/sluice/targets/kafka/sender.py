@@ -12,10 +12,8 @@ import pyarrow as pa
 import structlog
 
 from sluice.errors import LoadError
-from sluice.formats import Statement
 from sluice.model.batches import Op
 from sluice.model.fields import is_masked
-from sluice.model.offset import Offset
 from sluice.model.tables import TableId
 from sluice.targets.changes_in_order import in_log_order
 from sluice.targets.kafka.ack_topic import KafkaCheckpoint
@@ -27,6 +25,7 @@ from sluice.targets.kafka.registry import Registry
 from sluice.targets.kafka.topics import Topics
 from sluice.targets.kafka.transactions import Channel
 from sluice.targets.messages.arrow_messages import CONTENT_TYPE, arrow_messages
+from sluice.targets.messages.batch_rows import BatchRows
 from sluice.targets.messages.documents import Header, Messages, MessageWriter
 from sluice.targets.messages.pieces import EMPTIED, merged_parts, merged_piece, removed_piece, sent_rows
 from sluice.targets.messages.read_back import arrow_keys, listed_keys
@@ -37,7 +36,6 @@ from sluice.targets.port import (
     Fence,
     RejectedRows,
     Rejection,
-    RowReader,
     StoredRange,
     TableInput,
     WriteResult,
@@ -59,17 +57,11 @@ class Emptied:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchRows:
-    """The contents of a batch. ``changes``: how many there are to read; 0: merged rows. ``replay``: as in :class:`BatchInput`."""
+class TopicRows(BatchRows):
+    """The contents of a batch, with the listed keys that go and the topics that are emptied."""
 
-    reader: RowReader
-    tables: tuple[TableInput, ...]
-    position: Offset
-    changes: int
-    statements: tuple[Statement, ...]
-    removes: tuple[StoredRange, ...]
-    empties: tuple[Emptied, ...]
-    replay: str
+    removes: tuple[StoredRange, ...] = ()
+    empties: tuple[Emptied, ...] = ()
 
 
 def _said(key: bytes | None, avro: bool) -> str:
@@ -89,7 +81,7 @@ class BatchSender:
         self,
         place: Place,
         fence: Fence,
-        rows: BatchRows,
+        rows: TopicRows,
         channel: Channel,
         held: KafkaCheckpoint,
         rejected: RejectedRows | None,

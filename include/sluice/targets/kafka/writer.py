@@ -15,7 +15,7 @@ from sluice.targets.kafka.ack_topic import AckTopic, KafkaCheckpoint
 from sluice.targets.kafka.checkpoint import KafkaCheckpoints, gone, guarded
 from sluice.targets.kafka.client import KicksOut
 from sluice.targets.kafka.place import Place
-from sluice.targets.kafka.sender import BatchRows, BatchSender, Emptied
+from sluice.targets.kafka.sender import BatchSender, Emptied, TopicRows
 from sluice.targets.kafka.stale_keys import left, not_copied, why_not_emptied
 from sluice.targets.kafka.topics import Topics
 from sluice.targets.kafka.transactions import Channel, slot
@@ -82,17 +82,7 @@ class KafkaWriter:
             topics.require(targets)
             for table in batch.tables:
                 self._require_key(table)
-        lighter_first = tuple(sorted(batch.tables, key=lambda table: table.weight))
-        rows = BatchRows(
-            batch.reader,
-            lighter_first,
-            batch.position,
-            batch.changes,
-            told,
-            tuple(batch.reconcile),
-            empties,
-            batch.replay,
-        )
+        rows = replace(TopicRows.of(batch, told), removes=tuple(batch.reconcile), empties=empties)
         return [[KafkaUnit(place, self.fence, rows)]]
 
     def _stale(self, change: SchemaChange) -> tuple[Stale, ...]:
@@ -148,18 +138,17 @@ class KafkaUnit:
 
     place: Place
     fence: Fence
-    rows: BatchRows
+    rows: TopicRows
 
     @property
     def cost(self) -> int:
         """The cost of the unit, in rows."""
-        return max(sum(table.rows for table in self.rows.tables), self.rows.changes)
+        return self.rows.cost
 
     @property
     def memory_bytes(self) -> int:
-        """The memory that the unit takes: for merged rows those that are read at a time, for changes all."""
-        files = [file for table in self.rows.tables for file in table.files]
-        return self.rows.reader.memory_of(sum(file.arrow_bytes for file in files), len(files)) if files else 0
+        """The memory that the unit takes."""
+        return self.rows.memory_bytes
 
     def write(self, rejected: RejectedRows | None = None) -> WriteResult:
         """Write all rows and the checkpoint in one transaction. Raises Fenced if the target holds the batch, or a newer process writes."""

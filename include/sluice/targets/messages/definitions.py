@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sluice.model.schema_changes import ChangeKind
+from sluice.targets.messages.key_forms import KeyForms
+from sluice.targets.messages.stale_keys import StaleWords, stale_keys
 from sluice.targets.port import SchemaChange
 from sluice.targets.schema.conversions import effects_on, not_converted
-from sluice.targets.schema.policy import stopped
+from sluice.targets.schema.policy import not_followed, stopped
 
 _K = ChangeKind
 _NOT_FOLLOWED = frozenset({_K.TRUNCATE_TABLE, _K.ROWS_REMOVED, _K.ROWS_REPLACED, _K.UNKNOWN})
@@ -25,3 +29,15 @@ def require_not_converted(change: SchemaChange) -> None:
     for table in change.tables:
         for effect in effects_on(change, table.table):
             raise not_converted(change, effect, change.target(table.table), "messages that were sent stay as they are")
+
+
+def require_said(changes: Sequence[SchemaChange], forms: KeyForms | None, words: StaleWords, hint: str) -> None:
+    """Raise LoadError for a schema change that documents cannot say to readers whose keys nobody can remove.
+
+    ``forms``: of the keys of merged rows; None where every change is sent.
+    """
+    for change in changes:
+        require_not_stopped(change)
+        for one in stale_keys(change, forms, words) if forms is not None else ():
+            raise not_followed(change, f"no {words.document} names the rows that it is about: {one.why}", hint)
+        require_not_converted(change)

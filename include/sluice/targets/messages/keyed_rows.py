@@ -76,9 +76,22 @@ class KeyedRows:
             *parts, pa.scalar(self.tail, pa.large_string()), pa.scalar("", pa.large_string())
         )
 
+    def key_fields(self, schema: pa.Schema) -> list[pa.Field]:
+        """Return the key's columns, in key order."""
+        return [schema.field(stored_name(name)) for name in self.plan.key]
+
+    def old_columns(self, rows: pa.Table) -> list[pa.Array]:
+        """Return the values of :meth:`key_fields` that the target has. Where it has none, or the log does not say them, they are those of the row."""
+        before, found = one_chunk(rows["_before"]), []
+        for one in self.key_fields(rows.schema):
+            now = one_chunk(rows[one.name])
+            known = before.type.get_field_index(one.name) >= 0
+            found.append(pc.coalesce(member(before, one.name).cast(now.type), now) if known else now)
+        return found
+
     def row_keys(self, rows: pa.Table) -> pa.Array:
         """Return the keys of rows."""
-        fields = [rows.schema.field(stored_name(name)) for name in self.plan.key]
+        fields = self.key_fields(rows.schema)
         return self.keys([one_chunk(rows[one.name]) for one in fields], fields)
 
     def keys_of(self, rows: pa.Table) -> RowKeys:
@@ -88,15 +101,8 @@ class KeyedRows:
 
     def _old_keys(self, rows: pa.Table) -> pa.Array:
         """Return the keys under which the target holds the rows; null where it holds none. Values that the log lacks are those of the row."""
-        fields = [rows.schema.field(stored_name(name)) for name in self.plan.key]
-        before = one_chunk(rows["_before"])
-        olds = []
-        for one in fields:
-            now = one_chunk(rows[one.name])
-            known = before.type.get_field_index(one.name) >= 0
-            olds.append(pc.coalesce(member(before, one.name).cast(now.type), now) if known else now)
-        found = self.keys(olds, fields)
-        return pc.if_else(before.is_valid(), found, pa.scalar(None, found.type))
+        found = self.keys(self.old_columns(rows), self.key_fields(rows.schema))
+        return pc.if_else(one_chunk(rows["_before"]).is_valid(), found, pa.scalar(None, found.type))
 
     def lacking(self, rows: pa.Table) -> _Mask:
         """Return a mask of the rows that stay and of which the log lacks a column."""

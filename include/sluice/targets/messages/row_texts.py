@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from sluice.formats.columns import base64, quoted
 from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.model.planned import PlannedTable
 from sluice.model.tables import ENUM_ERROR_VALUE
 from sluice.model.temporal import time_of, to_text
 
@@ -64,6 +65,14 @@ def escaped(text: str) -> str:
 def own_type(made: ColumnType) -> OwnType:
     """Return how values of a column are written."""
     return OWN[made.kind]
+
+
+def not_read_back(plan: PlannedTable, place: str) -> str:
+    """Return why keys of the table cannot be read back from a place, "" if they can."""
+    for column in plan.key_columns:
+        if own_type(column.value_type).read is None:
+            return f"the key column {column.name} ({column.sql_type}) is not read back from {place}"
+    return ""
 
 
 def texts(values: pa.Array, made: ColumnType) -> pa.Array:
@@ -130,4 +139,15 @@ def _short(text: bytes) -> bytes:
     return text.rstrip(b"0").rstrip(b".") if b"." in text else text
 
 
-__all__ = ["BYTES", "OWN", "OwnType", "alike", "escaped", "json_texts", "key_texts", "own_type", "texts"]
+__all__ = [
+    "BYTES",
+    "OWN",
+    "OwnType",
+    "alike",
+    "escaped",
+    "json_texts",
+    "key_texts",
+    "not_read_back",
+    "own_type",
+    "texts",
+]

@@ -41,11 +41,12 @@ class Stale:
 
 @dataclass(frozen=True, slots=True)
 class StaleWords:
-    """The words of errors for what readers have: of a table, of a table's old name, and of a name that has no rows yet."""
+    """The words of errors for what readers have: of a table, of a table's old name, and of a name that has no rows yet; and for what they get."""
 
     own: str = "in its topic"
     old: str = "in the topic of the old name"
     new: str = "whose topic has no row of it"
+    document: str = "message"
 
 
 _TOPIC = StaleWords()

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from sluice.errors import CheckpointError, Fenced, MappingError, SluiceError, TargetUnavailable
 from sluice.model.offset import Offset
-from sluice.targets.fencing import require_batch, require_no_newer, require_own, seal_of
+from sluice.targets.fencing import require_batch, require_no_newer, require_own, require_unedited, seal_of
 from sluice.targets.port import Agrees, Checkpoint, Fence
 from sluice.targets.rabbitmq.place import Place
 from sluice.targets.rabbitmq.stream_client import StreamClient, stream_connected
@@ -176,12 +176,7 @@ def begin(client: StreamClient, place: Place, fence: Fence, contents: str, newes
 
 def _guard(place: Place, found: StreamCheckpoint | None, fence: Fence) -> StreamCheckpoint:
     held = _own(place, found, fence.epoch)
-    if held.checkpoint.edited:
-        raise CheckpointError(
-            "the target's checkpoint was edited: its batch and its position were not written together; nothing was written",
-            where=place.record_place,
-            hint=f"`sluice recover {place.pipeline}` shows every choice with its cost",
-        )
+    require_unedited(held.checkpoint, place.pipeline, place.record_place)
     require_batch(held.checkpoint.batch, fence, place.record_place)
     return held
 

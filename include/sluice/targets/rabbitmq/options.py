@@ -18,7 +18,7 @@ _MEBIBYTE = 1 << 20
 
 
 class SendTo(StrEnum):
-    """What messages are published to."""
+    """The place that messages are published to."""
 
     QUEUES = "queues"
     """An exchange, by AMQP 0.9.1."""

@@ -1,4 +1,4 @@
-"""What a connection says of a broker, and the names that messages of a target go to."""
+"""A broker as its connection describes it, and the names that messages of a target go to."""
 
 from __future__ import annotations
 

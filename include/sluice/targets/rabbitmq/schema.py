@@ -1,4 +1,4 @@
-"""Whether each planned table has its queue, exchange or stream, and what is promised."""
+"""Find what is missing of the queues, exchanges and streams of planned tables, and say what is promised."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RabbitMQSchema:
         first = tables[0].target
         try:
             needed = wanted(self.place, [plan.target for plan in tables])
-            missing = {key: table for key, table in needed.items() if not self._exists(*key)}
+            missing = self._missing(needed)
         except SluiceError as error:
             return [TableFinding("error", first, "", error.message, hint=error.hint or "")]
         found = [
@@ -44,12 +44,13 @@ class RabbitMQSchema:
         ]
         return [*found, *(one for plan in tables for one in self._about(plan, missing))]
 
-    def _exists(self, what: str, name: str) -> bool:
-        if what == "stream":
+    def _missing(self, needed: Mapping[tuple[str, str], TableId | None]) -> dict[tuple[str, str], TableId | None]:
+        """Return what is not there of what is needed, over one connection."""
+        if self.place.options.streams:
             with stream_connected(self.place, _DOING) as streams:
-                return streams.exists(name)
+                return {(what, name): table for (what, name), table in needed.items() if not streams.exists(name)}
         with connected(self.place, _DOING) as client:
-            return client.exists(what, name)
+            return {key: table for key, table in needed.items() if not client.exists(*key)}
 
     def _about(self, plan: PlannedTable, missing: Mapping[tuple[str, str], TableId | None]) -> list[TableFinding]:
         if self.input is Input.MERGED and not plan.key:

@@ -7,17 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from sluice.errors import LoadError
-from sluice.formats import Statement
 from sluice.model.fields import is_masked
-from sluice.model.offset import Offset
 from sluice.model.tables import TableId
 from sluice.targets.changes_in_order import in_log_order
-from sluice.targets.messages.definitions import require_not_converted, require_not_stopped
+from sluice.targets.messages.batch_rows import BatchRows
+from sluice.targets.messages.definitions import require_said
 from sluice.targets.messages.documents import MessageWriter
 from sluice.targets.messages.key_forms import KeyForms
 from sluice.targets.messages.pieces import merged_parts, merged_piece, sent_rows
 from sluice.targets.messages.side_messages import statement_messages, statement_of, transaction_messages
-from sluice.targets.messages.stale_keys import StaleWords, stale_keys
+from sluice.targets.messages.stale_keys import StaleWords
 from sluice.targets.messages.transactions import Transaction, numbered
 from sluice.targets.port import (
     BatchInput,
@@ -27,7 +26,6 @@ from sluice.targets.port import (
     Input,
     RejectedRows,
     Rejection,
-    RowReader,
     TableInput,
     WriteResult,
 )
@@ -36,7 +34,6 @@ from sluice.targets.rabbitmq.client import Outgoing
 from sluice.targets.rabbitmq.place import Place
 from sluice.targets.rabbitmq.sender import Channel, name_of, opened
 from sluice.targets.rabbitmq.stream_message import encoded
-from sluice.targets.schema.policy import not_followed
 
 _ROWS = 10_000
 """Rows that become messages at a time."""
@@ -57,12 +54,8 @@ class RabbitMQWriter:
 
     def prepare(self) -> None:
         """Refuse schema changes that documents cannot say. No I/O. Raises LoadError."""
-        forms = KeyForms(self.place.options.form, self.place.pipeline)
-        for change in self.batch.schema_changes:
-            require_not_stopped(change)
-            for one in stale_keys(change, forms, _AT_READERS) if self.input is Input.MERGED else ():
-                raise not_followed(change, f"no message names the rows that it is about: {one.why}", "tell the readers")
-            require_not_converted(change)
+        forms = KeyForms(self.place.options.form, self.place.pipeline) if self.input is Input.MERGED else None
+        require_said(self.batch.schema_changes, forms, _AT_READERS, "tell the readers")
 
     def plan(self, parallelism: int) -> list[list[RabbitMQUnit]]:
         """Return one unit: the order of the log is kept within it."""
@@ -70,9 +63,7 @@ class RabbitMQWriter:
         told = tuple(map(statement_of, batch.schema_changes)) if self.place.options.statements else ()
         if not batch.tables and not batch.changes and not told:
             return []
-        lighter_first = tuple(sorted(batch.tables, key=lambda table: table.weight))
-        rows = BatchRows(batch.reader, lighter_first, batch.position, batch.changes, told, batch.replay)
-        return [[RabbitMQUnit(self.place, self.fence, rows)]]
+        return [[RabbitMQUnit(self.place, self.fence, BatchRows.of(batch, told))]]
 
     def commit(self, results: Sequence[WriteResult]) -> None:
         """Move the checkpoint past a batch that streams have; for queues the pipeline keeps it. Raises Fenced."""
@@ -82,18 +73,6 @@ class RabbitMQWriter:
 
     def abort(self) -> None:
         """Do nothing: what was sent was sent; streams know it, and queues get it again."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchRows:
-    """The contents of a batch. ``changes``: how many there are to read; 0: merged rows. ``replay``: as in :class:`BatchInput`."""
-
-    reader: RowReader
-    tables: tuple[TableInput, ...]
-    position: Offset | None
-    changes: int
-    statements: tuple[Statement, ...]
-    replay: str
 
 
 @dataclass(frozen=True)
@@ -107,13 +86,12 @@ class RabbitMQUnit:
     @property
     def cost(self) -> int:
         """The cost of the unit, in rows."""
-        return max(sum(table.rows for table in self.rows.tables), self.rows.changes)
+        return self.rows.cost
 
     @property
     def memory_bytes(self) -> int:
-        """The memory that the unit takes: for merged rows those that are read at a time, for changes all."""
-        files = [file for table in self.rows.tables for file in table.files]
-        return self.rows.reader.memory_of(sum(file.arrow_bytes for file in files), len(files)) if files else 0
+        """The memory that the unit takes."""
+        return self.rows.memory_bytes
 
     def write(self, rejected: RejectedRows | None = None) -> WriteResult:
         """Send everything, and wait until the server has it. Raises Fenced, TargetUnavailable, MappingError, and LoadError for a refused row."""
@@ -139,7 +117,7 @@ class RabbitMQUnit:
         found = [
             self.place.options.format,
             rows.replay,
-            f"{self.fence.batch} {position.server} {position.place}" if position else "",
+            f"{self.fence.batch} {position.server} {position.place}",
         ]
         found += [f"{one.file}:{one.offset}" for one in rows.statements]
         for piece in pieces:

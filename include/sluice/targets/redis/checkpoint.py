@@ -11,7 +11,7 @@ from typing import Any
 
 from sluice.errors import CheckpointError, Fenced, SluiceError, TargetUnavailable
 from sluice.model.offset import Offset
-from sluice.targets.fencing import require_batch, require_no_newer, require_own, seal_of
+from sluice.targets.fencing import require_batch, require_no_newer, require_own, require_unedited, seal_of
 from sluice.targets.port import Agrees, Checkpoint, Fence
 from sluice.targets.redis.client import Client, FenceMoved, connected, library, translated
 from sluice.targets.redis.place import Place
@@ -200,12 +200,7 @@ def own_checkpoint(client: Client, place: Place, epoch: int) -> RedisCheckpoint:
 def guarded(client: Client, place: Place, fence: Fence) -> RedisCheckpoint:
     """Return the record, if it is what a unit of ``fence`` was told. Raises Fenced, CheckpointError."""
     found = own_checkpoint(client, place, fence.epoch)
-    if found.checkpoint.edited:
-        raise CheckpointError(
-            "the target's checkpoint was edited: its batch and its position were not written together; nothing was written",
-            where=place.record_place,
-            hint=f"`sluice recover {place.pipeline}` shows every choice with its cost",
-        )
+    require_unedited(found.checkpoint, place.pipeline, place.record_place)
     require_batch(found.checkpoint.batch, fence, place.record_place)
     return found
 

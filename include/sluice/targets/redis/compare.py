@@ -15,7 +15,7 @@ from sluice.model.fields import is_masked, true_name
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import one_chunk
 from sluice.targets.messages.read_back import listed_keys
-from sluice.targets.messages.row_texts import BYTES, alike, own_type
+from sluice.targets.messages.row_texts import BYTES, alike, not_read_back
 from sluice.targets.port import (
     SHOWN_CHARACTERS,
     ComparesRowsOnly,
@@ -53,10 +53,7 @@ class RedisComparer(ComparesRowsOnly):
 
     def not_listed(self, plan: PlannedTable) -> str:
         """See :meth:`sluice.targets.port.KeyLister.not_listed`."""
-        for column in plan.key_columns:
-            if own_type(column.value_type).read is None:
-                return f"the key column {column.name} ({column.sql_type}) is not read back from keys"
-        return ""
+        return not_read_back(plan, "keys")
 
     def keys(self, plan: PlannedTable) -> Iterator[pa.Table]:
         """See :meth:`sluice.targets.port.KeyLister.keys`."""

@@ -27,12 +27,13 @@ from sluice.targets.web.receiver import Receiver, shown
 
 _log = structlog.get_logger()
 _FIRST_WAIT, _LONGEST_WAIT = timedelta(seconds=0.5), timedelta(seconds=30)
-SHORT_ANSWER = 64 * 1024
+_SHORT_ANSWER = 64 * 1024
 """Bytes of an answer that are read where it only says what went wrong."""
 LATER = frozenset({408, 425, 429})
 """Statuses below 500 that ask for another attempt."""
 _LOGIN = frozenset({401, 403, 407})
 NEVER = frozenset({501, 505})
+"""Statuses of 500 and above that stay with the request."""
 SERVER_ERRORS = 500
 _UNAUTHORIZED, _CLIENT_ERRORS = 401, 400
 _EARLY_S = 30.0
@@ -61,7 +62,7 @@ class Ended(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a server answers."""
+    """An answer of a server."""
 
     status: int
     headers: Mapping[str, str]
@@ -98,7 +99,7 @@ _guard = threading.Lock()
 
 
 class WebClient:
-    """Sends requests of one target; threads share it. Must be closed.
+    """Sends requests of one target; threads share it. Must be closed. ``address``: the settings that say where requests go, for hints.
 
     Attributes:
         receiver: the server. doing: what is being done, for messages. target: its name.
@@ -114,14 +115,15 @@ class WebClient:
         timeout: timedelta,
         retry_for: timedelta,
         connections: int = 1,
-        answer_bytes: int = SHORT_ANSWER,
+        answer_bytes: int = _SHORT_ANSWER,
+        address: str = "the connection",
     ) -> None:
         self.receiver, self.doing, self.target = receiver, doing, target
         self.ended, self.retries = threading.Event(), 0
-        self._retry_for, self._answer_bytes = retry_for, answer_bytes
+        self._retry_for, self._answer_bytes, self._address = retry_for, answer_bytes, address
         self._timeout_s = timeout.total_seconds()
         self._fixed = receiver.headers
-        self._proxied: dict[str, Any] = {"proxy": receiver.proxy} if receiver.proxy else {}
+        proxied: dict[str, Any] = {"proxy": receiver.proxy} if receiver.proxy else {}
         limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
         try:
             self._client = httpx.Client(
@@ -131,7 +133,7 @@ class WebClient:
                 limits=limits,
                 follow_redirects=False,
                 trust_env=False,
-                **self._proxied,
+                **proxied,
             )
         except (ValueError, httpx.InvalidURL):
             raise ConfigError(f"connection {receiver.endpoint.connection_id!r}: proxy in extra is no address") from None
@@ -180,7 +182,7 @@ class WebClient:
         raise ConfigError(
             f"{self.doing}: {text}, which sends it elsewhere{f': {place}' if place else ''}",
             where=where,
-            hint="redirects are not followed, as a login would go with them: write the last address into the connection and options.path",
+            hint=f"redirects are not followed, as a login would go with them: write the last address into {self._address}",
         )
 
     def said(self, answer: Answer, request: Request) -> str:
@@ -271,7 +273,7 @@ class WebClient:
         self._token_slot.value = ""
 
     def _token(self) -> str:
-        """Return an access token that is valid for a while; one is asked for if there is none. Raises as :meth:`send` does."""
+        """Return an access token that is valid for a while; one is asked for if there is none. Raises as :meth:`exchange` does."""
         slot = self._token_slot
         with slot.lock:
             if not slot.value or time.monotonic() > slot.until:
@@ -336,6 +338,11 @@ class WebClient:
         return self.receiver.scrubbed(text, self._token_slot.value) if oauth else self.receiver.scrubbed(text)
 
 
+def may_pass_later(status: int) -> bool:
+    """Return True for a status after which the same request is sent again."""
+    return status in LATER or (status >= SERVER_ERRORS and status not in NEVER)
+
+
 def _no_login(request: httpx.Request) -> httpx.Request:
     """Leave a request as it is: its login is in its headers already."""
     return request
@@ -354,4 +361,15 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
     return max((at - datetime.now(UTC)).total_seconds(), 0.0)
 
 
-__all__ = ["LATER", "NEVER", "SERVER_ERRORS", "Again", "Answer", "Attempts", "Ended", "Request", "WebClient"]
+__all__ = [
+    "LATER",
+    "NEVER",
+    "SERVER_ERRORS",
+    "Again",
+    "Answer",
+    "Attempts",
+    "Ended",
+    "Request",
+    "WebClient",
+    "may_pass_later",
+]

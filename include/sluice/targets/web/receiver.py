@@ -1,4 +1,4 @@
-"""What a connection says of a receiver: its address, how to log in, certificates; and the secrets that no text may show."""
+"""A receiver as its connection describes it: its address, how to log in, certificates; and the secrets that no text may show."""
 
 from __future__ import annotations
 

@@ -1,0 +1,42 @@
+"""The contents of a batch whose messages one unit sends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from sluice.formats import Statement
+from sluice.model.offset import Offset
+from sluice.targets.port import BatchInput, RowReader, TableInput
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRows:
+    """The contents of a batch. ``changes``: how many there are to read; 0: merged rows. ``replay``: as in :class:`BatchInput`."""
+
+    reader: RowReader
+    tables: tuple[TableInput, ...]
+    position: Offset
+    changes: int
+    replay: str
+    statements: tuple[Statement, ...] = ()
+
+    @classmethod
+    def of(cls, batch: BatchInput, statements: tuple[Statement, ...] = ()) -> Self:
+        """Return the contents of a batch, lighter tables first."""
+        tables = tuple(sorted(batch.tables, key=lambda table: table.weight))
+        return cls(batch.reader, tables, batch.position, batch.changes, batch.replay, statements)
+
+    @property
+    def cost(self) -> int:
+        """The cost of the unit, in rows."""
+        return max(sum(table.rows for table in self.tables), self.changes)
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory that the unit takes: for merged rows those that are read at a time, for changes all."""
+        files = [file for table in self.tables for file in table.files]
+        return self.reader.memory_of(sum(file.arrow_bytes for file in files), len(files)) if files else 0
+
+
+__all__ = ["BatchRows"]
