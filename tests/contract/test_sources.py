@@ -489,6 +489,7 @@ KEY_TYPES = {
 }
 
 
+@pytest.mark.promise("C5")
 @pytest.mark.parametrize("kind", KEY_TYPES)
 def test_keys_of_every_type_cut_a_table_into_chunks(case: SourceCase, kind: str) -> None:
     """Also as the second column of a key. A list of keys finds its rows."""
