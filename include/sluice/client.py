@@ -159,7 +159,8 @@ class _Server:
         found = [one.address for one in known if self._pipeline in one.pipelines]
         if not found:
             raise flight.FlightUnavailableError(
-                f"no service of {self._pipeline} is registered below {slash}{path} of {hosts}: `sluice serve --register` does that"
+                f"no service of {self._pipeline} is registered below {slash}{path} of {hosts}: `sluice serve "
+                "--register` does that"
             )
         return found
 
@@ -235,8 +236,8 @@ class Subscription(Iterator[StoredBatch]):
                 raise StopIteration
             if len(self._open) >= self._window:
                 raise RuntimeError(
-                    f"{len(self._open)} batches are not acknowledged, and the service sends no more of them: batch.ack() before the next one, "
-                    "or a larger window"
+                    f"{len(self._open)} batches are not acknowledged, and the service sends no more of them: "
+                    "batch.ack() before the next one, or a larger window"
                 )
             self._step()
         self._open.append(self._ready[0].number)

@@ -184,7 +184,9 @@ def drain_may_start(session: Any, run: str) -> bool:
 
 
 LATE = ["deferred", "up_for_retry", "scheduled", "queued", "up_for_reschedule"]
-"""States of a task that ended as the mark came, and wrote over what the mark wrote: nothing goes on in a run that is over."""
+"""States of a task that ended as the mark came, and wrote over what the mark wrote: nothing goes on in a run that is
+over.
+"""
 
 
 @pytest.mark.parametrize("run", ["failed", "success"])
@@ -219,7 +221,10 @@ def test_what_still_runs_in_a_failed_run_and_other_dags_are_left_alone(session: 
 
 
 def side_by_side(session: Any, *runs: tuple[str, dict[str, tuple[str, int]]]) -> None:
-    """Runs with a task ``sense``; each task: its state, and the second in which its attempt began. It ends three seconds later."""
+    """Runs with a task ``sense``; each task: its state, and the second in which its attempt began.
+
+    It ends three seconds later.
+    """
     from airflow.models.dagrun import DagRun
     from airflow.models.taskinstance import TaskInstance
     from airflow.serialization.definitions.baseoperator import SerializedBaseOperator
@@ -355,7 +360,10 @@ def test_a_task_that_a_change_of_the_file_adds_finds_a_past(session: Any, monkey
 
 
 def test_a_task_that_comes_back_finds_a_past(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run before has it as *removed*, which is no end of it. Another stays removed, and nobody is said to have marked that run."""
+    """The run before has it as *removed*, which is no end of it.
+
+    Another stays removed, and nobody is said to have marked that run.
+    """
     dag_with(session, ("success", "success"), ("running", "success"))
     add_waiting(session, "run-0", "sense", "load.gone", state="removed")
     add_waiting(session, "run-1", "sense")

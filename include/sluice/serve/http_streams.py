@@ -1,4 +1,6 @@
-"""The body of an answer by HTTP: documents of a read as lines or as server-sent events, compressed, a piece at a time."""
+"""The body of an answer by HTTP: documents of a read as lines or as server-sent events, compressed, a piece at a
+time.
+"""
 
 from __future__ import annotations
 

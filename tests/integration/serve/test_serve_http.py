@@ -1,4 +1,6 @@
-"""The HTTP server of ``sluice serve`` on real servers: documents replay to the source, streams go on where they broke off, errors say what to do."""
+"""The HTTP server of ``sluice serve`` on real servers: documents replay to the source, streams go on where they broke
+off, errors say what to do.
+"""
 
 from __future__ import annotations
 

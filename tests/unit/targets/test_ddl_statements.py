@@ -1,4 +1,6 @@
-"""What a MySQL target runs for a statement of the source's log: names, policies, cut-overs, repeats; without a server."""
+"""What a MySQL target runs for a statement of the source's log: names, policies, cut-overs, repeats; without a
+server.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,8 @@ def steps(
         ddl=(record,),
     )
     config = PipelineConfig.model_validate({
-        "pipeline": "p", "source": {"connection": "s"}, "capture": {"include": ["shop\\..*"], "exclude": list(exclude)}, "mapping": list(mapping),
+        "pipeline": "p", "source": {"connection": "s"}, "capture": {"include": ["shop\\..*"], "exclude": list(exclude)},
+        "mapping": list(mapping),
         "targets": [{"name": "t", "type": "mysql", "connection": "c", "ddl": policy}],
     })  # fmt: skip
     planned = plan_ddl(manifest, config, config.targets[0], MySQLTarget.CAPABILITIES, MYSQL, lambda *_: ())
@@ -144,11 +147,14 @@ def test_a_table_that_another_replaces() -> None:
 
 
 def test_other_texts_for_defaults_stand_in_their_places() -> None:
-    """In the recorded text, where comments and strings look alike; in an ALTER made from definitions; and at a cut-over."""
+    """In the recorded text, where comments and strings look alike; in an ALTER made from definitions; and at a
+    cut-over.
+    """
     words = Words(defaults={(TableId("shop", "t"), "b"): "'it''s'"})
     alter = "ALTER TABLE t ADD a2 INT DEFAULT 3, ADD B INT COMMENT 'DEFAULT 3' /* DEFAULT 3 */ DEFAULT\n 3 NOT NULL"
     assert run(steps(T, alter), words, shop__t=OLD) == [
-        "ALTER TABLE `shop`.`t` ADD a2 INT DEFAULT 3, ADD B INT COMMENT 'DEFAULT 3' /* DEFAULT 3 */ DEFAULT\n 'it''s' NOT NULL"
+        "ALTER TABLE `shop`.`t` ADD a2 INT DEFAULT 3, ADD B INT COMMENT 'DEFAULT 3' /* DEFAULT 3 */ DEFAULT\n 'it''s' "
+        "NOT NULL"
     ]
     line = {"from": "shop.t", "to": "shop.t", "columns": {"rename": {"a": "other"}}}
     [sql] = run(steps(T, alter, mapping=[line]), words, shop__t={"id", "other", "gone"})

@@ -62,11 +62,13 @@ def plan_merge(
     repair: Repair | None = None,
     columns: Mapping[TableId, ColumnGroups] | None = None,
 ) -> list[MergeUnit]:
-    """Cut a batch into merge units of about equal cost. Rule files are read, and loaded once to see that they load, here.
+    """Cut a batch into merge units of about equal cost.
 
-    ``resolver``: for the connections that lookups of rules name. ``rules``: those to apply, if not all of ``rules_path``; ``last``: no other
-    stage of rules follows. ``pieces``: of :func:`plan_pieces`, if some of them were shuffled since. ``read_back``, ``repair``, ``columns``: see
-    :class:`MergeUnit`.
+    Rule files are read, and loaded once to see that they load, here.
+
+    ``resolver``: for the connections that lookups of rules name. ``rules``: those to apply, if not all of
+    ``rules_path``; ``last``: no other stage of rules follows. ``pieces``: of :func:`plan_pieces`, if some of them were
+    shuffled since. ``read_back``, ``repair``, ``columns``: see :class:`MergeUnit`.
 
     Raises:
         RuleError: a rule is broken. ConfigError: engine.yaml is. MappingError: the mapping is.

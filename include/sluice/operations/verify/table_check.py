@@ -1,13 +1,17 @@
 """One table at one target, compared while the log flows.
 
-1. Ranges of the key. If both servers compute the same checksums, ranges with equal checksums are done, and others are cut smaller until few rows are
+1. Ranges of the key. If both servers compute the same checksums, ranges with equal checksums are done, and others are
+  cut smaller until few rows are
    left. A range is read at the source first, and at the target once that holds the log up to the read.
-2. The rows of what is left (or of every range) are read, transformed into what would be loaded, and compared at the target. A difference is only a
+2. The rows of what is left (or of every range) are read, transformed into what would be loaded, and compared at the
+  target. A difference is only a
    suspect.
-3. Suspects are compared by their keys, between a low watermark and the position that the target has reached. A key that the log changed in this
+3. Suspects are compared by their keys, between a low watermark and the position that the target has reached. A key that
+  the log changed in this
    window is compared with what the log left of it. One that it did not change differs.
 
-4. If a range of the source is none at the target, the target's own keys are listed at the end. Those not read at the source are suspects.
+4. If a range of the source is none at the target, the target's own keys are listed at the end. Those not read at the
+  source are suspects.
 
 So a row is reported after at least two looks, and during the last of them it cannot have been in flight.
 """
@@ -38,7 +42,9 @@ from sluice.sources.base import ChunkKey, ChunkReader, DigestReader, Key, KeyTex
 from sluice.targets.port import Comparer, KeyLister, KeyRange, RangeDifferences
 
 FEW_ROWS = 4_000
-"""Rows of a range up to which it is read and not cut again: each further cut waits for the log, and with changes everywhere all parts differ."""
+"""Rows of a range up to which it is read and not cut again: each further cut waits for the log, and with changes
+everywhere all parts differ.
+"""
 CUTS = 16
 """Parts into which a range is cut whose checksums differ."""
 AHEAD = 32
@@ -78,7 +84,8 @@ class Odd:
 
 @dataclass(frozen=True, slots=True)
 class RangeFound:
-    """A range that a worker compared: rows of the source, and the keys of which the target has something else; None: to be compared here.
+    """A range that a worker compared: rows of the source, and the keys of which the target has something else; None: to
+    be compared here.
 
     ``hashes``: of the rows' keys, see :mod:`sluice.operations.verify.seen_keys`; empty where they are not asked for.
     """
@@ -190,7 +197,9 @@ class Sides:
     def compared(
         self, pieces: Sequence[pa.Table], loaded: Sequence[Loaded], item: KeyRange | None, *, values: bool
     ) -> tuple[dict[Key, Odd], RangeDifferences]:
-        """Return what differs now, by key at the source; and the target's last answer, which is the only one if there is a range."""
+        """Return what differs now, by key at the source; and the target's last answer, which is the only one if there
+        is a range.
+        """
         keys: list[Key] | None = None
         found: dict[Key, Odd] = {}
         differs = RangeDifferences()
@@ -222,7 +231,8 @@ class TableCheck:
     Attributes:
         told: called with the number of source rows compared since the last call.
         spread: has ranges compared by workers, ``spread_ranges`` at a time; None: all is compared here.
-        lanes: readers that compute checksums in parallel; all have read the table's definition. None: the one ``reader`` does all.
+        lanes: readers that compute checksums in parallel; all have read the table's definition. None: the one
+            ``reader`` does all.
     """
 
     reader: ChunkReader
@@ -245,7 +255,10 @@ class TableCheck:
         return Sides(self.comparer, self.made, self.texts, self.way)
 
     def run(self) -> Found:
-        """Compare the whole table. Ranges are taken some at a time, so that memory stays bounded even if every row differs."""
+        """Compare the whole table.
+
+        Ranges are taken some at a time, so that memory stays bounded even if every row differs.
+        """
         way = self.way
         whole = self._sampled(self._cut(Stretch(), way.digest_rows if way.digested else way.range_rows))
         suspects: dict[Key, None] = {}
@@ -358,7 +371,10 @@ class TableCheck:
                     todo.append((stretch, mine.rows))
 
     def _digests(self, stretches: Iterator[Stretch]) -> Iterator[tuple[Stretch, RangeDigest, bool]]:
-        """Yield the digests of both sides and whether they are equal. The check's own reader finds the borders meanwhile."""
+        """Yield the digests of both sides and whether they are equal.
+
+        The check's own reader finds the borders meanwhile.
+        """
         plan, request, columns = self.way.digest_plan, self.way.request, self.way.digested
         assert plan is not None
         free: queue.SimpleQueue[ChunkReader] = queue.SimpleQueue()
@@ -392,7 +408,9 @@ class TableCheck:
 
     # -- rows ----------------------------------------------------------------------------------------------------------
     def _read_ranges(self, stretches: Iterable[Stretch]) -> Iterator[tuple[Stretch, RangeDifferences, Iterable[Key]]]:
-        """Yield, range by range, the target's first answer on rows that only it has, and the keys of all rows that differ."""
+        """Yield, range by range, the target's first answer on rows that only it has, and the keys of all rows that
+        differ.
+        """
 
         def at_source() -> Iterator[tuple[Stretch, list[pa.Table], str]]:
             for stretch in stretches:
@@ -410,7 +428,10 @@ class TableCheck:
 
     # -- suspects ------------------------------------------------------------------------------------------------------
     def look_again(self, suspects: Sequence[Key]) -> None:
-        """Compare keys again until each is equal, or differs and was not changed meanwhile. Differences go to :attr:`found`."""
+        """Compare keys again until each is equal, or differs and was not changed meanwhile.
+
+        Differences go to :attr:`found`.
+        """
         for _ in range(LOOKS):
             if not suspects:
                 return
@@ -445,7 +466,9 @@ class TableCheck:
         return self._by_the_log([key for key in odd if key in changed], seen)
 
     def _by_the_log(self, keys: Sequence[Key], seen: int) -> list[Key]:
-        """Compare keys that the log changed after batch ``seen`` with what it left of them; those of which it still cannot be told."""
+        """Compare keys that the log changed after batch ``seen`` with what it left of them; those of which it still
+        cannot be told.
+        """
         way, table = self.way, self.way.request.table
         if not keys:
             return []

@@ -1,6 +1,9 @@
-"""Ranges of a large table as work units: a worker reads them at the source, applies the rules, and asks the target. A difference is only a suspect.
+"""Ranges of a large table as work units: a worker reads them at the source, applies the rules, and asks the target.
 
-A unit does not wait for the log, so rows in flight are suspects, too. A range with many of them is left to the task, which waits first.
+A difference is only a suspect.
+
+A unit does not wait for the log, so rows in flight are suspects, too. A range with many of them is left to the task,
+which waits first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""verify: compare what the targets hold with the source while the log flows, and repair what differs through the pipeline."""
+"""verify: compare what the targets hold with the source while the log flows, and repair what differs through the
+pipeline.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,10 @@ from sluice.targets.registry import comparable_kinds
 _log = structlog.get_logger()
 
 READ_BYTES = 8 * 2**20
-"""Bytes of the rows of a range, by the server's own estimate of their size. Some ranges are in memory at the same time."""
+"""Bytes of the rows of a range, by the server's own estimate of their size.
+
+Some ranges are in memory at the same time.
+"""
 MOST_RANGE_ROWS = 10_000
 SHOWN_COLUMNS = 5
 """Columns that are shown of a row without a key."""
@@ -206,7 +211,10 @@ def _new_id() -> str:
 
 
 def _conditioned(source: SourceSession, table: TableId, condition: str) -> TableRequest:
-    """Return the request for the rows that meet a condition. Raises ConfigError, also if the server rejects the condition."""
+    """Return the request for the rows that meet a condition.
+
+    Raises ConfigError, also if the server rejects the condition.
+    """
     there = source.chunk_table(table)
     request = TableRequest(table, where=there.condition(condition))
     return replace(request, estimate=there.estimate(request, ChunkKey((), "")))
@@ -227,7 +235,10 @@ def _unreadable(config: TargetConfig) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Verification:
-    """One verification. ``sizes``: the wanted tables; ``conditioned``: of one of them only some rows; ``log_epoch``: when it began."""
+    """One verification.
+
+    ``sizes``: the wanted tables; ``conditioned``: of one of them only some rows; ``log_epoch``: when it began.
+    """
 
     runtime: Runtime
     state: PipelineState
@@ -349,7 +360,9 @@ class _Side:
         return readers
 
     def _spread(self, way: Way, size: SourceTable) -> Spread | None:
-        """Return Spark workers if many row ranges are to be compared, by the same rule as for loading batches; else None."""
+        """Return Spark workers if many row ranges are to be compared, by the same rule as for loading batches; else
+        None.
+        """
         runtime = self.whole.runtime
         small = runtime.mode != "connect" or size.rows < max(runtime.pipeline.spark.from_changes, way.range_rows)
         alone = self.target.capabilities.compares_in_one_process or self.made.needs_spark(size.id)
@@ -395,7 +408,8 @@ class _Side:
         notes = ["it has no key: rows are counted by all of their values"]
         if request.where:
             notes.append(
-                f"rows that only the target has were not looked for: the condition is one on rows of the source: {request.where}"
+                "rows that only the target has were not looked for: the condition is one on rows of the source: "
+                f"{request.where}"
             )
         if found.more:
             notes.append("more rows differ than were counted")
@@ -485,7 +499,9 @@ class _Side:
         return way, f"a repair removes no rows: {stays}" if stays else "", not stays
 
     def _lists(self, plan: PlannedTable, key: Sequence[str], route: TableRoute, why: str) -> tuple[bool, str]:
-        """Return whether rows that only the target has are found by listing its keys, as it has no range (``why``); and why not."""
+        """Return whether rows that only the target has are found by listing its keys, as it has no range (``why``); and
+        why not.
+        """
         runtime, table, lister = self.whole.runtime, plan.source, key_lister(self.target, self.comparer)
         not_by_table = why_not(runtime, [table], self.whole.captured, ()).get(table, "")
         if not_by_table or lister is None:
@@ -514,7 +530,9 @@ class _Side:
     def _digested(
         self, reader: ChunkReader, schema: TableSchema, route: TableRoute, plan: PlannedTable
     ) -> tuple[tuple[str, ...], PlannedTable | None]:
-        """Return the source columns of which both sides compute the same checksums, and the same at the target; empty if they do not."""
+        """Return the source columns of which both sides compute the same checksums, and the same at the target; empty
+        if they do not.
+        """
         if not isinstance(reader, DigestReader) or route.convert:
             return (), None
         words = self.comparer.digest_words(plan)

@@ -1,6 +1,7 @@
 """The plan of a schema change: what a target has to do to its tables, in a safe order and in no target's words.
 
-What the target has already is left out. A kind of target renders the steps: as SQL, as a commit of a lake's table, or as edits of a dictionary.
+What the target has already is left out. A kind of target renders the steps: as SQL, as a commit of a lake's table, or
+as edits of a dictionary.
 """
 
 from __future__ import annotations
@@ -87,7 +88,8 @@ class AlterTable:
         drops: names at the target. renames: (name, new name); columns may swap their names.
         changes: of columns that stay. adds: new columns. key: names at the target of another key, None if it stays.
         comment: another comment of the table, None if it stays. indexes: others than the primary key differ.
-        clash: a new name that another column has, "" if there is none. A target without transactions may have made the change already.
+        clash: a new name that another column has, "" if there is none. A target without transactions may have made the
+            change already.
     """
 
     table: TableId
@@ -154,7 +156,9 @@ def name_taken(change: SchemaChange, name: str) -> LoadError:
 
 
 class Planner:
-    """Plans the tables of a statement one after the other: what the steps before did to the target's tables is taken into account."""
+    """Plans the tables of a statement one after the other: what the steps before did to the target's tables is taken
+    into account.
+    """
 
     def __init__(self, change: SchemaChange, tables: Tables, *, generated: bool = False) -> None:
         self._change, self._tables, self._generated = change, tables, generated
@@ -315,6 +319,7 @@ class Planner:
 
 
 __all__ = [
-    "AddColumn", "AlterTable", "ChangeColumn", "CreateTable", "DropTable", "EmptyTable", "Planner", "RenameTable", "Step", "name_taken",
+    "AddColumn", "AlterTable", "ChangeColumn", "CreateTable", "DropTable", "EmptyTable", "Planner", "RenameTable",
+    "Step", "name_taken",
     "steps_of", "type_of",
 ]  # fmt: skip
