@@ -38,7 +38,7 @@ from sluice.operations.verify.keyless_check import KeylessCheck
 from sluice.operations.verify.log_window import LogWindow
 from sluice.operations.verify.progress import Progress, Told
 from sluice.operations.verify.result import Difference, TableResult, VerifyResult, keep
-from sluice.operations.verify.table_check import KEYS_A_LOOK, Found, Odd, TableCheck, Way
+from sluice.operations.verify.table_check import KEYS_A_LOOK, ComparisonPlan, DifferingRow, Found, TableCheck
 from sluice.operations.verify.units import Spread
 from sluice.sources.base import ChunkKey, ChunkReader, DigestReader, SourceSession, SourceTable
 from sluice.targets.port import (
@@ -261,10 +261,10 @@ class _Verification:
             return [TableResult(table=name, target=config.name, skipped=why) for name in names], ""
         CheckpointCheck(self.runtime, self.state, config.name, target).read()
         made = ExpectedRows(self.runtime, self.source.identity.dialect)
-        sides = _Side(self, config, target, comparer, made, other_writers(target))
-        checked = [sides.table(table) for table in self.sizes]
+        side = _Side(self, config, target, comparer, made, other_writers(target))
+        checked = [side.table(table) for table in self.sizes]
         wanted = [one for one in checked if one.check is not None and one.check.found.differing]
-        repair = sides.repair(wanted) if self.asked.repair and wanted else ""
+        repair = side.repair(wanted) if self.asked.repair and wanted else ""
         return [one.result for one in checked], repair
 
 
@@ -359,7 +359,7 @@ class _Side:
             reader.schema(table)
         return readers
 
-    def _spread(self, way: Way, size: SourceTable) -> Spread | None:
+    def _spread(self, way: ComparisonPlan, size: SourceTable) -> Spread | None:
         """Return Spark workers if many row ranges are to be compared, by the same rule as for loading batches; else
         None.
         """
@@ -434,7 +434,13 @@ class _Side:
         return _Checked(result)
 
     def _check(
-        self, reader: ChunkReader, way: Way, of_about: int = 0, doing: str = "verifying", *, keeps: bool = False
+        self,
+        reader: ChunkReader,
+        way: ComparisonPlan,
+        of_about: int = 0,
+        doing: str = "verifying",
+        *,
+        keeps: bool = False,
     ) -> TableCheck:
         """Return the check of a table. ``keeps``: keep the keys of all rows that differ."""
         whole = self.whole
@@ -459,7 +465,7 @@ class _Side:
         return check
 
     # -- how -----------------------------------------------------------------------------------------------------------
-    def _way(self, reader: ChunkReader, size: SourceTable) -> tuple[Way, str, bool]:
+    def _way(self, reader: ChunkReader, size: SourceTable) -> tuple[ComparisonPlan, str, bool]:
         """Return the way a table is compared, a note, and True if a repair may delete rows. Raises TerminalError."""
         whole, table = self.whole, size.id
         there = whole.source.chunk_table(table)
@@ -478,7 +484,7 @@ class _Side:
         digested, digest_plan = ((), None) if why else self._digested(reader, schema, route, plan)
         lists, why = self._lists(plan, key.names, route, why) if why and not request.where else (False, why)
         rows = max(100, min(MOST_RANGE_ROWS, READ_BYTES * max(size.rows, 1) // max(size.size_bytes, 1)))
-        way = Way(
+        way = ComparisonPlan(
             request=request,
             schema=schema,
             key=key,
@@ -589,7 +595,7 @@ class _Side:
         one.result = one.result.model_copy(update={**_counts(left, one.result.rows, undecided), "repaired": repaired})
 
     # -- for people ----------------------------------------------------------------------------------------------------
-    def _shown(self, way: Way, odd: Sequence[Odd]) -> tuple[Difference, ...]:
+    def _shown(self, way: ComparisonPlan, odd: Sequence[DifferingRow]) -> tuple[Difference, ...]:
         """Return the differences for display, masked values hidden."""
         runtime, table = self.whole.runtime, way.request.table
         names = [column.name for column in way.schema.columns]
@@ -598,11 +604,11 @@ class _Side:
         secret = {(route.target_name(name) or name).casefold() for name in hidden}
         every = bool(hidden) and self.made.is_ruled(table)  # a rule may have copied masked values into any column
 
-        def key(one: Odd) -> tuple[str, ...]:
+        def key(one: DifferingRow) -> tuple[str, ...]:
             texts = runtime.source.keys.shown(one.key)
             return tuple(SHOWN if n in hidden else text for n, text in zip(way.key.names, texts, strict=True))
 
-        def values(one: Odd) -> tuple[tuple[str | None, str | None], ...]:
+        def values(one: DifferingRow) -> tuple[tuple[str | None, str | None], ...]:
             pairs = zip(one.columns, one.values, strict=True) if one.values else ()
             return tuple((SHOWN, SHOWN) if every or name.casefold() in secret else pair for name, pair in pairs)
 
