@@ -29,7 +29,7 @@ from sluice.targets.mysql.said_charsets import Knows, said
 from sluice.targets.port import SchemaChange
 from sluice.targets.schema.columns import NAMES
 from sluice.targets.schema.plan import CreateTable, DropTable, EmptyTable, Planner, RenameTable
-from sluice.targets.schema.policy import OnlyColumns, followed, not_followed
+from sluice.targets.schema.policy import OnlyColumns, followed, not_followed, require_told_columns
 
 Columns = Callable[[TableId], Collection[str] | None]
 """The target's columns of one of its tables in lower case, None if there is no such table."""
@@ -285,6 +285,10 @@ def statements_for(change: SchemaChange, columns: Columns, words: Words | None =
     words = words or Words()
     if change.cut_overs:
         swapped = _told(change)[: len(change.cut_overs)]
+        for part in followed(change):
+            there = columns(change.target(part.one.table))
+            if there is not None and not _named_as_after(change, part.one, columns):
+                require_told_columns(change, part)
         return [
             *_altered(change, [_with_defaults(one, words.defaults) for one in swapped], columns, words),
             *_of_tables(change, columns),

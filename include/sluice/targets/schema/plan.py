@@ -15,7 +15,7 @@ from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDef
 from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange, column_changes
 from sluice.model.tables import TableId
 from sluice.targets.port import SchemaChange
-from sluice.targets.schema.policy import Followed, Tables, followed, never_seen, not_followed
+from sluice.targets.schema.policy import Followed, Tables, followed, never_seen, not_followed, require_told_columns
 
 K = ChangeKind
 _NOT_OF_COLUMNS = frozenset({K.TRUNCATE_TABLE, K.RENAME_TABLE, K.PARTITIONS, K.NOTHING})
@@ -225,9 +225,7 @@ class Planner:
         one, kinds = part.one, part.kinds
         there = self._columns(table)
         assert there is not None
-        if part.cut_over and {K.ADD_COLUMN, K.DROP_COLUMN} <= kinds:
-            why = f"a column of {one.table} may have been renamed, or dropped and added: the definitions do not tell"
-            raise not_followed(self._change, why)
+        require_told_columns(self._change, part)
         parts = self._parts(part, before, after)
         drops = tuple(self._drops(one, [p for p in parts if p.kind in kinds & {K.DROP_COLUMN}], there))
         renames, clash = self._renames(one, [p for p in parts if p.kind in kinds & {K.RENAME_COLUMN}], there)

@@ -80,6 +80,16 @@ def not_followed(change: SchemaChange, why: str, by_hand: str = "make the change
     )
 
 
+def require_told_columns(change: SchemaChange, part: Followed) -> None:
+    """Raise LoadError for a cut-over that both adds and drops columns: one may have been renamed, with any type.
+
+    Two definitions do not tell a renamed column, whose values stay, from one that is dropped and another that is added.
+    """
+    if part.cut_over and {ChangeKind.ADD_COLUMN, ChangeKind.DROP_COLUMN} <= part.kinds:
+        why = f"a column of {part.one.table} may have been renamed, or dropped and added: the definitions do not tell"
+        raise not_followed(change, why)
+
+
 def never_seen(change: SchemaChange, one: TableChange, target: TableId) -> LoadError:
     """Return the error for a table that comes into capture with its rows."""
     return LoadError(
