@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -220,7 +221,7 @@ def test_what_still_runs_in_a_failed_run_and_other_dags_are_left_alone(session: 
     assert release_ended_runs(session) == []
 
 
-def side_by_side(session: Any, *runs: tuple[str, dict[str, tuple[str, int]]]) -> None:
+def side_by_side(session: Any, *runs: tuple[str, Mapping[str, tuple[str | None, int]]]) -> None:
     """Runs with a task ``sense``; each task: its state, and the second in which its attempt began.
 
     It ends three seconds later.
@@ -296,6 +297,23 @@ def test_a_task_that_was_red_because_of_another_begins_again_with_it(
     assert tasks_of(session, "run-0")["ack"] is None
     assert states(session) == ["queued" if run == "failed" else "running", "running"]
     assert follow_cleared_tasks(session, monkeypatch) == []
+
+
+def test_a_run_that_ended_while_a_task_of_it_was_cleared_is_opened_again(
+    session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scheduler ended the run by the task's former state: nothing of it would start, and later runs would wait."""
+    side_by_side(session, ("failed", {"merge": ("success", 1), "load": ("success", 9), "ack": (None, 5)}), IDLE)
+    assert follow_cleared_tasks(session, monkeypatch) == ["run-0"]
+    assert states(session) == ["queued", "running"]
+    assert follow_cleared_tasks(session, monkeypatch) == []
+
+
+def test_a_run_that_a_person_ended_stays_so_with_a_cleared_task(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    side_by_side(session, ("failed", {"merge": ("success", 1), "load": ("success", 9), "ack": (None, 5)}), IDLE)
+    mark(session, "run-0", 12)
+    assert follow_cleared_tasks(session, monkeypatch) == []
+    assert release_ended_runs(session) == ["run-0"]
 
 
 @pytest.mark.parametrize(

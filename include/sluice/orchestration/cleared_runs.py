@@ -257,12 +257,13 @@ def follow_cleared_tasks(session: Session) -> list[str]:
     runs. The caller commits.
 
     Whoever presses Clear on the task with the cause may leave out those after it, which are red for no reason of their
-    own.
+    own. A run whose last task ends while this is done may end as failed with the cleared task in it, which the
+    scheduler would never start: so such a task is cleared again, which opens its run.
     """
     from airflow.models.dagrun import DagRun
     from airflow.models.taskinstance import TaskInstance, clear_task_instances
     from airflow.utils.state import DagRunState, TaskInstanceState
-    from sqlalchemy import select
+    from sqlalchemy import and_, or_, select
 
     red_states = (TaskInstanceState.FAILED, TaskInstanceState.UPSTREAM_FAILED)
     which = (
@@ -271,7 +272,14 @@ def follow_cleared_tasks(session: Session) -> list[str]:
         .where(
             DagRun.dag_id.startswith(dag_id_of(""), autoescape=True),
             DagRun.state.in_((DagRunState.QUEUED, DagRunState.RUNNING, DagRunState.FAILED)),
-            TaskInstance.state.in_(red_states),
+            or_(
+                TaskInstance.state.in_(red_states),
+                and_(
+                    DagRun.state == DagRunState.FAILED,
+                    TaskInstance.state.is_(None),
+                    TaskInstance.end_date.is_not(None),
+                ),
+            ),
         )
         .order_by(DagRun.id.desc())
         .distinct()
@@ -288,6 +296,8 @@ def follow_cleared_tasks(session: Session) -> list[str]:
         if SENSE not in tasks:
             continue
         red = {name for name, one in tasks.items() if one.state in red_states}
+        if _failed_by_itself(session, run):
+            red |= {name for name, one in tasks.items() if one.state is None}
         if not any(_began_after(one, tasks[name]) for name in red for one in tasks.values()):
             continue  # nothing happened since, so the graph need not be read
         anew = [
