@@ -36,6 +36,7 @@
         ├── Fenced                     a newer owner (higher epoch) exists; this process must stop writing
         ├── RuleError                  a rule is broken, or raised (rule, file:line, table, key)
         ├── MappingError               the target lacks a table or a column that the mapping needs
+        ├── FileMissing                a file that a row names does not exist, or may not be taken
         └── LoadError                  the target refused a statement
             └── CheckpointError        what the target says it holds does not fit the pipeline's state in ZooKeeper
 
@@ -253,6 +254,10 @@ class RuleError(TerminalError):
 
 class MappingError(TerminalError):
     """The target lacks a table or a column that the mapping needs."""
+
+
+class FileMissing(TerminalError):
+    """A file that a row names does not exist, or may not be taken."""
 
 
 class LoadError(TerminalError):

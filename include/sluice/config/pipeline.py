@@ -473,6 +473,96 @@ class ColumnMapping(StrictModel):
         return self
 
 
+def _file_location(value: str) -> str:
+    """Return an address of files unchanged. Raises ValueError."""
+    no_password(value)
+    if local_folder(value):
+        return value
+    parts = urlsplit(value)
+    if len(parts.scheme) < 2 or "://" not in value or not (parts.netloc or parts.path):
+        raise ValueError(
+            f"{_short(value)} is no address; write an absolute folder, s3://bucket/path or https://server/path"
+        )
+    if parts.scheme in {"http", "https"} and (parts.query or parts.fragment or parts.username):
+        raise ValueError("the address of a web server has no query, fragment or login; name a connection that has them")
+    return value
+
+
+FileLocation = Annotated[str, Field(min_length=1, max_length=2000), AfterValidator(_file_location)]
+
+
+class RowFiles(StrictModel):
+    """Files that a column names: they are fetched and written before the row is loaded."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, hide_input_in_errors=True)
+
+    path: str = Field(
+        min_length=1,
+        max_length=256,
+        description="Column with the file's path below from, as the rules leave it; NULL or an empty text names no "
+        "file.",
+    )
+    version: str | None = Field(
+        None,
+        min_length=1,
+        max_length=256,
+        description="Column whose value changes when the file's contents change. Without it, the file is looked at "
+        "whenever the path changes.",
+    )
+    from_: FileLocation = Field(
+        alias="from",
+        description="Where files are read: an absolute folder, http(s)://, or any URI of pyarrow.fs or fsspec (s3://, "
+        "gs://, abfs://, sftp://).",
+    )
+    to: FileLocation = Field(description="Where they are written: the same, but for http(s)://.")
+    from_connection: ConnectionId | None = Field(
+        None, description="Connection with the login for from; none: the environment of the process has it."
+    )
+    to_connection: ConnectionId | None = Field(None, description="The same for to.")
+    on_missing: Literal["stop", "dead_letter", "row_without"] = Field(
+        "stop",
+        description="What a row does whose file does not exist, or is not taken (its name leads out of from, it is "
+        "larger than max_size). stop: the "
+        "batch stops and is tried again; dead_letter: the row waits in the dead-letter store; row_without: it is "
+        "loaded without its file.",
+    )
+    layout: Literal["path", "content"] = Field(
+        "path",
+        description="path: a file keeps its path below to, and new contents replace the old ones at once; content: it "
+        "is kept as sha256/ab/abcd..., and nothing is ever replaced.",
+    )
+    max_size: Size = Field(2**30, description="Largest file that is taken.")
+    timeout: Span = Field(
+        timedelta(minutes=5),
+        ge=timedelta(seconds=1),
+        le=timedelta(days=1),
+        description="Time that one file may take, with all attempts.",
+    )
+    parallel: Integer = Field(8, ge=1, le=256, description="Files that each work unit copies side by side.")
+
+    @model_validator(mode="after")
+    def _two_places(self) -> RowFiles:
+        if urlsplit(self.to).scheme in {"http", "https"}:
+            raise _at(("to",), "files are not written to a web server; name a folder or a bucket")
+        same = (local_folder(self.from_) or self.from_.rstrip("/")) == (local_folder(self.to) or self.to.rstrip("/"))
+        if same and self.from_connection == self.to_connection:
+            raise _at(("to",), "files would be copied onto themselves: to is the same as from")
+        if self.path == self.version:
+            raise _at(("version",), "path and version are the same column; leave version out")
+        for key, location, connection in (
+            ("from_connection", self.from_, self.from_connection),
+            ("to_connection", self.to, self.to_connection),
+        ):
+            if connection is not None and local_folder(location):
+                raise _at((key,), "a folder of this machine takes no login; leave it out")
+        return self
+
+    @property
+    def connections(self) -> tuple[ConnectionId, ...]:
+        """The connections that it names."""
+        return tuple(one for one in (self.from_connection, self.to_connection) if one is not None)
+
+
 class TableMapping(StrictModel):
     """One table (or a whole schema: schema.*) and where it goes."""
 
@@ -509,6 +599,9 @@ class TableMapping(StrictModel):
         (),
         description="Columns (at the target) in which no two rows are equal, although the source has no such unique "
         "key, or compares them more exactly: rows that are equal in them overwrite each other.",
+    )
+    files: tuple[RowFiles, ...] = Field(
+        (), description="Files that columns of the table name: they are copied before the row is loaded."
     )
 
     @field_validator("from_", "to")
@@ -1075,6 +1168,24 @@ class PipelineConfig(StrictModel):
                 raise _at(("workers", "stages", key), f"{key} has no place of its own: {self._why_in_drain}")
         return self
 
+    @model_validator(mode="after")
+    def _files_of_every_change(self) -> PipelineConfig:
+        every = [target.name for target in self.targets if target.changes == "all"]
+        for number, line in enumerate(self.mapping):
+            for index, files in enumerate(line.files):
+                if files.on_missing == "dead_letter" and every:
+                    raise _at(
+                        ("mapping", number, "files", index, "on_missing"),
+                        f"target {every[0]} has changes: all, and gets each change whatever became of its file; write "
+                        "stop or row_without",
+                    )
+        return self
+
+    @property
+    def file_connections(self) -> frozenset[str]:
+        """Connections with the logins for files that rows name."""
+        return frozenset(name for line in self.mapping for files in line.files for name in files.connections)
+
     @field_validator("schedule")
     @classmethod
     def _schedule(cls, value: str) -> str:
@@ -1131,7 +1242,7 @@ class PipelineConfig(StrictModel):
         )
 
 
-def _at(place: tuple[str, ...], message: str) -> PydanticCustomError:
+def _at(place: tuple[int | str, ...], message: str) -> PydanticCustomError:
     """Return the error for a place in the file that is wrong only together with another place."""
     return PydanticCustomError("place", "{message}", {"message": message, "at": place})
 

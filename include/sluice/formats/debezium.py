@@ -166,6 +166,11 @@ def statement_key(made: Statement) -> str:
     return json_text({"databaseName": made.tables[0].schema if made.tables else made.schema})
 
 
+def transaction_id(gtid: str | None, file: str, offset: int) -> str:
+    """Return the id of a transaction: its GTID, or where the log has its first change."""
+    return gtid or f"file={file},pos={offset}"
+
+
 def transaction_key(transaction: str) -> str:
     """Return the key of both events of a transaction."""
     return json_text({"id": transaction})

@@ -14,7 +14,7 @@ import structlog
 from sluice.config.channel import Channels
 from sluice.config.engine import RuleKind
 from sluice.config.folders import channels_folder, pipelines_folder
-from sluice.config.pipeline import SNAPSHOT
+from sluice.config.pipeline import SNAPSHOT, RowFiles
 from sluice.coordination.incomplete import IncompleteTable
 from sluice.errors import LostPosition, SluiceError
 from sluice.flows.capture.failover import relocated
@@ -28,6 +28,7 @@ from sluice.flows.snapshot.columns import noted_columns
 from sluice.flows.snapshot.versions import snapshot_reader
 from sluice.flows.transform.column_changes import NOT_BY_COLUMN, whole_rows
 from sluice.flows.transform.made_columns import known_when_it_runs
+from sluice.flows.transform.named_files import require_reachable
 from sluice.flows.transform.stage_rules import StageRules
 from sluice.mapping import Mapping
 from sluice.mapping.names import misspelt_tables, tables_by_line, wrong_names
@@ -94,6 +95,12 @@ def check(runtime: Runtime) -> CheckReport:
         *(
             _Asked.begin(runtime, f"target {one.name}", "target", one.connection, partial(_target, name=one.name))
             for one in pipeline.targets
+        ),
+        *(
+            _Asked.begin(
+                runtime, "files", f"{files.from_} or {files.to}", "", partial(_files, where=where, files=files)
+            )
+            for where, files in _named_files(runtime)
         ),
     ]
     findings = [
@@ -188,6 +195,7 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[Finding]:
     lines = [
         *_unknown_names(runtime, tables),
         *_unknown_unique(runtime, found),
+        *_guard("mapping", lambda: _file_columns(runtime, tables)),
         *_guard("rules", lambda: _rules_on_tables(runtime, tables)),
         *_guard("rules", lambda: _rules_before_snapshot(runtime, tables)),
         *_guard("channel", lambda: _sent_back(runtime, tables)),
@@ -639,6 +647,38 @@ def _store(runtime: Runtime) -> list[Finding]:
     store.check_space()
     store.require_writable()
     return [_finding("ok", "store", "segments", runtime.store_uri, f"batches stored: {len(store.batches())}")]
+
+
+def _named_files(runtime: Runtime) -> list[tuple[str, RowFiles]]:
+    """Return each entry of the mapping's files, with its place in the file."""
+    return [
+        (f"mapping.{number} ({line.from_}): files.{index}", files)
+        for number, line in enumerate(runtime.pipeline.mapping)
+        for index, files in enumerate(line.files)
+    ]
+
+
+def _files(runtime: Runtime, where: str, files: RowFiles) -> list[Finding]:
+    """Look whether files can be read and written. Spark workers do it later, from where they are."""
+    said = require_reachable(files, runtime.resolver, ANSWER_S / 2)
+    return [_finding("ok", "files", where, f"{files.from_} -> {files.to}", f"{said}, and the other can be written")]
+
+
+def _file_columns(runtime: Runtime, tables: list[SourceTable]) -> list[Finding]:
+    """Return an error for each column of the mapping's files that a table lacks, unless rules may make it."""
+    from sluice.rules import RuleSet
+
+    rules, routes = RuleSet.of(runtime.rules_path), Mapping.compile(runtime.pipeline.mapping)
+    found = []
+    for table in tables:
+        known = [column.name for column in table.schema.columns]
+        for files in routes.route(table.id).files if not rules.matching(table.id).rules else ():
+            for key, name in (("path", files.path), ("version", files.version)):
+                if name is not None and name not in known:
+                    why = f"rows of {table.id} have no column {name!r}{meant(name, known)}"
+                    fix = "correct it in the pipeline file, or give the table a line of its own in the mapping"
+                    found.append(_finding("error", "mapping", f"files: {key}", name, why, fix))
+    return found
 
 
 def _rules(runtime: Runtime) -> list[Finding]:

@@ -33,7 +33,7 @@ from sluice.model.restart_position import Queue, restart_position
 from sluice.operations.conflicts import counted
 from sluice.operations.deadletters.store import letters
 from sluice.operations.retention import space_warnings
-from sluice.operations.rule_stats import newest_rules, waiting_letters
+from sluice.operations.rule_stats import newest_files, newest_rules, waiting_letters
 from sluice.operations.server_questions import ANSWER_S, Answer, NoAnswer, Question, server_name, server_questions
 from sluice.operations.subscriptions import SubscriptionStatus, subscriptions
 from sluice.operations.verify.result import kept
@@ -133,6 +133,7 @@ class Status:
         reread_from: where the log would have to be read again from if the segment store were lost.
         rules: what each rule did in the newest merged batch (``rules_batch``): rows in, out and changed, seconds,
             errors, dead letters.
+        files: that rows name, see :func:`sluice.operations.rule_stats.newest_files`; {} if the pipeline copies none.
         dumps: those that run, are paused, or ended in the last ten minutes.
         dead_letters: rows and skipped batches that wait in the dead-letter store.
         server: the connection of the source group that is read, "" without a group.
@@ -166,6 +167,7 @@ class Status:
     reread_from: Offset | None = None
     rules: list[dict[str, Any]] = field(default_factory=list)
     rules_batch: int | None = None
+    files: dict[str, int] = field(default_factory=dict)
     dead_letters: int = 0
     dumps: list[DumpView] = field(default_factory=list)
     server: str = ""
@@ -434,6 +436,7 @@ class _Stored:
 
     rules_batch: int | None = None
     rules: list[dict[str, Any]] = field(default_factory=list)
+    files: dict[str, int] = field(default_factory=dict)
     dead_letters: int = 0
     verified: dict[str, Any] = field(default_factory=dict)
     conflicts: int | None = None
@@ -445,6 +448,7 @@ class _Stored:
         """Read the store's part of the status. ``known``: the newest batches, ascending."""
         return cls(
             *newest_rules(runtime.store, known),
+            newest_files(runtime.store, known) if any(line.files for line in runtime.pipeline.mapping) else {},
             waiting_letters(runtime.store, lambda: len(letters(runtime))),
             _verified(runtime),
             counted(runtime),
@@ -530,6 +534,7 @@ def _read(runtime: Runtime, source: Question[_Source] | SluiceError | None, rece
         reread_from=found.reread_from(targets),
         rules=stored.rules,
         rules_batch=stored.rules_batch,
+        files=stored.files,
         dead_letters=stored.dead_letters,
         dumps=dumps,
         **stored.verified,

@@ -15,6 +15,8 @@ works when nothing moves. Names (below Airflow's prefix; all gauges)::
     sluice.{pipeline}.{target}.alert              1: the lag is above alert_lag
     sluice.{pipeline}.{target}.quarantined        1: it fails, and the other targets go on without it
     sluice.{pipeline}.rules.{rule}.rows_in        of the newest merged batch; so are rows_out, changed, errors, dead_letters and seconds
+    sluice.{pipeline}.files.copied                of the newest merged batch that names files; so are unchanged, missing, bytes ...
+    sluice.{pipeline}.files.in_progress           files that work units have copied of batches that are being merged
     sluice.{pipeline}.subscriptions.{name}.lag_batches     batches that the subscription has not acknowledged
     sluice.{pipeline}.subscriptions.{name}.lag_seconds     age of the oldest change of them
     sluice.{pipeline}.subscriptions.{name}.alert           1: it has expired, or will soon
@@ -79,6 +81,8 @@ def gauges(now: Status) -> dict[str, float]:
             for name in ("rows_in", "rows_out", "changed", "errors", "dead_letters", "seconds")
             if rule.get(name) is not None
         }
+    names = ("copied", "unchanged", "missing", "bytes", "bytes_per_s", "in_progress")
+    found |= {f"{base}.files.{name}": float(now.files[name]) for name in names if name in now.files}
     for reader in now.subscriptions:
         each = f"{base}.subscriptions.{reader.name}"
         found[f"{each}.lag_batches"] = float(reader.lag_batches)

@@ -127,6 +127,7 @@ def _environment(path: str) -> dict[str, str]:
         pipeline.coordination.connection,
         *(t.connection for t in pipeline.targets),
         *_lookup_connections(pipeline),
+        *pipeline.file_connections,
     }
     named = sorted(ids - {ENVIRONMENT})
     connections = {f"AIRFLOW_CONN_{name.upper()}": _as_json(from_airflow(name)) for name in named}

@@ -215,6 +215,11 @@ NAMES = (
     "marks",
     "wait",
     "on_lost_batches",
+    "transactions",
+    "piece_rows",
+    "piece_bytes",
+    "max_rows",
+    "max_bytes",
 )
 BIG = (2**63, 2**64, 10**19, 10**30, 10**75, 10**76, 10**400, -(2**63) - 1, -(10**30))
 
@@ -245,7 +250,10 @@ WRONG = [
     "to=1&to=900", "from_batch=2&from_batch=1", "follow=false&follow=true", "from=latest&from_batch=1",
     "from=snapshot&from_position=b.1:4",
     "columns=", "tables=", "to=", "follow=", "from_batch=", "from_batch=1.5", "to=-1", "wait=nan", "wait=inf",
-    "wait=301", "from_position=9",
+    "wait=2592001", "wait=long", "from_position=9", "piece_rows=0", "piece_bytes=-1", "max_rows=0", "max_bytes=1.5",
+    "follow=true&max_rows=1",
+    "transactions=2",
+    "transactions=true&format=canal-json",
     "from_timestamp=yesterday", "from_timestamp=2026-01-01", "on_lost_batches=go", f"to={2**63}",
     f"from_batch={10**40}", "to=0x10", "marks=2",
 ]  # fmt: skip

@@ -12,6 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from sluice.config.connections import Endpoint
+from sluice.config.receiver import Receiver
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.tables import TableId
 from sluice.model.temporal import special_date, special_timestamp
@@ -22,7 +23,6 @@ from sluice.targets.elasticsearch.options import ElasticsearchOptions
 from sluice.targets.elasticsearch.place import Place, path_of
 from sluice.targets.elasticsearch.tables import index_body
 from sluice.targets.port import Checkpoint
-from sluice.targets.web.receiver import Receiver
 
 K = ColumnKind
 _ZERO_DAY, _ZERO_TIME = special_date(0, 0, 0), special_timestamp(2024, 0, 15, 3_600_000_000)

@@ -23,6 +23,7 @@ from sluice.errors import RuleError, SegmentError, SluiceError
 from sluice.flows.checkpoints import CheckpointCheck
 from sluice.flows.planned_columns import planned_columns
 from sluice.flows.runtime import Runtime
+from sluice.flows.transform.named_files import FileWork, connections_for_files
 from sluice.flows.transform.stage_manifest import stages_of
 from sluice.flows.transform.stage_rules import StageRules, tagged_as_made
 from sluice.mapping import Mapping as Routes
@@ -32,7 +33,7 @@ from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
 from sluice.operations.deadletters.staleness import LaterBatches, Undecidable
 from sluice.operations.deadletters.store import DeadLetter, chosen, read_row, settle, skipped_manifest, skipped_tables
-from sluice.rules import RuleSet
+from sluice.rules import Ruled, RuleSet
 from sluice.segments.changeset import columns_of
 from sluice.segments.manifest import SegmentManifest
 from sluice.targets.port import BatchInput, TableInput, Target
@@ -213,15 +214,25 @@ class _Replay:
                 f"then `sluice dead-letters discard {self.runtime.name}` discards the letters",
             )
         ruling = StageRules.of(rules, self.runtime.pipeline, path, self.runtime.resolver)
-        ruled = ruling.apply(ruling.tagged(rows, table), table)
+        tagged = ruling.tagged(rows, table)
+        ruled = ruling.apply(tagged, table)
         if ruled.rejected:
             raise RuleError(ruled.rejected[0].reasons[0], where=ruled.rejected[0].places[0])
         hides = ruling.hides(rows, table)
         routes = Routes.compile(self.runtime.pipeline.mapping)
+        if not self.dry_run:
+            self._copy_files(one, ruled, tagged, table, routes)
         for place, out in ruled.tables.items():
             if out.num_rows:
                 route = routes.route(place)
                 yield route.target, route.apply(without_origin(tagged_as_made(out) if hides else out))
+
+    def _copy_files(self, one: DeadLetter, ruled: Ruled, rows: pa.Table, table: TableId, routes: Routes) -> None:
+        """Copy the files that the rows name. Raises FileMissing if one is not there and its row may not go without."""
+        connections = connections_for_files(self.runtime.pipeline.mapping, self.runtime.resolver)
+        FileWork(connections, self.runtime.store, one.batch, f"replay-{one.id}", rejects=False).copy(
+            ruled, rows, table, routes
+        )
 
     def _write(self, one: DeadLetter, table: TableId, rows: pa.Table) -> int:
         fresh = self._fresh(one, table, rows, at_target=True)

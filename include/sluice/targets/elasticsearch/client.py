@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from sluice.config.receiver import shown
 from sluice.errors import LoadError, TargetUnavailable
 from sluice.targets.elasticsearch.place import Place, path_of
 from sluice.targets.web.client import Again, Answer, Request, WebClient, may_pass_later
-from sluice.targets.web.receiver import shown
 
 _ANSWER_BYTES = 256 << 20
 _LINES, _JSON = "application/x-ndjson", "application/json"

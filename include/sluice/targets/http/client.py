@@ -8,10 +8,10 @@ import hmac
 import time
 from dataclasses import dataclass
 
+from sluice.config.receiver import Receiver
 from sluice.errors import LoadError
 from sluice.targets.http.options import HttpOptions, Signature
 from sluice.targets.web.client import NEVER, Again, Answer, Request, WebClient, may_pass_later
-from sluice.targets.web.receiver import Receiver
 
 _NOT_OF_A_ROW = frozenset({404, 405, 410})
 """Statuses that speak of the address, unless it names the row."""

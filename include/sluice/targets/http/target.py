@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
+from sluice.config.receiver import Receiver
 from sluice.targets.http.options import HttpOptions
 from sluice.targets.http.options import Ordering as Ordered
 from sluice.targets.http.schema import HttpSchema
@@ -30,7 +31,6 @@ from sluice.targets.port import (
     Input,
     Ordering,
 )
-from sluice.targets.web.receiver import Receiver
 
 _ORDER = {Ordered.KEY: Ordering.KEY, Ordered.TABLE: Ordering.TABLE, Ordered.GLOBAL: Ordering.GLOBAL}
 

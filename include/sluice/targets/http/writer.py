@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass, replace
 
+from sluice.config.receiver import Receiver
 from sluice.errors import LoadError
 from sluice.targets.changes_in_order import in_log_order
 from sluice.targets.http.client import HttpClient, Refusal
@@ -32,7 +33,6 @@ from sluice.targets.port import (
     WriteResult,
 )
 from sluice.targets.web.client import Ended
-from sluice.targets.web.receiver import Receiver
 
 _ROWS = 20_000
 """Rows that become documents at a time."""

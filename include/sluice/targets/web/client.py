@@ -23,9 +23,9 @@ import httpx
 import structlog
 
 from sluice import __version__
+from sluice.config.receiver import Receiver, shown
 from sluice.errors import ConfigError, LoadError, TargetUnavailable
 from sluice.model.backoff import wait_after
-from sluice.targets.web.receiver import Receiver, shown
 
 _log = structlog.get_logger()
 _FIRST_WAIT, _LONGEST_WAIT = timedelta(seconds=0.5), timedelta(seconds=30)

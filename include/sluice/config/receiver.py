@@ -39,12 +39,15 @@ class Receiver:
     page: str = "docs/http-target.md"
     api_keys: bool = False
 
+    def require_login_for(self, address: str) -> None:
+        """Check the connection as a login for an address that stands elsewhere. Raises ConfigError."""
+        self._require_known(_EXTRA - {*_OAUTH, "oauth2_scope", "oauth2_audience", "oauth2_auth", "hmac_secret"})
+        _ = self.headers, self.tls
+        self._require_encrypted(address)
+
     def require_usable(self) -> None:
         """Check every field of the connection. No I/O but reading certificates. Raises ConfigError."""
-        known = _EXTRA | {"api_key"} if self.api_keys else _EXTRA
-        unknown = sorted(self.endpoint.extra.keys() - known)
-        if unknown:
-            raise self._wrong(f"extra has {unknown[0]}, which is not known", f"known are {', '.join(sorted(known))}")
+        self._require_known(_EXTRA | {"api_key"} if self.api_keys else _EXTRA)
         given = [name for name in _OAUTH if self._text(name)]
         if given and len(given) < len(_OAUTH):
             raise self._wrong(f"extra has {given[0]}, and OAuth2 needs {', '.join(_OAUTH)}")
@@ -166,6 +169,11 @@ class Receiver:
             for form in {secret, quote(secret, safe=""), json.dumps(secret)[1:-1]} if len(secret) > 2 else ():
                 text = text.replace(form, "***")
         return text
+
+    def _require_known(self, known: frozenset[str]) -> None:
+        unknown = sorted(self.endpoint.extra.keys() - known)
+        if unknown:
+            raise self._wrong(f"extra has {unknown[0]}, which is not known", f"known are {', '.join(sorted(known))}")
 
     def _require_encrypted(self, address: str) -> None:
         parts = urlsplit(address)
