@@ -1,4 +1,6 @@
-"""A receiver as its connection describes it: its address, how to log in, certificates; and the secrets that no text may show."""
+"""A receiver as its connection describes it: its address, how to log in, certificates; and the secrets that no text may
+show.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from sluice.config.connections import Endpoint
 from sluice.errors import ConfigError
 
 _EXTRA = frozenset({
-    "headers", "hmac_secret", "oauth2_token_url", "oauth2_client_id", "oauth2_client_secret", "oauth2_scope", "oauth2_audience", "oauth2_auth",
+    "headers", "hmac_secret", "oauth2_token_url", "oauth2_client_id", "oauth2_client_secret", "oauth2_scope",
+    "oauth2_audience", "oauth2_auth",
     "ca", "cert", "key", "proxy", "plain_http",
 })  # fmt: skip
 """The fields of the connection's extra."""
@@ -177,7 +180,7 @@ class Receiver:
         if parts.scheme == "http" and not _is_loopback(parts.hostname or "") and not self._flag("plain_http"):
             raise self._wrong(
                 f"{parts.hostname} is asked without TLS",
-                'write schema: https; or "plain_http": true into its extra, if everybody on the way may read rows and logins',
+                'write schema: https; or "plain_http": true into its extra, if everybody on the way may read rows and logins',  # noqa: E501
             )
         if parts.scheme not in {"http", "https"}:
             raise self._wrong("oauth2_token_url in extra is no address that begins with https://")

@@ -28,7 +28,9 @@ _counted: dict[str, tuple[tuple[str, ...], int]] = {}
 
 
 def rules_of(store: SegmentStore, batch: Batch) -> list[dict[str, Any]]:
-    """Return rows in, out and changed, seconds, errors and dead letters of every rule; empty if the batch is not merged or no longer stored."""
+    """Return rows in, out and changed, seconds, errors and dead letters of every rule; empty if the batch is not merged
+    or no longer stored.
+    """
     if not batch.changeset:
         return []
     try:
@@ -38,7 +40,9 @@ def rules_of(store: SegmentStore, batch: Batch) -> list[dict[str, Any]]:
 
 
 def newest_rules(store: SegmentStore, batches: Sequence[Batch]) -> tuple[int | None, list[dict[str, Any]]]:
-    """Return the number of the newest merged batch of ``batches`` (ascending) and what its rules did, see :func:`rules_of`."""
+    """Return the number of the newest merged batch of ``batches`` (ascending) and what its rules did, see
+    :func:`rules_of`.
+    """
     for batch in reversed(batches):
         if batch.changeset:
             return batch.number, rules_of(store, batch)
@@ -87,7 +91,10 @@ def files_in_words(files: Mapping[str, int]) -> str:
 
 
 def waiting_letters(store: SegmentStore, count: Callable[[], int]) -> int:
-    """Return the number of rows and skipped batches that some target lacks. ``count``: counts them, if files came or went."""
+    """Return the number of rows and skipped batches that some target lacks.
+
+    ``count``: counts them, if files came or went.
+    """
     files = tuple(store.list_files(FOLDER))
     if not files:
         return 0
@@ -98,7 +105,10 @@ def waiting_letters(store: SegmentStore, count: Callable[[], int]) -> int:
 
 
 def in_words(rules: Sequence[dict[str, Any]]) -> str:
-    """Format what rules did, e.g. ``tidy 10 → 10 (4 changed), filter 10 → 7 (1 dead letter)``. Rules that saw no rows are left out."""
+    """Format what rules did, e.g. ``tidy 10 → 10 (4 changed), filter 10 → 7 (1 dead letter)``.
+
+    Rules that saw no rows are left out.
+    """
     texts = []
     for rule in rules:
         if rule["rows_in"] or rule["errors"]:

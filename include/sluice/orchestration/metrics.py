@@ -1,6 +1,7 @@
 """Lag and positions as Airflow metrics: StatsD or OpenTelemetry, whatever Airflow is set up for.
 
-Sent by every acknowledgement, and by the triggerer every ten seconds while a pipeline waits or holds, so that an alarm on them also
+Sent by every acknowledgement, and by the triggerer every ten seconds while a pipeline waits or holds, so that an alarm
+on them also
 works when nothing moves. Names (below Airflow's prefix; all gauges)::
 
     sluice.{pipeline}.up                          1: source and ZooKeeper answer, 0: they don't
@@ -19,7 +20,7 @@ works when nothing moves. Names (below Airflow's prefix; all gauges)::
     sluice.{pipeline}.subscriptions.{name}.lag_batches     batches that the subscription has not acknowledged
     sluice.{pipeline}.subscriptions.{name}.lag_seconds     age of the oldest change of them
     sluice.{pipeline}.subscriptions.{name}.alert           1: it has expired, or will soon
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ log = structlog.get_logger()
 
 EVERY_S = 10.0
 REFRESH_S = 1800.0
-"""Seconds after which a waiting pipeline's servers are asked for its gauges, which are otherwise known without asking."""
+"""Seconds after which a waiting pipeline's servers are asked for its gauges, which are otherwise known without
+asking.
+"""
 
 _sent: dict[str, float] = {}
 _asked: dict[str, float] = {}
@@ -90,7 +93,10 @@ def gauges(now: Status) -> dict[str, float]:
 
 
 def report(runtime: Runtime, *, every_s: float = EVERY_S) -> None:
-    """Send the gauges and look at the lag, at most once in ``every_s`` for each pipeline of this process. Never raises SluiceError."""
+    """Send the gauges and look at the lag, at most once in ``every_s`` for each pipeline of this process.
+
+    Never raises SluiceError.
+    """
     if not is_due(runtime.name, every_s):
         return
     _sent[runtime.name] = _asked[runtime.name] = time.monotonic()
@@ -116,8 +122,8 @@ def is_due(pipeline: str, every_s: float = EVERY_S) -> bool:
 
 
 def say_quiet(pipeline: str, captured_batch: int, delivered: Mapping[str, int]) -> bool:
-    """Send the gauges of a pipeline that waits for changes, and whose targets (``delivered``: their last batch) have everything. False: it is time to
-    ask its servers; that it always is while a subscription lacks something."""
+    """Send the gauges of a pipeline that waits for changes, and whose targets (``delivered``: their last batch) have
+    everything. False: it is time to ask its servers; that it always is while a subscription lacks something."""
     now_s = time.monotonic()
     if pipeline in _behind or now_s - _asked.setdefault(pipeline, now_s - REFRESH_S * random.random()) > REFRESH_S:  # noqa: S311 - not all at once
         return False

@@ -110,7 +110,7 @@ class LocalFolder:
             return None
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a small file through a temporary one. It may be lost if the machine fails: the file is fetched again then."""
+        """Write a small file through a temporary one. A machine that fails may lose it: the file is fetched again."""
         spool = self.spool(len(data), Deadline(3600.0))
         try:
             spool.write(data)

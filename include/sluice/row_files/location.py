@@ -26,7 +26,10 @@ _PAGE = "docs/row-files.md lists what can be named"
 
 
 def open_source(address: str, endpoint: Endpoint | None, *, connections: int, timeout: timedelta) -> FileSource:
-    """Open a location to read. No I/O. Raises ConfigError. ``endpoint``: the connection with its login, None for none."""
+    """Open a location to read. No I/O. Raises ConfigError.
+
+    ``endpoint``: the connection with its login, None for none.
+    """
     if urlsplit(address).scheme in {"http", "https"}:
         return WebServer(address, endpoint, connections=connections, timeout_s=timeout.total_seconds())
     return _file_system(address, endpoint, timeout)

@@ -110,7 +110,8 @@ class WebServer:
         if status in _REFUSED:
             raise ConfigError(
                 f"{self._address} refuses the login ({status})",
-                hint="name a connection with a login in the mapping's files (from_connection), or give its user the right to read",
+                hint="name a connection with a login in the mapping's files (from_connection), or give its user the "
+                "right to read",
             )
         if status in _REDIRECTS:
             raise ConfigError(

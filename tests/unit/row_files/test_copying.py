@@ -410,13 +410,16 @@ def test_a_file_system_of_fsspec_takes_files_and_gives_them(tmp_path: Path) -> N
     (tmp_path / "from").mkdir()
     (tmp_path / "from/a b").write_bytes(b"x" * 3_000_000)
     there = Copier(
-        open_source(str(tmp_path / "from"), None, connections=1, timeout=MINUTE), store := open_store(memory, None, timeout=MINUTE),
+        open_source(str(tmp_path / "from"), None, connections=1, timeout=MINUTE),
+        store := open_store(memory, None, timeout=MINUTE),
         where="t", max_bytes=1 << 30, timeout=MINUTE,
     )  # fmt: skip
     assert [there.copy(named("a b", "1")).state for _ in range(2)] == ["copied", "unchanged"]
     back: FileSource = open_source(memory, None, connections=1, timeout=MINUTE)
     (tmp_path / "to").mkdir()
-    here = Copier(back, open_store(f"file://{tmp_path}/to", None, timeout=MINUTE), where="t", max_bytes=1 << 30, timeout=MINUTE)  # fmt: skip
+    here = Copier(
+        back, open_store(f"file://{tmp_path}/to", None, timeout=MINUTE), where="t", max_bytes=1 << 30, timeout=MINUTE
+    )
     assert [here.copy(named(name)).state for name in ("a b", "c")] == ["copied", "absent"]
     assert (tmp_path / "to/a b").read_bytes() == b"x" * 3_000_000
     assert not store.names(".sluice/incoming")

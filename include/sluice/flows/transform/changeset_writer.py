@@ -1,4 +1,6 @@
-"""Take merged rows through rules and mapping into the files of a changeset: the end of the merge and of every later stage."""
+"""Take merged rows through rules and mapping into the files of a changeset: the end of the merge and of every later
+stage.
+"""
 
 from __future__ import annotations
 
@@ -98,8 +100,8 @@ class MergeResult:
 class Stage:
     """The values that all parts of a unit share: where files go, and the rules.
 
-    ``routes`` None: another stage follows, names stay the source's. ``connections``: with the logins for files that rows
-    name.
+    ``routes`` None: another stage follows, names stay the source's. ``connections``: with the logins for files that
+    rows name.
     """
 
     store: SegmentStore
@@ -129,8 +131,8 @@ _P = TypeVar("_P", bound=Part)
 class TransformUnit(Generic[_P]):
     """Parts that one worker takes through rules and mapping, one after the other.
 
-    ``mapping`` None: another stage of rules follows. ``small``: numbers of the parts whose files are packed with the manifest.
-    ``connections``: with the logins for files that rows name.
+    ``mapping`` None: another stage of rules follows. ``small``: numbers of the parts whose files are packed with the
+    manifest. ``connections``: with the logins for files that rows name.
     """
 
     store_uri: str
@@ -173,7 +175,8 @@ class StageRows:
         name: tells the files of an attempt apart.
         buckets: (first, last) key bucket of the rows.
         segments: where the changes are, for the position of a dead letter.
-        added: columns that older rows of the batch do not have (see :class:`sluice.flows.transform.segment_rows.PartRead`).
+        added: columns that older rows of the batch do not have (see
+            :class:`sluice.flows.transform.segment_rows.PartRead`).
         revived: an earlier stage kept deleted rows.
         small: the files are packed with the manifest.
     """
@@ -241,8 +244,9 @@ def needs_whole_rows(source: TableId) -> RuleError:
     return RuleError(
         f"rules work on whole rows, and the log of {source} contains only the columns that changed",
         where=str(source),
-        hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications; for what is in the log already: take the table out "
-        "of the rules' match until it is delivered, then copy it through the rules (`sluice dump start`)",
+        hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications; for what is in the "
+        "log already: take the table out of the rules' match until it is delivered, then copy it through the rules "
+        "(`sluice dump start`)",
     )
 
 
@@ -299,7 +303,8 @@ def write_changeset_manifest(
 ) -> Changeset:
     """Write what all units of an attempt made; the changeset exists from here on.
 
-    ``earlier``, ``letters_before``: totals of the rules, and files and rows of dead letters, of earlier stages. ``replaces``: of a snapshot.
+    ``earlier``, ``letters_before``: totals of the rules, and files and rows of dead letters, of earlier stages.
+    ``replaces``: of a snapshot.
     """
     tables: dict[tuple[TableId, TableId], list[ChangesetPart]] = {}
     for result in results:

@@ -1,4 +1,6 @@
-"""Progress of work units that copy files which rows name: a small file in the segment store for each that takes long."""
+"""Progress of work units that copy files which rows name: a small file in the segment store for each that takes
+long.
+"""
 
 from __future__ import annotations
 

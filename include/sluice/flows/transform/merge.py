@@ -43,7 +43,8 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeOutcome:
-    """The outcome of a merge: ``changes`` rows in, ``rows`` out, in ``units`` work units; ``already``: it was merged before.
+    """The outcome of a merge: ``changes`` rows in, ``rows`` out, in ``units`` work units; ``already``: it was merged
+    before.
 
     ``changeset`` is empty while rules with their own task have yet to run.
     """
@@ -72,7 +73,9 @@ class MergeOutcome:
 
 
 def merge(runtime: Runtime, batch: int) -> MergeOutcome:
-    """Merge batch number ``batch``. Two merges of one batch may run; the first to end is kept, the other's files are orphans.
+    """Merge batch number ``batch``.
+
+    Two merges of one batch may run; the first to end is kept, the other's files are orphans.
 
     A changeset that is there is looked through; one that is damaged is made anew, with the rules as they are now.
 
@@ -219,7 +222,9 @@ def _damage(store: SegmentStore, record: Batch) -> str:
 def _small_enough(
     runtime: Runtime, watch: CancellationGuard, runner: UnitRunner, manifest: SegmentManifest, attempt: str, levels: int
 ) -> tuple[list[MergePart], list[SegmentFile]]:
-    """Return the parts of the batch, and the files of parts too large for a process that were shuffled up to ``levels`` times."""
+    """Return the parts of the batch, and the files of parts too large for a process that were shuffled up to ``levels``
+    times.
+    """
     store, pipeline = runtime.store, runtime.pipeline
     most = most_bytes(pipeline.spark.memory)
     pieces, made = plan_pieces(store, manifest, pipeline), list[SegmentFile]()

@@ -63,7 +63,9 @@ def plan_merge(
     repair: Repair | None = None,
     columns: Mapping[TableId, ColumnGroups] | None = None,
 ) -> list[MergeUnit]:
-    """Cut a batch into merge units of about equal cost. Rule files are read, and loaded once to see that they load, here.
+    """Cut a batch into merge units of about equal cost.
+
+    Rule files are read, and loaded once to see that they load, here.
 
     ``resolver``: for the connections that lookups of rules and files of the mapping name. ``rules``: those to apply, if
     not all of ``rules_path``; ``last``: no other stage of rules follows. ``pieces``: of :func:`plan_pieces`, if some of

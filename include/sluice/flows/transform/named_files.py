@@ -188,8 +188,8 @@ class _TableFiles:
         raise MappingError(
             f"the mapping's files name column {name!r}, and rows of {self.table} have none as they leave the rules",
             where=str(self.table),
-            hint="correct path or version in the pipeline file, or give the table a line of its own. The batch is kept, and "
-            "nothing of it went over",
+            hint="correct path or version in the pipeline file, or give the table a line of its own. The batch is "
+            "kept, and nothing of it went over",
         )
 
     def _changed(self, path: str, version: str | None) -> _Mask:
@@ -205,10 +205,11 @@ class _TableFiles:
             found |= other
         if known is not None and (found & ~known[:, users.index(path)]).any():
             raise MappingError(
-                f"the log of {self.table} contains only the columns that changed, and not the path of a file whose version changed",
+                f"the log of {self.table} contains only the columns that changed, and not the path of a file whose "
+                "version changed",
                 where=str(self.table),
-                hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications; then copy the table "
-                "(`sluice dump start`)",
+                hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications; then copy "
+                "the table (`sluice dump start`)",
             )
         return found
 
@@ -260,7 +261,8 @@ class _TableFiles:
             raise FileMissing(
                 f"a row of {self.table} ({self._key(number)}) names {file} in column {self.files.path}: {why}{more}",
                 where=self.files.places[0],
-                hint="put the file there, or say what such rows do (on_missing: dead_letter or row_without); the batch is tried again",
+                hint="put the file there, or say what such rows do (on_missing: dead_letter or row_without); the "
+                "batch is tried again",
             )
         seqs = self.rows["_seq"].to_pylist()
         for number, name, why in lost:

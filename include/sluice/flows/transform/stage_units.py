@@ -36,7 +36,8 @@ class StagePart:
     """A file of one table, or what a rule of type spark made of a share ``(number, of)`` of its keys.
 
     Attributes:
-        files: one of merged rows; with ``framed``, all files of images; inputs: files of which rows may have passed ``framed`` by.
+        files: one of merged rows; with ``framed``, all files of images; inputs: files of which rows may have passed
+            ``framed`` by.
         segments: where the table's changes are, for the position of a dead letter.
     """
 
@@ -108,7 +109,10 @@ def plan_stage(
 
 
 def run_stage_unit(unit: StageUnit) -> MergeResult:
-    """Read, apply rules, map if it is the last stage, write. Raises SegmentError, RuleError, MappingError, StorageUnavailable."""
+    """Read, apply rules, map if it is the last stage, write.
+
+    Raises SegmentError, RuleError, MappingError, StorageUnavailable.
+    """
     started = time.perf_counter()
     stage = unit.stage()
     result = MergeResult((), (), 0.0)

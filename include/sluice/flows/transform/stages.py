@@ -33,7 +33,9 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleOutcome:
-    """The outcome of a rule's task: rows in and out; ``already``: it was done before, or the rule does not apply to this batch."""
+    """The outcome of a rule's task: rows in and out; ``already``: it was done before, or the rule does not apply to
+    this batch.
+    """
 
     batch: int
     rule: str
@@ -160,7 +162,9 @@ class _Stage:
 
     @property
     def has_newer_rules(self) -> bool:
-        """True if the rule files are others than when the batch was merged: a batch that was merged ahead need not fail with what is fixed by now."""
+        """True if the rule files are others than when the batch was merged: a batch that was merged ahead need not fail
+        with what is fixed by now.
+        """
         found = (rules_of_stage(self.before, self.stage, self.runtime.rules_path, anew=anew) for anew in (False, True))
         stored, now = ([(rule.config, rule.text) for rule in rules] for rules in found)
         return now != stored

@@ -1,8 +1,10 @@
-"""replay: deliver dead letters to their targets after the cause is fixed, under the target's fence and never over a newer row.
+"""replay: deliver dead letters to their targets after the cause is fixed, under the target's fence and never over a
+newer row.
 
-A letter of batch N is out of date if its row was changed in a later batch that the target holds, or its table truncated: the target's row is newer
-then, and the letter is settled as *superseded* (see :mod:`sluice.operations.deadletters.staleness`). The target's lease is held meanwhile, so that
-nothing is loaded between the check and the write. If it cannot be known, the letter stays.
+A letter of batch N is out of date if its row was changed in a later batch that the target holds, or its table
+truncated: the target's row is newer then, and the letter is settled as *superseded* (see
+:mod:`sluice.operations.deadletters.staleness`). The target's lease is held meanwhile, so that nothing is loaded between
+the check and the write. If it cannot be known, the letter stays.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class ReplayOutcome:
-    """The outcome of a dead letter at a target: replayed, superseded, failed or unproven. Failed and unproven letters stay open.
+    """The outcome of a dead letter at a target: replayed, superseded, failed or unproven.
+
+    Failed and unproven letters stay open.
 
     An outcome of ``settled`` means that it was settled earlier.
     """
@@ -67,7 +71,8 @@ def replay(
         dry_run: only say what would become of each.
 
     Raises:
-        ConfigError: there is no such letter. LeaseHeld: a load of the target is under way. Fenced: a newer process took over.
+        ConfigError: there is no such letter. LeaseHeld: a load of the target is under way. Fenced: a newer process took
+            over.
     """
     wanted = chosen(runtime, ids)
     waiting = [one for one in wanted if one.waiting]
@@ -110,7 +115,10 @@ def replay(
 
 
 def discard(runtime: Runtime, ids: Sequence[str], *, by: str, reason: str) -> list[DeadLetter]:
-    """Settle letters without delivering them. They stay in the store until retention removes them. Raises ConfigError: there is no such letter."""
+    """Settle letters without delivering them. They stay in the store until retention removes them.
+
+    Raises ConfigError: there is no such letter.
+    """
     found = [one for one in chosen(runtime, ids) if one.waiting] if ids else []
     settle(runtime.store, [(one, t, "discarded") for one in found for t in one.waiting], by=by, reason=reason)
     with runtime.state() as state:
@@ -135,7 +143,10 @@ class _Replay:
     """The manifest of the letter's batch, if the store may no longer have it."""
 
     def letters(self, waiting: Sequence[DeadLetter], *, by: str) -> list[ReplayOutcome]:
-        """Replay the letters one by one and settle each at once. Failed ones are tried again after others succeeded: they may refer to their rows."""
+        """Replay the letters one by one and settle each at once.
+
+        Failed ones are tried again after others succeeded: they may refer to their rows.
+        """
         done: list[ReplayOutcome] = []
         while waiting:
             outcomes = []
@@ -199,8 +210,8 @@ class _Replay:
         if frames:
             raise RuleError(
                 f"rule {frames[0]!r} is of type spark: rows of {table} cannot be replayed one by one",
-                hint=f"`sluice dump start {self.runtime.name} --table {table}` reads them anew from the source, and then "
-                f"`sluice dead-letters discard {self.runtime.name}` discards the letters",
+                hint=f"`sluice dump start {self.runtime.name} --table {table}` reads them anew from the source, and "
+                f"then `sluice dead-letters discard {self.runtime.name}` discards the letters",
             )
         ruling = StageRules.of(rules, self.runtime.pipeline, path, self.runtime.resolver)
         tagged = ruling.tagged(rows, table)

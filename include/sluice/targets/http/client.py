@@ -59,7 +59,10 @@ class HttpClient(WebClient):
         return {**request.headers, **signed, **self._logged_in()}
 
     def _judged(self, answer: Answer, request: Request, unanswered: bool) -> Refusal | Again | None:
-        """Return None if the request was taken, a refusal, or why it is to be sent again. Raises ConfigError, LoadError."""
+        """Return None if the request was taken, a refusal, or why it is to be sent again.
+
+        Raises ConfigError, LoadError.
+        """
         status = answer.status
         if status // 100 == 2 or (request.method == "DELETE" and status in {404, 410} and request.names_row):
             return None

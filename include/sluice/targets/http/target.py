@@ -1,4 +1,7 @@
-"""An HTTP receiver as a target: a batch is a number of requests, each with the same Idempotency-Key in every attempt. At least once."""
+"""An HTTP receiver as a target: a batch is a number of requests, each with the same Idempotency-Key in every attempt.
+
+At least once.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,9 @@ class HttpTarget:
 
     @property
     def checkpoints(self) -> None:
-        """No checkpoint store: a receiver remembers nothing that can be asked for, so ZooKeeper keeps the checkpoint."""
+        """No checkpoint store: a receiver remembers nothing that can be asked for, so ZooKeeper keeps the
+        checkpoint.
+        """
 
     @contextmanager
     def open(self, epoch: int) -> Iterator[HttpSession]:
