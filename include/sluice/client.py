@@ -49,8 +49,8 @@ class StoredBatch:
         statements: what DDL did to the tables. replaces_all: the rows are all rows of the tables as of this batch, from
             the pipeline's snapshot: remove those that you have. It comes first with ``start="snapshot"``, and where
             batches were removed before they were read. Of several pieces the first has it.
-        piece: number of the piece in its batch, from 1. Where 1 comes again before the last piece, the connection broke:
-            the batch comes anew.
+        piece: number of the piece in its batch, from 1. Where 1 comes again before the last piece, the connection
+            broke: the batch comes anew.
         is_last: no more of the batch comes. Only the last piece has a position, a commit time and statements.
     """
 
@@ -182,7 +182,8 @@ class _Server:
         found = [one.address for one in known if self._pipeline in one.pipelines]
         if not found:
             raise flight.FlightUnavailableError(
-                f"no service of {self._pipeline} is registered below {slash}{path} of {hosts}: `sluice serve --register` does that"
+                f"no service of {self._pipeline} is registered below {slash}{path} of {hosts}: `sluice serve "
+                "--register` does that"
             )
         return found
 
@@ -261,8 +262,8 @@ class Subscription(Iterator[StoredBatch]):
 
     Each is given once by one object, also over a loss of the connection or a restart of the service, and is to be
     acknowledged (``batch.ack()``) when what was made of it is safe. What was not acknowledged is given again after
-    :meth:`rollback`, and to the next client of this name. With ``timeout_s`` it ends when no batch came for so long, and
-    goes on when it is asked again. For one thread.
+    :meth:`rollback`, and to the next client of this name. With ``timeout_s`` it ends when no batch came for so long,
+    and goes on when it is asked again. For one thread.
 
     Raises:
         RuntimeError: the next batch is asked for, but the service sends no more before one is acknowledged
@@ -298,8 +299,8 @@ class Subscription(Iterator[StoredBatch]):
                 raise StopIteration
             if not self._is_inside and len(self._open) >= self._window:
                 raise RuntimeError(
-                    f"{len(self._open)} batches are not acknowledged, and the service sends no more of them: batch.ack() before the next one, "
-                    "or a larger window"
+                    f"{len(self._open)} batches are not acknowledged, and the service sends no more of them: "
+                    "batch.ack() before the next one, or a larger window"
                 )
             self._step()
         given = self._ready.popleft()
@@ -498,7 +499,8 @@ class _Received:
         rows = pa.Table.from_batches(self._held, schema=self._schema)
         made = StoredBatch(
             said["batch"], rows, said["position"], said["commit_time_us"], tuple(said["statements"]),
-            self._piece == 1 and (self._is_reset or said.get("snapshot", False)), self._piece, is_last, self._acknowledge,
+            self._piece == 1 and (self._is_reset or said.get("snapshot", False)), self._piece, is_last,
+            self._acknowledge,
         )  # fmt: skip
         self._held, self._piece = [], 1 if is_last else self._piece + 1
         self._is_reset = self._is_reset and not is_last

@@ -54,7 +54,8 @@ def test_a_kind_that_is_new_and_not_measured_has_a_row_that_says_so() -> None:
         "# A Store and Shop as a target\n\nIt is tested with\nStore 4.0 and Shop 9; older ones are not.\n",
     )
     assert row("store", NEW, page, [], "docs/") == [
-        "[Store and Shop](docs/store-target.md)", "every change", "at least once", "key, all tables", "add column", "no", "yes", "no",
+        "[Store and Shop](docs/store-target.md)", "every change", "at least once", "key, all tables", "add column",
+        "no", "yes", "no",
         "Store 4.0 and Shop 9", NOT_MEASURED, NOT_MEASURED,
     ]  # fmt: skip
     assert row("store", Capabilities(), Page("store-target.md", ""), [], "")[:2] == ["store", "newest row of each key"]

@@ -78,7 +78,9 @@ class DocumentShape:
         return made
 
     def require(self, columns: pa.Schema, table: TableId, batch: int) -> None:
-        """Accept any columns: documents can have different ones, as long as those of one batch and table are the same."""
+        """Accept any columns: documents can have different ones, as long as those of one batch and table are the
+        same.
+        """
 
     def rows(self, rows: pa.Table, table: TableId, batch: int) -> pa.Table:
         """Return those rows of a batch that are sent. Raises SchemaMoved."""

@@ -10,7 +10,7 @@
 
 An error is JSON (RFC 9457): ``title`` (the class), ``detail``, ``retryable``, and what a program may act on
 (``oldest``, ``batch``).
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ class HowSent(BaseModel):
     )
     wait: Wait = Field(
         None,
-        description="Seconds to wait for a batch that is not stored yet, or unlimited. A read that follows ends after so long without one, another "
-        "waits so long for the batch that it begins with (long poll).",
+        description="Seconds to wait for a batch that is not stored yet, or unlimited. A read that follows ends after "
+        "so long without one, another waits so long for the batch that it begins with (long poll).",
     )
 
 
@@ -83,7 +83,8 @@ class WhatIsRead(HowSent):
     from_: Literal["earliest", "latest", "snapshot"] = Field(
         "earliest",
         alias="from",
-        description="earliest: the oldest stored batch; latest: what comes next; snapshot: all rows of the snapshot, and what came after it.",
+        description="earliest: the oldest stored batch; latest: what comes next; snapshot: all rows of the snapshot, "
+        "and what came after it.",
     )
     from_batch: int | None = Field(None, ge=1, le=MAX_NUMBER)
     from_timestamp: AwareDatetime | None = None
@@ -122,8 +123,10 @@ class WhatIsRead(HowSent):
         more = {} if self.columns is None else {"columns": self.columns}
         try:
             return ReadRequest.model_validate({
-                "pipeline": pipeline, "tables": self.tables, "from": named or self.from_, "to": self.to, "follow": self.follow,
-                "on_lost_batches": self.on_lost_batches, "wait": self.wait, **{name: getattr(self, name) for name in _AS_IN_A_TICKET}, **more,
+                "pipeline": pipeline, "tables": self.tables, "from": named or self.from_, "to": self.to,
+                "follow": self.follow,
+                "on_lost_batches": self.on_lost_batches, "wait": self.wait,
+                **{name: getattr(self, name) for name in _AS_IN_A_TICKET}, **more,
             })  # fmt: skip
         except ValidationError as error:
             raise wrong_request(error, "the query") from None
@@ -297,7 +300,9 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
     410: {"description": "Batches at the beginning are no longer stored", "content": {_PROBLEM: {}}},
     429: {"description": "As many reads are open as may be", "content": {_PROBLEM: {}}},
 }
-_TICKET = {"requestBody": {"required": True, "content": {"application/json": {"schema": ReadRequest.model_json_schema()}}}}  # fmt: skip
+_TICKET = {
+    "requestBody": {"required": True, "content": {"application/json": {"schema": ReadRequest.model_json_schema()}}}
+}
 
 
 @_router.get("/pipelines", dependencies=[_query()])

@@ -1,4 +1,6 @@
-"""The body of an answer by HTTP: documents of a read as lines or as server-sent events, compressed, a piece at a time."""
+"""The body of an answer by HTTP: documents of a read as lines or as server-sent events, compressed, a piece at a
+time.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +60,8 @@ def lines(reading: Reading, is_over: Callable[[], bool], is_gone: Callable[[], b
 def events(reading: Reading, is_over: Callable[[], bool], is_gone: Callable[[], bool]) -> Pieces:
     """Yield server-sent events: one per document, and one of type ``batch`` after each batch, whose id is its number.
 
-    An event of type ``reset`` comes before the rows of a snapshot, ``error`` at the end of a stream that breaks off, and
-    ``end`` where no batch came for as long as the client waits.
+    An event of type ``reset`` comes before the rows of a snapshot, ``error`` at the end of a stream that breaks off,
+    and ``end`` where no batch came for as long as the client waits.
     """
     yield b"retry: 3000\n\n"
     try:

@@ -223,8 +223,8 @@ class Reading:
     def await_first(self, is_over: Callable[[], bool]) -> None:
         """Wait until the batch is stored that a read begins with which does not follow.
 
-        It ends when that took as long as the reader wants to wait, or ``is_over`` says that it is enough. Only the first
-        call waits: ``last`` stays as it is after it. Raises as :class:`Reading`.
+        It ends when that took as long as the reader wants to wait, or ``is_over`` says that it is enough. Only the
+        first call waits: ``last`` stays as it is after it. Raises as :class:`Reading`.
         """
         end = self.request.to
         is_first, self._has_waited = not self._has_waited, True

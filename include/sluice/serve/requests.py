@@ -127,7 +127,8 @@ class ReadRequest(_Model):
 
     transactions: bool = Field(
         False,
-        description="All rows of a batch come in the order of their commits, with a record where a transaction begins and one where it ends.",
+        description="All rows of a batch come in the order of their commits, with a record where a transaction begins "
+        "and one where it ends.",
     )
     piece_rows: int | None = Field(
         None,
@@ -155,18 +156,21 @@ class ReadRequest(_Model):
         ge=1,
         le=MAX_NUMBER,
         strict=True,
-        description="The read ends with the batch with which it has so many bytes, as stored changes take in memory: at least one batch.",
+        description="The read ends with the batch with which it has so many bytes, as stored changes take in memory: "
+        "at least one batch.",
     )
     wait: Annotated[float, Field(ge=0, le=MAX_WAIT_S, allow_inf_nan=False)] | Literal["unlimited"] | None = Field(
         None,
-        description="Seconds to wait for a batch that is not stored yet. A read that follows ends after so long without one (none: unlimited), "
-        "another waits so long for the batch that it begins with (none: 0).",
+        description="Seconds to wait for a batch that is not stored yet. A read that follows ends after so long "
+        "without one (none: unlimited), another waits so long for the batch that it begins with (none: 0).",
     )
 
     on_lost_batches: Literal["snapshot", "stop"] | None = Field(
         None,
-        description="Where batches at the beginning are no longer stored. snapshot: a message says `reset`, all rows of the snapshot come, and then "
-        "what came after it; stop: the error BatchesGone. None: snapshot where the pipeline keeps one that can be read, and the read has no `to`.",
+        description="Where batches at the beginning are no longer stored. snapshot: a message says `reset`, all rows "
+        "of the snapshot come, and then "
+        "what came after it; stop: the error BatchesGone. None: snapshot where the pipeline keeps one that can be "
+        "read, and the read has no `to`.",
     )
 
     @model_validator(mode="after")
@@ -230,14 +234,15 @@ class SubscribeRequest(ReadRequest):
         ge=1,
         le=MAX_NUMBER,
         strict=True,
-        description="Of the session that this one goes on with: refused if a newer client connected since; `from` may name the batch to go on at.",
+        description="Of the session that this one goes on with: refused if a newer client connected since; `from` may "
+        "name the batch to go on at.",
     )
 
     client: str = Field(
         "",
         max_length=100,
-        description="A name that no other client has, for example a random one. A client whose link broke before it heard its session goes on with "
-        "`session` as it knows it, if only it connected since.",
+        description="A name that no other client has, for example a random one. A client whose link broke before it "
+        "heard its session goes on with `session` as it knows it, if only it connected since.",
     )
 
     @model_validator(mode="after")
@@ -291,12 +296,14 @@ def wrong_request(error: ValidationError, what: str) -> ConfigError:
     first = next((one for one in found if one.unknown), found[0])
     return ConfigError(
         f"{what} cannot be read: {first.sentence()}",
-        hint='a ticket is for one {"pipeline": "shop", "tables": ["shop.orders"], "from": "earliest"}; docs/subscribe.md has all of it',
+        hint='a ticket is for one {"pipeline": "shop", "tables": ["shop.orders"], "from": "earliest"}; docs/subscribe.md has all of it',  # noqa: E501
     )
 
 
 _UNKNOWN_KEY = "Extra inputs are not permitted"
-"""The words that clients of every version look for: one that is newer than the service leaves out what the service does not know."""
+"""The words that clients of every version look for: one that is newer than the service leaves out what the service does
+not know.
+"""
 
 _KEYS = sorted({
     field.alias or name
@@ -344,7 +351,8 @@ def holds(predicate: Predicate, column: Any) -> pa.Array:
         return _COMPARE[predicate.is_](values, pa.scalar(_value(predicate.value)).cast(values.type))
     except (pa.ArrowException, OverflowError, ValueError) as error:
         raise ConfigError(
-            f"column {predicate.column!r} ({values.type}) cannot be compared with that value: {str(error).splitlines()[0]}"
+            f"column {predicate.column!r} ({values.type}) cannot be compared with that value: "
+            f"{str(error).splitlines()[0]}"
         ) from None
 
 

@@ -167,7 +167,10 @@ class StreamShape:
             yield self._piece(rows.slice(start, ROWS_AT_ONCE), table, batch)
 
     def with_records(self, pieces: Iterable[tuple[pa.Table, TableId]], batch: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a whole batch in log order, with the records of transactions. See :mod:`transaction_records`."""
+        """Yield the rows of a whole batch in log order, with the records of transactions.
+
+        See :mod:`transaction_records`.
+        """
         made = (piece for rows, table in pieces for piece in self.sent(rows, table, batch))
         return with_records(made, RECORD)
 

@@ -1,5 +1,5 @@
-"""The changes of a batch in the order of their commits over all tables, with a record where a transaction begins and one
-where it ends.
+"""The changes of a batch in the order of their commits over all tables, with a record where a transaction begins and
+one where it ends.
 
 A stream has the rows of a batch table by table. A reader that asks for transactions gets them in one order: rows of all
 tables go through :class:`sluice.serve.in_order.Runs`, which keeps what is beyond its bounds in temporary files. Only

@@ -1,4 +1,6 @@
-"""The HTTP server of ``sluice serve`` on real servers: documents replay to the source, streams go on where they broke off, errors say what to do."""
+"""The HTTP server of ``sluice serve`` on real servers: documents replay to the source, streams go on where they broke
+off, errors say what to do.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ def test_documents_replay_to_the_source_although_columns_change(shop: Case) -> N
 
 @pytest.mark.promise("G6")
 def test_transactions_have_the_ids_of_the_source(shop: Case) -> None:
-    """Begin and end of each, with its GTID, and gets of a size; at a server whose log has several tables in a transaction."""
+    """Begin and end of each, with its GTID, and gets of a size; at a server whose log has several tables in a
+    transaction.
+    """
     shop.source.execute(f"CREATE TABLE {shop.schema}.people (id INT PRIMARY KEY, name VARCHAR(20))")
     first = shop.runtime().store.batches()[-1] + 1
     with shop.source.connect(shop.schema) as connection, connection.cursor() as cursor:

@@ -1,8 +1,9 @@
-"""The table of targets in README.md and docs/targets.md: made of what each kind declares, its page, and the results of the benches.
+"""The table of targets in README.md and docs/targets.md: made of what each kind declares, its page, and the results of
+the benches.
 
-``python -m tests.support.documents.targets_table`` (``make docs``) writes it again. A kind that is added to the registry gets a row by itself: its
-name is the title of ``docs/KIND-target.md``, what it is tested with is what this page says after "tested with", and its figures are those of
-``tests/bench/results/target_KIND.json``.
+``python -m tests.support.documents.targets_table`` (``make docs``) writes it again. A kind that is added to the
+registry gets a row by itself: its name is the title of ``docs/KIND-target.md``, what it is tested with is what this
+page says after "tested with", and its figures are those of ``tests/bench/results/target_KIND.json``.
 """
 
 from __future__ import annotations
@@ -136,15 +137,20 @@ def _followed(changes: frozenset[ChangeKind]) -> str:
 
 
 def results(kind: str) -> list[Line]:
-    """Return the stored lines of a kind's bench; those of MySQL are the bench of the whole job's, against a native replica."""
+    """Return the stored lines of a kind's bench; those of MySQL are the bench of the whole job's, against a native
+    replica.
+    """
     path = ROOT / "tests/bench/results" / ("apply.json" if kind == "mysql" else f"target_{kind}.json")
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
 
 
 def figures(kind: str, lines: Sequence[Line]) -> tuple[str, str]:
-    """Return what was measured, and what was measured beside it in the same run. Nothing that is not in a stored line is said.
+    """Return what was measured, and what was measured beside it in the same run.
 
-    A kind's first measure of rows a second counts, by the fastest of its variants, then the whole way from MySQL's log, and then other programs.
+    Nothing that is not in a stored line is said.
+
+    A kind's first measure of rows a second counts, by the fastest of its variants, then the whole way from MySQL's log,
+    and then other programs.
     """
     rates = [line if str(line["unit"]).endswith("/s") else _as_rate(line) for line in lines]
     known = [line for line in rates if line is not None]

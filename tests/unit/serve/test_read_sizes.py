@@ -1,4 +1,6 @@
-"""A reader chooses how much comes at once, how much a read has, and how long it waits: by Flight, by HTTP and in Python."""
+"""A reader chooses how much comes at once, how much a read has, and how long it waits: by Flight, by HTTP and in
+Python.
+"""
 
 from __future__ import annotations
 

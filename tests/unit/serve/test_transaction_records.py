@@ -22,8 +22,10 @@ from tests.support.pipelines.subscribing import Exchanger, by_http, documents, s
 
 CHANGES = "/pipelines/case/changes"
 _SCHEMA = pa.schema([
-    ("id", pa.int64()), ("_table", pa.string()), ("_op", pa.string()), ("_seq", pa.uint64()), ("_commit_ts", pa.timestamp("us", tz="UTC")),
-    ("_file", pa.string()), ("_offset", pa.uint64()), ("_gtid", pa.string()), ("_txn", pa.uint64()), (RECORD, pa.string()),
+    ("id", pa.int64()), ("_table", pa.string()), ("_op", pa.string()), ("_seq", pa.uint64()),
+    ("_commit_ts", pa.timestamp("us", tz="UTC")),
+    ("_file", pa.string()), ("_offset", pa.uint64()), ("_gtid", pa.string()), ("_txn", pa.uint64()),
+    (RECORD, pa.string()),
 ])  # fmt: skip
 
 
@@ -52,7 +54,8 @@ def test_each_transaction_is_whole_between_its_records(
         logged = [table for table, op in changes if op != "r"]
         gtid = f"u:{number}" if gtids else None
         for place, (table, op) in enumerate(changes):
-            row = {"id": seq, "_table": table, "_op": op, "_seq": seq, "_commit_ts": number, "_file": "f", "_offset": 100 * number,
+            row = {"id": seq, "_table": table, "_op": op, "_seq": seq, "_commit_ts": number, "_file": "f",
+                "_offset": 100 * number,
                    "_gtid": gtid, "_txn": number}  # fmt: skip
             rows.append(row)
             if op != "r" and not any(one != "r" for _, one in changes[:place]):
@@ -93,7 +96,8 @@ def write_transactions(made: Case) -> int:
     first = made.runtime().store.batches()[-1] + 1
     write(
         made,
-        "BEGIN", "INSERT INTO items VALUES (1, 10)", "INSERT INTO orders VALUES (1, 1, 'a'), (2, 2, 'b')", "UPDATE items SET n = 11", "COMMIT",
+        "BEGIN", "INSERT INTO items VALUES (1, 10)", "INSERT INTO orders VALUES (1, 1, 'a'), (2, 2, 'b')",
+        "UPDATE items SET n = 11", "COMMIT",
         "UPDATE orders SET v = 3 WHERE id = 1",
         "BEGIN", "UPDATE orders SET id = 9 WHERE id = 1", "DELETE FROM items", "COMMIT",
     )  # fmt: skip
@@ -116,7 +120,8 @@ def shown(rows: list[dict[str, Any]]) -> list[Any]:
 
 
 WHOLE = [
-    "BEGIN", ("i", "items", 1), ("i", "orders", 1), ("i", "orders", 2), ("u", "items", 1), ("END", {"items": 2, "orders": 2}),
+    "BEGIN", ("i", "items", 1), ("i", "orders", 1), ("i", "orders", 2), ("u", "items", 1),
+    ("END", {"items": 2, "orders": 2}),
     "BEGIN", ("u", "orders", 1), ("END", {"orders": 1}),
     "BEGIN", ("u", "orders", 9), ("d", "items", 1), ("END", {"items": 1, "orders": 1}),
 ]  # fmt: skip
@@ -176,7 +181,8 @@ def in_short(events: list[dict[str, Any]]) -> list[Any]:
 def test_begin_and_end_are_documents_by_http(shop: Case) -> None:
     number = write_transactions(shop)
     whole = [
-        "BEGIN", ("c", "items", 1), ("c", "orders", 1), ("c", "orders", 2), ("u", "items", 1), ("END", {"items": 2, "orders": 2}),
+        "BEGIN", ("c", "items", 1), ("c", "orders", 1), ("c", "orders", 2), ("u", "items", 1),
+        ("END", {"items": 2, "orders": 2}),
         "BEGIN", ("u", "orders", 1), ("END", {"orders": 1}),
         "BEGIN", ("d", "orders", 1), ("c", "orders", 9), ("d", "items", 1), ("END", {"items": 1, "orders": 2}),
     ]  # fmt: skip

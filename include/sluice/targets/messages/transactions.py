@@ -1,7 +1,8 @@
-"""Transactions of the source as Debezium reports them: two events each in a separate topic, and in each document its place in the transaction.
+"""Transactions of the source as Debezium reports them: two events each in a separate topic, and in each document its
+place in the transaction.
 
-Only what arrives is counted: a change that a rule left out does not count, and an update of the primary key is two documents in Debezium's formats.
-Rows that a dump read belong to no transaction.
+Only what arrives is counted: a change that a rule left out does not count, and an update of the primary key is two
+documents in Debezium's formats. Rows that a dump read belong to no transaction.
 """
 
 from __future__ import annotations
