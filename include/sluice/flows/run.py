@@ -199,8 +199,8 @@ def _one_batch(
 class HeldTargetRetry:
     """Retries quarantined targets, ever more slowly while they fail.
 
-    ``aside``: each in a thread, in parallel with the batches of the others. An attempt takes as long as a target's own patience, minutes where a
-    receiver does not answer, and the others must not wait for it.
+    ``aside``: each in a thread, in parallel with the batches of the others. An attempt takes as long as a target's own
+    patience, minutes where a receiver does not answer, and the others must not wait for it.
     """
 
     def __init__(self, runtime: Runtime, *, aside: bool) -> None:
@@ -215,14 +215,20 @@ class HeldTargetRetry:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Wait a moment for attempts under way. One that goes on is that of an older leader, whose epoch the target refuses."""
+        """Wait a moment for attempts under way.
+
+        One that goes on after it is as one of a process that lost its leadership: leases and epochs stop it.
+        """
         self._over.set()
         until = time.monotonic() + ATTEMPT_ENDS_S
         for thread in self._threads.values():
             thread.join(max(0.0, until - time.monotonic()))
 
     def try_held(self, state: PipelineState) -> None:
-        """Try the quarantined targets whose time for another attempt has come. Raises what an attempt met that is no fault of its target."""
+        """Try the quarantined targets whose time for another attempt has come.
+
+        Raises what an attempt met that is no fault of its target.
+        """
         if self._error is not None:
             error, self._error = self._error, None
             raise error
