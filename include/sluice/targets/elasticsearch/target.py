@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.model.planned import PlannedTable
-from sluice.targets.elasticsearch.checkpoint import ElasticsearchCheckpoints, record_of
+from sluice.targets.elasticsearch.checkpoint import ElasticsearchCheckpoints, found_record
 from sluice.targets.elasticsearch.client import connected
 from sluice.targets.elasticsearch.compare import ElasticsearchComparer
 from sluice.targets.elasticsearch.options import ElasticsearchOptions
@@ -121,7 +121,7 @@ class ElasticsearchReconciler:
             body = {"size": _MOST, "query": {"bool": {"must_not": {"term": {"pipeline": place.pipeline}}}}}
             told = client.ask("reading checkpoints", "POST", path_of(index, "_search"), body).document
         for one in told["hits"]["hits"]:
-            held, owner = record_of(one, place, one["_id"]), str(one["_id"])
+            held, owner = found_record(one, place, one["_id"]), str(one["_id"])
             forget = f"DELETE {path_of(index, '_doc', owner)}"
             found.append(OtherWriter(one["_source"]["pipeline"], held.tables, max(0.0, now - held.at), forget))
         return tuple(found)

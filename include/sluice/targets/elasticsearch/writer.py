@@ -14,8 +14,10 @@ from sluice.errors import LoadError
 from sluice.model.batches import Op
 from sluice.model.fields import is_masked
 from sluice.model.tables import one_chunk
+from sluice.targets.documents.records import Record
+from sluice.targets.documents.refusals import refused_row
 from sluice.targets.elasticsearch.bulk import BulkSender, delete_lines, index_lines
-from sluice.targets.elasticsearch.checkpoint import ElasticsearchCheckpoints, Record, guarded, let_in, read_record
+from sluice.targets.elasticsearch.checkpoint import ElasticsearchCheckpoints, guarded, let_in, read_record
 from sluice.targets.elasticsearch.client import Client, connected
 from sluice.targets.elasticsearch.documents import ID_BYTES, TableDocuments
 from sluice.targets.elasticsearch.follow import follow, remove_all
@@ -262,12 +264,8 @@ class _TableWork:
     def _refuse(self, rows: pa.Table, ids: pa.Array, number: int, why: str, where: str) -> None:
         """Keep a row as rejected. Raises LoadError if none may be."""
         if self.rejected is None:
-            shown = "(masked)" if any(map(is_masked, rows.schema)) else str(ids[number])[:300]
-            raise LoadError(
-                f"a row of {self.table.target} is refused, key {shown}: {why}",
-                where=str(self.table.target),
-                hint="correct the row, or the field's mapping (options.mappings); on_error: dead_letter leaves such rows out",
-            )
+            hint = "the field's mapping (options.mappings)"
+            raise refused_row(self.table.plan, ids[number], why, hint, hidden=any(map(is_masked, rows.schema)))
         self.refused.append(Rejection(rows.slice(number, 1), why, where))
 
 
