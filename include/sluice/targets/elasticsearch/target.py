@@ -13,13 +13,14 @@ from pydantic import BaseModel
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.model.planned import PlannedTable
+from sluice.targets.documents.writer import DocumentWriter
 from sluice.targets.elasticsearch.checkpoint import ElasticsearchCheckpoints, found_record
-from sluice.targets.elasticsearch.client import connected
+from sluice.targets.elasticsearch.client import Client, connected
 from sluice.targets.elasticsearch.compare import ElasticsearchComparer
 from sluice.targets.elasticsearch.options import ElasticsearchOptions
 from sluice.targets.elasticsearch.place import Place, path_of
 from sluice.targets.elasticsearch.schema import ElasticsearchSchema
-from sluice.targets.elasticsearch.writer import ElasticsearchWriter
+from sluice.targets.elasticsearch.writer import ElasticsearchStore
 from sluice.targets.options import options_of, require_connection
 from sluice.targets.port import (
     BatchInput,
@@ -134,9 +135,10 @@ class ElasticsearchSession:
     target: ElasticsearchTarget
     epoch: int
 
-    def begin(self, batch: BatchInput) -> ElasticsearchWriter:
+    def begin(self, batch: BatchInput) -> DocumentWriter[Client]:
         """Return the writer of a batch. No I/O."""
-        return ElasticsearchWriter(self.target.place, batch, Fence(self.epoch, batch.held, batch.number))
+        store = ElasticsearchStore(self.target.place)
+        return DocumentWriter(store, batch, Fence(self.epoch, batch.held, batch.number))
 
 
 __all__ = ["ElasticsearchTarget"]
