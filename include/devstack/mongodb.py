@@ -32,7 +32,7 @@ _log = structlog.get_logger()
 
 
 def find_ferretdb() -> Path:
-    """Return the program as built earlier, else build it now (about two minutes of one processor). Raises FetchFailed."""
+    """Return the program as built earlier, else build it now: two minutes of one processor. Raises FetchFailed."""
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(_MODULE.iterdir()))).hexdigest()
     folder = paths.home() / "ferretdb"
     program = folder / digest[:12] / "ferretdb"
@@ -54,7 +54,8 @@ def _build(folder: Path, program: Path) -> None:
         given = {**os.environ, "GOTOOLCHAIN": "local", "CGO_ENABLED": "0", "GOFLAGS": ""}
         try:
             done = subprocess.run(
-                argv, check=False, cwd=module, env=given, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=_BUILD_S
+                argv, check=False, cwd=module, env=given, capture_output=True, text=True, stdin=subprocess.DEVNULL,
+                timeout=_BUILD_S,
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
             raise FetchFailed(f"building FerretDB did not finish in {_BUILD_S / 60:.0f} minutes") from error

@@ -13,7 +13,10 @@ from devstack import paths
 
 
 def environment(name: str, requirements: Path) -> Path:
-    """Its folder; made at the first call, and again when the pinned file changes. Raises OSError, CalledProcessError."""
+    """Its folder; made at the first call, and again when the pinned file changes.
+
+    Raises OSError, CalledProcessError.
+    """
     folder = paths.home() / name
     python, stamp = folder / "bin/python", folder / "requirements.txt"
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,10 @@ from sluice.targets.schema.names import require_names
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """The columns and the key of a table, by name. ``moves_to``: the name that a rename gives it; its rows may be under that one by now."""
+    """The columns and the key of a table, by name.
+
+    ``moves_to``: the name that a rename gives it; its rows may be under that one by now.
+    """
 
     table: str
     columns: tuple[str, ...]
@@ -38,7 +41,10 @@ def definition_of(plan: PlannedTable) -> Definition:
 
 
 def require_own_table(found: Definition, plan: PlannedTable, there: str, hint: str) -> None:
-    """Raise MappingError if what holds the documents of a planned table has those of another one. ``there``: its name, for messages."""
+    """Raise MappingError if what holds the documents of a planned table has those of another one.
+
+    ``there``: its name, for messages.
+    """
     if found.table != str(plan.target):
         raise MappingError(
             f"{there} has the rows of {found.table}, and those of {plan.target} would be among them",
@@ -48,7 +54,7 @@ def require_own_table(found: Definition, plan: PlannedTable, there: str, hint: s
 
 
 def require_defined(found: Definition, plan: PlannedTable, pipeline: str, anew: str) -> None:
-    """Raise MappingError unless rows of a planned table fit its definition. ``anew``: how people make the table anew."""
+    """Raise MappingError unless rows of a planned table fit its definition. ``anew``: how people make it anew."""
     require_names(
         plan,
         found.columns,

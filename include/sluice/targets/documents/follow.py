@@ -1,4 +1,6 @@
-"""Schema changes at a target with a document for each row: steps of the one policy of all targets, which a kind carries out."""
+"""Schema changes at a target with a document for each row: steps of the one policy of all targets, which a kind carries
+out.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,10 @@ from sluice.targets.schema.policy import (
 
 
 class HeldTables(OnlyColumns):
-    """See :class:`sluice.targets.schema.policy.Held`: what the definitions say. ``read``: returns that of a table as of now."""
+    """See :class:`sluice.targets.schema.policy.Held`: what the definitions say.
+
+    ``read``: returns that of a table as of now.
+    """
 
     def __init__(self, change: SchemaChange, read: Callable[[TableId], Definition | None]) -> None:
         super().__init__(change)

@@ -1,4 +1,4 @@
-"""The checkpoint of a target that keeps a document for each row: a document, too, which the kind changes by compare-and-set.
+"""The checkpoint of a target that keeps a document for each row: a document, too, changed by compare-and-set.
 
 It has a term beside the epoch: a term begins when an epoch takes the target over, or when the checkpoint is moved back.
 The versions of documents begin with it, so that whatever a loader of an earlier term still sends is older.
@@ -48,7 +48,8 @@ class Record:
 
     Attributes:
         term: of the writer. tables: target tables that the pipeline wrote. at: seconds since 1970 of the last batch.
-        statements: (batch, number) up to which schema changes are done. seen: what a compare-and-set compares, None if there is no document.
+        statements: (batch, number) up to which schema changes are done. seen: what a compare-and-set compares, None if
+            there is no document.
     """
 
     checkpoint: Checkpoint
@@ -68,8 +69,9 @@ class Record:
         position = held.position.to_json() if held.position else None
         return {
             "format": FORMAT_VERSION, "pipeline": place.pipeline, "target": place.target, "epoch": held.epoch,
-            "term": self.term, "batch": held.batch, "position": json.dumps(position, sort_keys=True) if position else "",
-            "identity": held.identity, "seal": seal_of([place.owner], held.batch, position), "tables": sorted(self.tables),
+            "term": self.term, "batch": held.batch, "identity": held.identity,
+            "position": json.dumps(position, sort_keys=True) if position else "",
+            "seal": seal_of([place.owner], held.batch, position), "tables": sorted(self.tables),
             "at": self.at, "statements": list(self.statements),
         }  # fmt: skip
 
@@ -143,7 +145,10 @@ class RecordCheckpoints(ABC):
 
     @abstractmethod
     def _change(self, made: Change, *, anew: bool) -> Record:
-        """Change the record by compare-and-set. ``anew``: a term may begin, and writers of earlier ones are to be shut out."""
+        """Change the record by compare-and-set.
+
+        ``anew``: a term may begin, and writers of earlier ones are to be shut out.
+        """
 
     def read(self) -> Checkpoint | None:
         """Return the target's checkpoint, None if there is none."""
@@ -193,5 +198,6 @@ class RecordCheckpoints(ABC):
 
 
 __all__ = [
-    "FORMAT_VERSION", "Change", "Record", "RecordCheckpoints", "RecordPlace", "next_term", "record_of", "require_guarded", "require_record",
+    "FORMAT_VERSION", "Change", "Record", "RecordCheckpoints", "RecordPlace", "next_term", "record_of",
+    "require_guarded", "require_record",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a target with a document for each row cannot write: parts of rows that are not there, and rows that it refuses."""
+"""Errors of a target with a document for each row: parts of rows that are not there, and rows that it refuses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ def key_changed(plan: PlannedTable) -> LoadError:
     return LoadError(
         f"the key of a row of {plan.source} changed, and the log has only its changed columns",
         where=str(plan.target),
-        hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications; then `sluice dump start PIPELINE "
+        hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications; then `sluice dump "
+        "start PIPELINE "
         "--table SCHEMA.TABLE` copies the table anew",
     )
 
@@ -21,7 +22,8 @@ def key_changed(plan: PlannedTable) -> LoadError:
 def row_missing(plan: PlannedTable, key: Any, *, hidden: bool) -> LoadError:
     """Return the error for a row that is to be changed in part, and is not there. ``hidden``: values are not shown."""
     return LoadError(
-        f"the target has no row {'(masked)' if hidden else str(key)[:300]}, but the log only contains the changed columns of this row",
+        f"the target has no row {'(masked)' if hidden else str(key)[:300]}, but the log only contains the changed "
+        "columns of this row",
         where=str(plan.target),
         hint="`sluice dump start PIPELINE --table SCHEMA.TABLE` copies the table anew",
     )

@@ -48,8 +48,8 @@ class DocumentStore(ABC, Generic[C]):
     """The calls by which a kind reads and writes. Picklable: it is sent with the units.
 
     Attributes:
-        kind: its name. rows: rows that become documents at a time. copies: of the rows that are read, in memory. refusal: what a person
-            can do about a row that is refused, beside correcting it.
+        kind: its name. rows: rows that become documents at a time. copies: of the rows that are read, in memory.
+        refusal: what a person can do about a row that is refused, beside correcting it.
     """
 
     kind: ClassVar[str]
@@ -82,9 +82,9 @@ class DocumentStore(ABC, Generic[C]):
     def admit(
         self, client: C, fence: Fence, tables: Sequence[PlannedTable], cleared: Sequence[PlannedTable]
     ) -> set[TableId]:
-        """Require that rows of ``tables`` can be written, and let the units of ``fence`` write. Return those of ``cleared`` that are there.
+        """Require that rows of ``tables`` can be written, and let the units of ``fence`` write.
 
-        Raises MappingError, Fenced.
+        Returns those of ``cleared`` that are there. Raises MappingError, Fenced.
         """
 
     @abstractmethod
@@ -235,7 +235,10 @@ class DocumentUnit(Generic[C]):
 
 @dataclass(frozen=True, slots=True)
 class WorkOptions:
-    """The state of a table's rows. ``copied``: a dump fills the table; ``replay``: they may be older than what is there."""
+    """The state of a table's rows. ``copied``: a dump fills the table;
+
+    ``replay``: they may be older than what is there.
+    """
 
     copied: bool = False
     replay: bool = False

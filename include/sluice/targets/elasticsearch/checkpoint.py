@@ -1,4 +1,5 @@
-"""The checkpoint of a target, a document that is changed by compare-and-set, and the aliases by which older writers are shut out.
+"""The checkpoint of a target, a document that is changed by compare-and-set, and the aliases by which older writers are
+shut out.
 
 Rows are written through an alias that only one term has. The server refuses what comes later through the alias of an
 older term, however long its writer stood still. Within a request under way the versions of documents decide, which

@@ -25,7 +25,10 @@ from sluice.targets.port import ComparesRowsOnly, KeyRange, RangeDifferences, ke
 
 @dataclass(frozen=True)
 class ElasticsearchComparer(ComparesRowsOnly):
-    """See :class:`sluice.targets.port.Comparer` and :class:`sluice.targets.port.KeyLister`. It has no ranges and no checksums."""
+    """See :class:`sluice.targets.port.Comparer` and :class:`sluice.targets.port.KeyLister`.
+
+    It has no ranges and no checksums.
+    """
 
     place: Place
 

@@ -60,7 +60,10 @@ class TableDocuments(KeyedRows):
         }
 
     def documents(self, client: Client, rows: pa.Table, *, copied: bool) -> pa.Array:
-        """Return rows as JSON. Columns that the log lacks are the target's. ``copied``: a dump fills the table, so that rows may be missing."""
+        """Return rows as JSON. Columns that the log lacks are the target's.
+
+        ``copied``: a dump fills the table, so that rows may be missing.
+        """
         values = self.texts_of(rows)
         lacks = self.lacking(rows)
         if lacks.any():

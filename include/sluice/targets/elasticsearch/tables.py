@@ -20,12 +20,17 @@ _META = "sluice"
 _AT_ONCE = 20
 _MISSING = 404
 _SETTINGS: Mapping[str, Any] = {"gc_deletes": "10m"}
-"""Settings of indexes that are made: a request that waits somewhere is over long before the version of a removed row is forgotten."""
+"""Settings of indexes that are made: a request that waits somewhere is over long before the version of a removed row is
+forgotten.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldIndex:
-    """An index that is there. ``definition``: None if Sluice did not make it. ``meta``: what others say in ``_meta``."""
+    """An index that is there. ``definition``: None if Sluice did not make it.
+
+    ``meta``: what others say in ``_meta``.
+    """
 
     definition: Definition | None
     fields: Mapping[str, Any]
@@ -144,5 +149,6 @@ def require(place: Place, held: Mapping[str, HeldIndex], plan: PlannedTable) -> 
 
 
 __all__ = [
-    "HeldIndex", "extend_statement", "fields_of", "held_indexes", "index_body", "make_statement", "mapped", "require", "statement_of",
+    "HeldIndex", "extend_statement", "fields_of", "held_indexes", "index_body", "make_statement", "mapped", "require",
+    "statement_of",
 ]  # fmt: skip

@@ -1,4 +1,6 @@
-"""The text of each kind of values in a store without types of its own: as a field, as JSON and in a key; and what is lost."""
+"""The text of each kind of values in a store without types of its own: as a field, as JSON and in a key; and what is
+lost.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ class OwnType:
     Attributes:
         number: a JSON number in form: json; else a JSON string.
         read: a value from its text in a key; None: keys of this kind are not read back.
-        trailing: equal values may have texts with another number of zeros at their end, as the column has another scale by now.
+        trailing: equal values may have texts with another number of zeros at their end, as the column has another scale
+            by now.
         loses: what of them is not stored, "" for nothing.
     """
 
@@ -129,7 +132,9 @@ def json_texts(values: pa.Array, made: ColumnType) -> pa.Array:
 
 
 def iso_texts(values: pa.Array, made: ColumnType) -> pa.Array:
-    """Return times as ISO 8601 writes them (large_string): T before the clock, Z after a point in time; null stays null."""
+    """Return times as ISO 8601 writes them (large_string): T before the clock, Z after a point in time; null stays
+    null.
+    """
     found = pc.replace_substring(texts(values, made).cast(pa.large_string()), " ", "T", max_replacements=1)
     return joined(found, "Z") if made.kind is K.TIMESTAMP else found
 

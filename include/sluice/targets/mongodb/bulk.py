@@ -1,4 +1,4 @@
-"""Send updates of documents: each answer says whether the row is there, is refused, or was written by a newer process."""
+"""Send updates of documents: each answer says whether the row is there, is refused, or is newer already."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class BulkSender:
     """Writes documents of a collection in one version.
 
     Attributes:
-        hidden: errors do not show values. replay: rows may be older than what is there. missing: numbers, in the last call of :meth:`send`, of
-            writes for a part of a row that is not there.
+        hidden: errors do not show values. replay: rows may be older than what is there. missing: numbers, in the last
+            call of :meth:`send`, of writes for a part of a row that is not there.
     """
 
     client: Client
@@ -55,7 +55,10 @@ class BulkSender:
         return refused
 
     def remove(self, ids: Sequence[Any]) -> None:
-        """Remove documents; what is kept of each is its version, for as long as the options say. Raises what :meth:`send` raises."""
+        """Remove documents; what is kept of each is its version, for as long as the options say.
+
+        Raises what :meth:`send` raises.
+        """
         left = bson.encode({VERSION: bson.Int64(self.version), DELETED: DatetimeMS(dt.datetime.now(dt.UTC))})
         writes = [write_of(key, older(key, self.version), left) for key in ids]
         if self.client.place.options.keep_deleted > dt.timedelta(0):
@@ -112,7 +115,10 @@ class BulkSender:
         yield from zip(numbers, held, strict=True)
 
     def _may_pass(self, there: dict[str, Any] | None) -> bool:
-        """Return True unless the document is newer, or another program's. If it is neither, two processes made it at once, or an index refuses it."""
+        """Return True unless the document is newer, or another program's.
+
+        If it is neither, two processes made it at once, or an index refuses it.
+        """
         passes = there is None or (VERSION in there and int(there[VERSION]) <= self.version)
         self._newer += not passes
         return passes
@@ -136,9 +142,11 @@ class BulkSender:
             return
         guarded(self.client, self.client.place, self.fence)
         raise LoadError(
-            f"{self._newer:,} documents of {self.at} have a newer version than this batch, or none, and no newer process of it wrote them",
+            f"{self._newer:,} documents of {self.at} have a newer version than this batch, or none, and no newer "
+            "process of it wrote them",
             where=str(self.at),
-            hint="another program or pipeline writes to this collection: give each a collection of its own (options.database, options.collection)",
+            hint="another program or pipeline writes to this collection: give each a collection of its own "
+            "(options.database, options.collection)",
         )
 
 

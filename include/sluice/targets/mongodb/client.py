@@ -19,10 +19,12 @@ from sluice.targets.mongodb.place import Namespace, Place
 _CONNECT_MS = 8_000
 _FILES = ("tlsCAFile", "tlsCertificateKeyFile")
 _PLAIN = frozenset({
-    *_FILES, "authSource", "authMechanism", "directConnection", "replicaSet", "srv", "ssl", "tls", "tlsAllowInvalidCertificates",
-    "tlsAllowInvalidHostnames", "tlsCertificateKeyFilePassword",
+    *_FILES, "authSource", "authMechanism", "directConnection", "replicaSet", "srv", "ssl", "tls",
+    "tlsAllowInvalidCertificates", "tlsAllowInvalidHostnames", "tlsCertificateKeyFilePassword",
 })  # fmt: skip
-"""Fields of the connection's extra, by the names of MongoDB's connection strings; ssl and srv as Airflow's provider has them."""
+"""Fields of the connection's extra, by the names of MongoDB's connection strings; ssl and srv as Airflow's provider has
+them.
+"""
 _AIRFLOWS = {"ssl": "tls", "allow_insecure": "tlsAllowInvalidCertificates"}
 DURABLE: Mapping[str, Any] = {"w": "majority", "j": True}
 """The write concern of everything that is written: no failover and no crash takes back what was acknowledged."""
@@ -31,7 +33,9 @@ _UNAUTHORIZED, _NO_LOGIN = 13, 18
 _LATER = frozenset({
     6, 7, 24, 50, 64, 89, 91, 112, 134, 189, 216, 262, 9001, 10107, 11600, 11602, 13388, 13435, 13436, 14031,
 })  # fmt: skip
-"""Codes of the server after which the same command may pass later: no primary, a shutdown, a lock, a time limit, a full disk."""
+"""Codes of the server after which the same command may pass later: no primary, a shutdown, a lock, a time limit, a full
+disk.
+"""
 
 
 def settings(endpoint: Endpoint) -> dict[str, Any]:
@@ -110,7 +114,8 @@ class Client:
         failed = found.get("writeConcernError")
         if failed is not None:
             raise TargetUnavailable(
-                f"{doing}: the server wrote, and does not know yet whether it stays: {failed.get('errmsg', failed.get('code'))}",
+                f"{doing}: the server wrote, and does not know yet whether it stays: "
+                f"{failed.get('errmsg', failed.get('code'))}",
                 where=str(at),
             )
         for one in found.get("writeErrors", ()):
@@ -129,7 +134,10 @@ class Client:
         *,
         most: int = 0,
     ) -> Iterator[dict[str, Any]]:
-        """Yield the documents that a query finds, as they are stored. ``columns``: those that are wanted beside ``_id``; None: all."""
+        """Yield the documents that a query finds, as they are stored.
+
+        ``columns``: those that are wanted beside ``_id``; None: all.
+        """
         wanted = None if columns is None else dict.fromkeys(columns, 1) or {"_id": 1}
         collection = self._client[at.database].get_collection(at.collection, codec_options=_AS_STORED)
         with self._errors(doing, hidden=True), collection.find(query, wanted, limit=most) as found:

@@ -83,7 +83,10 @@ def forms_of_kind(name: str) -> frozenset[Form]:
 
 
 def form_of(made: ColumnType, types: Mapping[str, Form], name: str) -> Form:
-    """Return how values of a column are stored. ``types``: of the options; ``name``: schema.table.column. Raises MappingError."""
+    """Return how values of a column are stored. ``types``: of the options; ``name``: schema.table.column.
+
+    Raises MappingError.
+    """
     kind, offered = made.kind, OFFERED[made.kind]
     given = types.get(name)
     if given is not None and given not in offered:
@@ -118,7 +121,10 @@ def loses(made: ColumnType, form: Form) -> str:
 def refuses(made: ColumnType, form: Form) -> str:
     """Return which values of a column make their row refused, "" for none."""
     if form is Form.DECIMAL and made.precision > _DIGITS:
-        return f"a Decimal128 has {_DIGITS} digits, and rows with longer values are refused; options.types: text has them all"
+        return (
+            f"a Decimal128 has {_DIGITS} digits, and rows with longer values are refused; options.types: text has "
+            "them all"
+        )
     return ""
 
 
@@ -146,7 +152,10 @@ def document_values(values: pa.Array, made: ColumnType, form: Form) -> list[Any]
 
 
 def id_values(values: pa.Array, made: ColumnType) -> list[Any] | None:
-    """Return values of a key's only column as ids, whatever form the column has; None for a kind whose ids are its key's text."""
+    """Return values of a key's only column as ids, whatever form the column has;
+
+    None for a kind whose ids are its key's text.
+    """
     if made.kind in _WHOLE:
         return [None if one is None else _long(one) for one in _numbers(values)]
     if made.kind in _TEXTS | _WORDS:
@@ -266,7 +275,10 @@ def parsed(text: str) -> Any:
 
 # -- from documents ----------------------------------------------------------------------------------------------------
 def key_value(made: ColumnType, value: Any) -> Any:
-    """Return a value of a key's column as the source's values are stored. Raises ValueError, TypeError, ArithmeticError."""
+    """Return a value of a key's column as the source's values are stored.
+
+    Raises ValueError, TypeError, ArithmeticError.
+    """
     if made.kind in _BYTES:
         return bytes(value)
     if isinstance(value, Decimal128):
@@ -296,6 +308,6 @@ def same(made: ColumnType, mine: Any, there: Any) -> bool:
 
 
 __all__ = [
-    "OFFERED", "Form", "Unstorable", "decimal128", "document_values", "form_of", "forms_of_kind", "id_values", "key_value", "loses", "parsed",
-    "refuses", "same",
+    "OFFERED", "Form", "Unstorable", "decimal128", "document_values", "form_of", "forms_of_kind", "id_values",
+    "key_value", "loses", "parsed", "refuses", "same",
 ]  # fmt: skip

@@ -27,7 +27,10 @@ _KEYS = 1_000
 
 @dataclass(frozen=True)
 class MongoComparer(ComparesRowsOnly):
-    """See :class:`sluice.targets.port.Comparer` and :class:`sluice.targets.port.KeyLister`. It has no ranges and no checksums."""
+    """See :class:`sluice.targets.port.Comparer` and :class:`sluice.targets.port.KeyLister`.
+
+    It has no ranges and no checksums.
+    """
 
     place: Place
 

@@ -31,7 +31,10 @@ _HELD = 500
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """An update of one document. ``size``: in bytes, as a part of its command; ``whole``: it makes the document if there is none."""
+    """An update of one document. ``size``: in bytes, as a part of its command;
+
+    ``whole``: it makes the document if there is none.
+    """
 
     id: Any
     update: dict[str, Any]
@@ -56,7 +59,9 @@ class TableDocuments(KeyedRows):
         self.place, self.at = place, place.namespace(plan.target)
 
     def ids_of(self, columns: Sequence[pa.Array], fields: Sequence[pa.Field]) -> list[Any]:
-        """Return the ids of rows, from the key's columns in key order: a number or a text alone is the id, others are texts with a colon between."""
+        """Return the ids of rows, from the key's columns in key order: a number or a text alone is the id, others are
+        texts with a colon between.
+        """
         found = id_values(columns[0], self.type_of(fields[0])) if len(columns) == 1 else None
         return found if found is not None else self.keys(columns, fields).to_pylist()
 
@@ -134,7 +139,10 @@ def named(key: Any) -> str:
 def held_documents(
     client: Client, at: Namespace, ids: Sequence[Any], columns: Sequence[str] | None = None, *, deleted: bool = False
 ) -> Iterator[dict[str, Any] | None]:
-    """Yield the document of each id as it is now, None if there is none. ``deleted``: also what is kept of removed rows."""
+    """Yield the document of each id as it is now, None if there is none.
+
+    ``deleted``: also what is kept of removed rows.
+    """
     for first in range(0, len(ids), _HELD):
         part = ids[first : first + _HELD]
         query = {"_id": {"$in": list(part)}, **({} if deleted else NOT_DELETED)}
@@ -144,5 +152,6 @@ def held_documents(
 
 
 __all__ = [
-    "DELETED", "NOT_DELETED", "VERSION", "Refused", "TableDocuments", "Write", "held_documents", "named", "older", "write_of",
+    "DELETED", "NOT_DELETED", "VERSION", "Refused", "TableDocuments", "Write", "held_documents", "named", "older",
+    "write_of",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Schema changes: collections and documents are changed as the source's tables were, by the one policy of all targets."""
+"""Schema changes: collections and documents change as the source's tables did, by the one policy of all targets."""
 
 from __future__ import annotations
 

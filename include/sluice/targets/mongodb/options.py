@@ -29,12 +29,14 @@ class MongoOptions(BaseModel):
     collection: str = Field("{table}", description="Name of a table's collection, with the same words in braces.")
     types: Mapping[str, Form] = Field(
         {},
-        description="How values are stored, by column (schema.table.column of the target) or by type (decimal, bigint unsigned, …), "
+        description="How values are stored, by column (schema.table.column of the target) or by type (decimal, bigint "
+        "unsigned, …), "
         "instead of the proposed way: number, decimal, double, date, text, document or bytes.",
     )
     keep_deleted: Annotated[Span, Field(ge=timedelta(0), le=timedelta(days=365))] = Field(
         timedelta(days=1),
-        description="Time for which the version of a removed row stays as a document without columns: until then nothing that an older loader "
+        description="Time for which the version of a removed row stays as a document without columns: until then "
+        "nothing that an older loader "
         "still sends brings the row back. 0s: removed at once.",
     )
     own_database: str = Field(

@@ -54,7 +54,10 @@ class MongoSchema:
             return TableFinding(
                 "ok", first, "", f"server {version}: what a majority of members has on disk is acknowledged"
             )
-        why = f"server {version} is no member of a replica set: rows that its disk loses are gone, and the checkpoint with them"
+        why = (
+            f"server {version} is no member of a replica set: rows that its disk loses are gone, and the checkpoint "
+            "with them"
+        )
         return TableFinding("ok", first, "", why)
 
     def _about(self, plan: PlannedTable, held: Mapping[str, Definition]) -> Iterator[TableFinding]:

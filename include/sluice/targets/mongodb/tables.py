@@ -1,4 +1,6 @@
-"""The tables of a target: a collection for each, and a document that says which table's rows it has, their columns and their key."""
+"""The tables of a target: a collection for each, and a document that says which table's rows it has, their columns and
+their key.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,8 @@ def require(place: Place, held: Mapping[str, Definition], plan: PlannedTable) ->
     found = held.get(str(at))
     if found is None:
         raise MappingError(
-            f"the target has no table {plan.target} for {plan.source}: no definition says which rows collection {at} has",
+            f"the target has no table {plan.target} for {plan.source}: no definition says which rows collection {at} "
+            "has",
             where=str(plan.target),
             hint=f"`sluice check {place.pipeline} --apply` stores the definition",
         )
@@ -103,9 +106,9 @@ def require(place: Place, held: Mapping[str, Definition], plan: PlannedTable) ->
     for column in plan.columns:
         name = column.name
         if name in _OWN or "." in name or name.startswith("$"):
+            why = "Sluice has one of that name" if name in _OWN else "a field has no dot, and no $ before its name"
             raise MappingError(
-                f"column {name!r} of {plan.target} cannot be a field of a document"
-                f"{': Sluice has one of that name' if name in _OWN else ': a field has no dot in its name, and no $ before it'}",
+                f"column {name!r} of {plan.target} cannot be a field of a document: {why}",
                 where=f"{plan.target}.{name}",
                 hint="give it another name in the mapping (columns), or leave it out",
             )
@@ -113,5 +116,6 @@ def require(place: Place, held: Mapping[str, Definition], plan: PlannedTable) ->
 
 
 __all__ = [
-    "define", "definitions", "extend_statement", "make_collection", "make_statement", "read_statement", "require", "statement_of",
+    "define", "definitions", "extend_statement", "make_collection", "make_statement", "read_statement", "require",
+    "statement_of",
 ]  # fmt: skip

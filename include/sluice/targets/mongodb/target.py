@@ -111,8 +111,8 @@ class MongoReconciler:
         with connected(place) as client:
             query = {"pipeline": {"$ne": place.pipeline}}
             for one in client.find("reading checkpoints", place.checkpoints, query):
-                held, at = found_record(one, place), place.checkpoints
-                forget = f"db.getSiblingDB({json.dumps(at.database)}).{at.collection}.deleteOne({{_id: {json.dumps(one['_id'])}}})"
+                held, at, owner = found_record(one, place), place.checkpoints, json.dumps(one["_id"])
+                forget = f"db.getSiblingDB({json.dumps(at.database)}).{at.collection}.deleteOne({{_id: {owner}}})"
                 found.append(OtherWriter(str(one["pipeline"]), held.tables, max(0.0, now - held.at), forget))
         return tuple(found)
 
