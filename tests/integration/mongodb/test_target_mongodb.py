@@ -80,18 +80,21 @@ def test_rows_that_an_index_refuses_are_left_out_one_by_one(bench: MongoBench) -
     assert pipe.state(table) == Counter([(1, "a", 1), (3, "c", 3)])
 
 
-def test_rows_that_a_validator_refuses_are_left_out_one_by_one(twin: MongoTwin) -> None:
+@pytest.mark.parametrize("stops", [False, True], ids=["goes on", "stops"])
+def test_rows_that_a_validator_refuses_are_left_out_one_by_one(twin: MongoTwin, stops: bool) -> None:
+    """Also by a server that carries out nothing after the first one."""
     bench = MongoBench("twin", 27017)
-    twin.refuses = lambda document: document.get("email") == "no"
+    twin.refuses, twin.stops = lambda document: document.get("email") == "no", stops
     table, pipe = made(bench, on_error="dead_letter")
     kept: list[Any] = []
-    batch = pipe.given([(table, [new(1, "a", 1), new(2, "no", 2), new(3, "c", 3)])])
-    pipe.write(batch, rejected=lambda part, name, rejected: kept.extend(rejected))
-    assert [(one.row["id"].to_pylist(), one.where) for one in kept] == [([2], "121")]
+    rows = [new(n, "no" if n in {2, 3, 5} else "a", n) for n in range(8)]
+    pipe.write(pipe.given([(table, rows)]), rejected=lambda part, name, rejected: kept.extend(rejected))
+    assert [(one.row["id"].to_pylist(), one.where) for one in kept] == [([2], "121"), ([3], "121"), ([5], "121")]
     assert "Document failed validation" in kept[0].reason
-    stops = Pipe(bench, name="stops")
+    assert {row[0] for row in pipe.state(table)} == {0, 1, 4, 6, 7}
+    other = Pipe(bench, name="other")
     with pytest.raises(LoadError, match=r"a row of .* is refused, key 9: the server answers 121"):
-        stops.write(stops.given([(table, [new(9, "no", 1)])]))
+        other.write(other.given([(table, [new(9, "no", 1)])]))
 
 
 def test_values_that_no_document_has_are_left_out_one_by_one(bench: MongoBench) -> None:

@@ -58,11 +58,16 @@ def _holds(there: bool, value: Any, wanted: Any) -> bool:
 
 @dataclass
 class MongoTwin:
-    """The server. ``refuses``: a document that a validator refuses; ``before``: called before each command, with it."""
+    """The server.
+
+    ``refuses``: a document that a validator refuses; ``before``: called before each command, with it; ``stops``: it
+    carries out nothing after an update that fails, even of an unordered command, as FerretDB does.
+    """
 
     databases: dict[str, dict[str, Collection]] = field(default_factory=dict)
     refuses: Callable[[Mapping[str, Any]], bool] = lambda document: False
     before: Callable[[Mapping[str, Any]], None] = lambda command: None
+    stops: bool = False
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def client(self, *_: Any, **__: Any) -> TwinClient:
@@ -128,6 +133,8 @@ class MongoTwin:
                 count += self._updated(self.collection(database, name, make=True), one)
             except errors.OperationFailure as error:
                 failed.append({"index": index, "code": error.code, "errmsg": str(error)})
+                if self.stops:
+                    break
         return {"n": count, "nModified": count, **({"writeErrors": failed} if failed else {})}
 
     def _updated(self, held: Collection, one: Mapping[str, Any]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import bson
 from bson.datetime_ms import DatetimeMS
 
-from sluice.errors import LoadError
+from sluice.errors import LoadError, TargetUnavailable
 from sluice.targets.mongodb.checkpoint import DUPLICATE, guarded
 from sluice.targets.mongodb.client import Client
 from sluice.targets.mongodb.documents import DELETED, VERSION, Write, held_documents, older, write_of
@@ -84,26 +85,31 @@ class BulkSender:
     def _written(self, writes: Sequence[Write], numbers: Sequence[int]) -> dict[int, tuple[str, str]]:
         """Send some updates until each is taken, refused or known to be older than what is there."""
         refused: dict[int, tuple[str, str]] = {}
-        waiting = list(numbers)
-        for attempt in range(_ATTEMPTS):
+        waiting, tries = list(numbers), Counter[int]()
+        while waiting:
             self.requests += 1
-            self.retries += attempt > 0
             answer = self._asked([writes[number].update for number in waiting])
-            failed = {waiting[int(one["index"])]: one for one in answer.get("writeErrors", ())}
-            twice = [number for number, one in failed.items() if one.get("code") == DUPLICATE]
-            refused |= {
-                number: (str(one.get("code")), self._said(one))
-                for number, one in failed.items()
-                if one.get("code") != DUPLICATE
-            }
-            parts = [number for number in waiting if not writes[number].whole and number not in failed]
-            if parts and int(answer.get("n", 0)) < len(waiting) - len(failed):
+            failed = {int(one["index"]): one for one in answer.get("writeErrors", ())}
+            short = int(answer.get("n", 0)) < len(waiting) - len(failed)
+            reached = max(failed) + 1 if failed and short else len(waiting)
+            parts = [number for place, number in enumerate(waiting[:reached]) if place not in failed]
+            parts = [number for number in parts if not writes[number].whole]
+            if short and parts:
                 self._look(writes, parts)
-            waiting = [number for number, there in self._versions(writes, twice) if self._may_pass(there)]
-            if not waiting:
-                return refused
-        words = {number: self._said(failed[number]) for number in waiting}
-        return refused | {number: (str(DUPLICATE), why) for number, why in words.items()}
+            elif short and not failed:
+                raise TargetUnavailable(
+                    f"writing rows of {self.at}: the server wrote fewer than it was sent", where=str(self.at)
+                )
+            twice = {waiting[place]: one for place, one in failed.items() if one.get("code") == DUPLICATE}
+            passing = [number for number, there in self._versions(writes, list(twice)) if self._may_pass(there)]
+            tries.update(passing)
+            again = [number for number in passing if tries[number] < _ATTEMPTS]
+            others = {waiting[place]: one for place, one in failed.items() if one.get("code") != DUPLICATE}
+            others |= {number: twice[number] for number in passing if tries[number] >= _ATTEMPTS}
+            refused |= {number: (str(one.get("code")), self._said(one)) for number, one in others.items()}
+            self.retries += bool(again)
+            waiting = [*again, *waiting[reached:]]  # some servers stop at the first error, whatever they are asked
+        return refused
 
     def _asked(self, updates: Sequence[dict[str, Any]]) -> dict[str, Any]:
         return self.client.update(f"writing rows of {self.at}", self.at, updates, hidden=self.hidden)

@@ -104,9 +104,11 @@ class Client:
         """Send updates in one command, unordered, and return its answer, with an error for each that failed."""
         return self._written(doing, at, {"update": at.collection, "updates": updates}, hidden=hidden)
 
-    def delete(self, doing: str, at: Namespace, deletes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Send deletes in one command, and return its answer."""
-        return self._written(doing, at, {"delete": at.collection, "deletes": deletes}, hidden=True)
+    def delete(self, doing: str, at: Namespace, deletes: Sequence[Mapping[str, Any]]) -> None:
+        """Send deletes in one command. Raises LoadError if one is refused."""
+        found = self._written(doing, at, {"delete": at.collection, "deletes": deletes}, hidden=True)
+        for one in found.get("writeErrors", ()):
+            raise LoadError(f"{doing}: the server answers {one.get('code')}", where=str(at))
 
     def _written(self, doing: str, at: Namespace, command: dict[str, Any], *, hidden: bool) -> dict[str, Any]:
         sent = {**command, "ordered": False, "writeConcern": dict(DURABLE)}
