@@ -175,6 +175,7 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int) -> None:
 from tests.support.servers.browsers import browser  # noqa: E402
 from tests.support.servers.fixtures import (  # noqa: E402
     AIRFLOWS,
+    clickhouse,
     elasticsearch,
     fresh_pg_schema,
     fresh_schema,
@@ -199,6 +200,7 @@ from tests.support.servers.fixtures import (  # noqa: E402
 from tests.support.twins.servers import twin_source, twin_target, twin_zookeeper  # noqa: E402
 
 SERVERS = frozenset({
+    "clickhouse",
     "elasticsearch", "iceberg_rest", "kafka", "mariadb", "mysql_source", "mysql_target", "opensearch", "postgis", "postgresql", "rabbitmq",
     "redis_server", "schema_registry", "shared_airflow", "spark_connect", "spark_delta", "zookeeper", "zookeeper_ensemble",
 })  # fmt: skip
@@ -206,6 +208,7 @@ SERVERS = frozenset({
 
 __all__ = [
     "browser",
+    "clickhouse",
     "elasticsearch",
     "fresh_pg_schema",
     "fresh_schema",

@@ -1,5 +1,5 @@
 """The contract suite of targets: memory with every combination of capabilities, MySQL, MariaDB, PostgreSQL, Kafka, Redis,
-RabbitMQ, HTTP, Elasticsearch, OpenSearch, Delta, Iceberg.
+RabbitMQ, HTTP, Elasticsearch, OpenSearch, ClickHouse, Delta, Iceberg.
 """
 
 from __future__ import annotations
@@ -13,7 +13,19 @@ from sluice.targets import KINDS
 from sluice.targets.contract import CHECKS, Bench, Check
 from tests.support.benches.target_benches import MemoryBench, MySQLBench
 
-KNOWN = {"delta", "elasticsearch", "http", "iceberg", "kafka", "memory", "mysql", "postgresql", "rabbitmq", "redis"}
+KNOWN = {
+    "clickhouse",
+    "delta",
+    "elasticsearch",
+    "http",
+    "iceberg",
+    "kafka",
+    "memory",
+    "mysql",
+    "postgresql",
+    "rabbitmq",
+    "redis",
+}
 
 COMBINATIONS: list[dict[str, Any]] = [
     {"changes": changes, "consistency": consistency, "options": options}
@@ -172,6 +184,17 @@ def test_elasticsearch(check: Check, kind: str, request: pytest.FixtureRequest) 
     from tests.support.benches.elasticsearch_bench import ElasticsearchBench
 
     bench = ElasticsearchBench(request.getfixturevalue(kind))
+    if not check.applies(bench):
+        pytest.skip("the target does not offer it")
+    check.run(bench)
+
+
+@pytest.mark.parametrize("kind", ["latest", "all"])
+@pytest.mark.parametrize("check", CHECKS, ids=str)
+def test_clickhouse(check: Check, kind: str, clickhouse: Any) -> None:
+    from tests.support.benches.clickhouse_bench import ClickHouseBench
+
+    bench = ClickHouseBench(clickhouse, kind)
     if not check.applies(bench):
         pytest.skip("the target does not offer it")
     check.run(bench)
